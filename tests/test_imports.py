@@ -67,6 +67,7 @@ DOORS = (
     ),
     Door("producer.transaction_waits", ("producer.transactional",), "not for a producer without a transactional.id"),
     Door("spark.exactly_once", ("spark.datasource", "spark.writer"), "not for a write that is at least once"),
+    Door("pyspark.sql.pandas.types", ("spark.arrow_types",), "only for Sail, whose schemas are Arrow schemas"),
     Door("spark.report_publishing", ("spark.writer",), "reports are made on the driver; not for tasks"),
     Door("reports.write_report", ("spark.task_report",), "reports are made on the driver; not for tasks"),
     Door("producer.batching.batch_splitting", ("producer.batching.accumulator",), "rare, and it needs the decoder"),

@@ -33,6 +33,15 @@ if hasattr(types, "TimeType"):
     _ATOMIC_TYPES[types.TimeType] = pa.time64("ns")
 
 
+def to_struct_type(schema: types.StructType | pa.Schema) -> types.StructType:
+    """Convert the schema of a DataFrame to Spark's type. Sail passes an Arrow schema to data sources."""
+    if isinstance(schema, pa.Schema):
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(schema)
+    return schema
+
+
 def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
     """Convert a Spark type to the Arrow type. `path` names the column in errors, for example `address.city`.
 

@@ -2,8 +2,8 @@
 
 The driver may be in another network and may have other packages, so it must run the checks itself. Spark Connect has no
 call for that. Instead, the client *reads* a DataFrame from `pykafka` with the option CHECK_OPTION. The DataFrame has no
-rows, and its schema contains the result. The driver determines the schema when it analyzes the DataFrame, and runs no
-task.
+rows and one column, whose name is the result as JSON: not every engine keeps the metadata of columns. The driver
+determines the schema when it analyzes the DataFrame, and runs no task.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink import errors
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.checks import check_all
 from spark_kafka_sink.spark.constants import FORMAT_NAME, STREAM_START_OPTION
 from spark_kafka_sink.spark.distribution import Distribution, build_distribution
 
 CHECK_OPTION = "pykafka.check"
 """An internal option for reading. Its value is the schema of the rows to write, as JSON."""
-
-_PASSED = "passed"
 
 
 def check_on_driver(
@@ -35,18 +32,19 @@ def check_on_driver(
     Returns the positions of the columns that the sink uses, and the distribution of the rows.
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
-    (field,) = reader.load().schema.fields
-    if field.name != _PASSED:
-        raise getattr(errors, field.name)(field.metadata["message"])
-    distribution = field.metadata["distribution"]
-    return list(field.metadata["columns"]), Distribution.from_json(distribution) if distribution else None
+    (name,) = reader.load().schema.fieldNames()
+    result = json.loads(name)
+    if "error" in result:
+        raise getattr(errors, result["error"])(result["message"])
+    distribution = result["distribution"]
+    return result["columns"], Distribution.from_json(distribution) if distribution else None
 
 
 def check_result_schema(options: Mapping[str, str]) -> StructType:
     """Run all checks, on the driver, and return their result as the schema of a DataFrame.
 
-    The schema has one field. If the checks pass, it is named "passed" and has the columns and the distribution as
-    metadata. Otherwise it has the name of the error class and the message as metadata.
+    The name of its only field is a JSON object: the columns and the distribution if the checks pass, otherwise the
+    class and the message of the error.
     """
     write_options = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
     schema_json = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)
@@ -54,10 +52,10 @@ def check_result_schema(options: Mapping[str, str]) -> StructType:
         schema = StructType.fromJson(json.loads(schema_json))
         parsed, plan = check_all(write_options, schema, write_options.get(STREAM_START_OPTION))
         distribution = build_distribution(parsed, plan, schema)
+        result: dict[str, Any] = {
+            "columns": plan.positions(),
+            "distribution": None if distribution is None else distribution.to_json(),
+        }
     except KafkaSinkError as error:
-        return StructType([StructField(type(error).__name__, StringType(), True, {"message": str(error)})])
-    return StructType([StructField(_PASSED, StringType(), True, _build_metadata(plan, distribution))])
-
-
-def _build_metadata(plan: ColumnPlan, distribution: Distribution | None) -> dict[str, Any]:
-    return {"columns": plan.positions(), "distribution": "" if distribution is None else distribution.to_json()}
+        result = {"error": type(error).__name__, "message": str(error)}
+    return StructType([StructField(json.dumps(result), StringType())])

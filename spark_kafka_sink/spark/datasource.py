@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import MutableMapping
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
+from spark_kafka_sink.spark.arrow_types import to_struct_type
 from spark_kafka_sink.spark.checks import check_all
 from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, check_result_schema
 from spark_kafka_sink.spark.constants import (
@@ -54,7 +56,7 @@ class KafkaDataSource(DataSource):
             f"'{FORMAT_NAME}' writes to Kafka and cannot read from it. Read with Spark's own format('kafka')."
         )
 
-    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+    def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaBatchWriter:
         if overwrite:
             raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format("Overwrite"))
         stream_start = self.options.get(STREAM_START_OPTION)
@@ -69,7 +71,7 @@ class KafkaDataSource(DataSource):
         exactly_once = begin_micro_batch(options, stream_start) if is_micro_batch else begin_job(options)
         return KafkaBatchWriter(options, plan, exactly_once)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         # `overwrite` means output mode complete: each micro-batch writes the whole result, as in Spark's own sink.
         stream_start = self.options.get(STREAM_START_OPTION)
         options, plan = self._check(schema, stream_start or "")
@@ -79,11 +81,13 @@ class KafkaDataSource(DataSource):
 
         return KafkaStreamWriter(options, plan, stream_start, begin_micro_batch(options, stream_start))
 
-    def _check(self, schema: StructType, stream_start: str | None) -> tuple[SinkOptions, ColumnPlan]:
+    def _check(self, schema: StructType | pa.Schema, stream_start: str | None) -> tuple[SinkOptions, ColumnPlan]:
         """Check the options and the schema and, while Spark plans the write, the servers."""
         install_stderr_handler()
         try:
-            options, plan = check_all(self.options, schema, stream_start, check_servers=self._is_planning)
+            options, plan = check_all(
+                self.options, to_struct_type(schema), stream_start, check_servers=self._is_planning
+            )
         except ConfigurationError as error:
             if _BOOTSTRAP_SERVERS_OPTION in self.options:
                 raise

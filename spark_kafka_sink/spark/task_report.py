@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 
+BATCH_JOB_LABEL = "batch job"
+"""The name of a batch job in reports if no task has reported an application id."""
+
+
 @dataclass(frozen=True)
 class TaskIdentity:
     """The ids of a task attempt, from Spark's TaskContext. Only a stream sets `query_id` and `batch_id`."""
@@ -34,10 +38,13 @@ class TaskIdentity:
 
     @property
     def batch(self) -> str:
-        """The name of the task's batch in reports: `<query id>/<batch id>` or `<application id>/stage-<stage id>`."""
+        """The name of the task's batch in reports.
+
+        It is `<query id>/<batch id>` for a stream, and `<application id>/stage-<stage id>` for a batch job.
+        """
         if self.query_id is not None:
             return f"{self.query_id}/{self.batch_id}"
-        return f"{self.application_id}/stage-{self.stage_id}"
+        return BATCH_JOB_LABEL if self.application_id is None else f"{self.application_id}/stage-{self.stage_id}"
 
 
 @dataclass

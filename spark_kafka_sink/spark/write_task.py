@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -56,6 +57,9 @@ NULL_TOPIC_MESSAGE = "null topic present in the data. Use the topic option for s
 
 NO_TOPIC_LABEL = "no topic"
 """The key under which rows without a topic are counted. It is not a valid topic name."""
+
+_ID_BITS = 53
+"""The size of random ids: JSON readers keep integers of this size exact."""
 
 
 def write_rows(
@@ -245,7 +249,13 @@ def _failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Array |
 
 def _build_identity(context: TaskContext | None) -> TaskIdentity:
     if context is None:
-        return TaskIdentity(0, 0, 0, 0)
+        # Sail provides no TaskContext. Random ids distinguish the tasks of a write.
+        return TaskIdentity(
+            partition_id=secrets.randbits(_ID_BITS),
+            attempt_number=0,
+            task_attempt_id=secrets.randbits(_ID_BITS),
+            stage_id=0,
+        )
     return TaskIdentity(
         partition_id=context.partitionId(),
         attempt_number=context.attemptNumber(),

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pyspark_versions import DataSourceStreamArrowWriter
-from spark_kafka_sink.spark.task_report import TaskReport, build_write_report
+from spark_kafka_sink.spark.task_report import BATCH_JOB_LABEL, TaskReport, build_write_report
 from spark_kafka_sink.spark.worker_log import LOGGER, install_stderr_handler
 from spark_kafka_sink.spark.worker_process import freeze_gc
 from spark_kafka_sink.spark.write_task import write_rows
@@ -26,7 +26,6 @@ from spark_kafka_sink.spark.write_task import write_rows
 if TYPE_CHECKING:
     from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite, UnreportedBatch
 
-BATCH_JOB_LABEL = "batch job"
 CONTINUOUS_TRIGGER_MESSAGE = (
     "trigger(continuous=...) is not supported for 'pykafka': Spark's continuous processing does not run Python sinks. "
     'Use micro-batches: .trigger(processingTime="0 seconds").'

@@ -22,6 +22,7 @@ from spark_kafka_sink.spark.pool import ProducerPool
 from spark_kafka_sink.spark.rate_limiter import RateLimiter
 from spark_kafka_sink.spark.task_report import TaskReport
 from spark_kafka_sink.spark.write_task import write_rows
+from spark_kafka_sink.spark.writer import validate_reports
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.spark.task_cases import PLAN, TOPIC, batch, options, values
 from tests.spark.task_cases import broker as broker
@@ -68,6 +69,13 @@ def test_task_reports_requests_and_batches(broker: EmbeddedBroker, pool: Produce
         "of this task, though the producer is not new"
     )
     assert (report.totals.producer.throttle_ms, report.totals.paced_ms) == (0, 0)
+
+
+def test_tasks_without_context_have_different_ids(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    reports = [write_rows(options(broker), PLAN, iter([batch(0, 10)]), pool) for _ in range(2)]
+    assert len(validate_reports(list(reports))) == 2
+    assert reports[0].task.task_attempt_id != reports[1].task.task_attempt_id
+    assert reports[0].task.batch == "batch job"
 
 
 @pytest.mark.parametrize(("acks", "is_acknowledged"), [("0", False), ("1", True), ("all", True)])

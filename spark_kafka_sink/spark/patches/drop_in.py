@@ -26,6 +26,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource
@@ -127,7 +128,10 @@ def _warn_about_python_mismatch(master: str, worker_python: str) -> None:
 def _redact_secrets(spark: SparkSession) -> None:
     """Add the names of secret options to Spark's redaction settings."""
     for setting, pattern in REDACTION_CONFS.items():
-        # `get` is called without a default, so that it returns Spark's own default, which stays in force.
-        current = spark.conf.get(setting) or ""
+        try:
+            # `get` is called without a default, so that it returns Spark's own default, which stays in force.
+            current = spark.conf.get(setting) or ""
+        except IllegalArgumentException:
+            continue  # Sail does not have the setting
         if pattern not in current:
             spark.conf.set(setting, f"{current}|{pattern}" if current else pattern)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 import pytest
+from pyspark.errors import IllegalArgumentException
 
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS, _warn_about_python_mismatch
+from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS, _redact_secrets, _warn_about_python_mismatch
 
 
 def test_warns_when_local_workers_run_another_python(caplog: pytest.LogCaptureFixture) -> None:
@@ -50,3 +52,27 @@ def test_spark_redacts_secrets_also_of_ignored_and_rejected_options(name: str, p
     shown = re.sub(of_java, "", request)
     assert "hush" not in shown
     assert '"orders"' in shown
+
+
+class Session:
+    """A session of an engine that has some of Spark's settings."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.settings = settings
+        self.conf: Any = self
+
+    def get(self, name: str) -> str:
+        if name not in self.settings:
+            raise IllegalArgumentException("configuration not found")
+        return self.settings[name]
+
+    def set(self, name: str, value: str) -> None:
+        self.settings[name] = value
+
+
+def test_redaction_extends_only_settings_that_the_engine_has() -> None:
+    name, other = REDACTION_CONFS
+    session: Any = Session({name: "(?i)url"})
+    _redact_secrets(session)
+    assert session.settings == {name: f"(?i)url|{REDACTION_CONFS[name]}"}
+    assert other not in session.settings
