@@ -99,12 +99,12 @@ class ColumnsWriter(Generic[ContextT]):
 
         Logs a warning, at most once, if the timestamps look like seconds instead of milliseconds.
         """
-        topics, parts = self._plan.split(batch)
+        topics, topic_rows = self._plan.split(batch)
         if self._plan.timestamp is not None:
             self._warn_about_seconds(batch.column(self._plan.timestamp))
         if len(topics) > 1:
             self._producer.prefetch_topics(topic for topic in topics if topic is not None)
-        return parts
+        return topic_rows
 
     def _warn_about_seconds(self, timestamp: pa.Array) -> None:
         if not self._has_warned_about_seconds:

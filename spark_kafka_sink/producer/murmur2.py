@@ -69,15 +69,15 @@ def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int
 
 def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     """Compute the hash of each key. A null key has the hash of an empty key."""
-    if not keys.rows:
+    if not keys.row_count:
         return np.empty(0, np.uint32)
     key_length = keys.uniform_length()
-    if key_length is not None and (keys.rows > _MAX_SEPARATE_KEYS // 4 or key_length < 4 * _MIN_SEPARATE_WORDS):
+    if key_length is not None and (keys.row_count > _MAX_SEPARATE_KEYS // 4 or key_length < 4 * _MIN_SEPARATE_WORDS):
         hashes = _hash_uniform_keys(keys, max(0, key_length))
-    elif keys.rows == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _MAX_GATHERED_BYTES:
+    elif keys.row_count == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _MAX_GATHERED_BYTES:
         hashes = _hash_mixed_keys(keys)
     else:
-        middle = keys.rows // 2
+        middle = keys.row_count // 2
         halves = keys.offsets[: middle + 1], keys.offsets[middle:]
         return np.concatenate([murmur2(ByteColumn(offsets, keys.data)) for offsets in halves])
     shifted = hashes >> _SHIFT_13
@@ -90,7 +90,7 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
 
 def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
     """Hash keys of one length, without the final mixing."""
-    key_count, data_start = keys.rows, keys.offsets.item(0)
+    key_count, data_start = keys.row_count, keys.offsets.item(0)
     hashes = np.full(key_count, _SEED ^ key_length, np.uint32)
     word_count = key_length >> 2
     for first_word in range(0, word_count, _WORDS_PER_PASS):
@@ -137,13 +137,13 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
     unsorted_hashes = np.empty_like(hashes)
     word_pairs = _read_word_pairs(keys.data, data_start, keys.offsets.item(-1))
     pair_indices, bit_shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
-    common_words = bisect_left(first_keys, keys.rows - _MAX_SEPARATE_KEYS)
+    common_words = bisect_left(first_keys, keys.row_count - _MAX_SEPARATE_KEYS)
     if len(first_keys) - common_words < _MIN_SEPARATE_WORDS:
         common_words = len(first_keys)
     for first_key in first_keys[:common_words]:
         _mix(hashes[first_key:], _gather_words(word_pairs, pair_indices[first_key:], bit_shifts[first_key:]))
         pair_indices[first_key:] += 1
-    for key_index in range(first_keys[common_words], keys.rows) if common_words < len(first_keys) else ():
+    for key_index in range(first_keys[common_words], keys.row_count) if common_words < len(first_keys) else ():
         remaining_words = (lengths.item(key_index) >> 2) - common_words
         start = data_start + starts.item(key_index) + 4 * common_words
         hashes[key_index] = _mix_key_words(hashes.item(key_index), keys.data, start, remaining_words)

@@ -234,7 +234,7 @@ def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[N
     keyless: list[NDArray[np.int64]] = [_NO_ROWS]
     for start in range(0, len(key), _CHUNK_ROWS):
         keys = read_byte_column(combine_chunks(key.slice(start, _CHUNK_ROWS)))
-        chunk = partitions[start : start + keys.rows]
+        chunk = partitions[start : start + keys.row_count]
         if keys.nulls is None:
             chunk[:] = compute_partitions(keys, partition_count)
             continue

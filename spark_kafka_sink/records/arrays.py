@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 
 MAX_OFFSET = (1 << 31) - 1
 _NUMPY_TYPES = {
-    kind: np.dtype(str(kind))
-    for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+    data_type: np.dtype(str(data_type))
+    for data_type in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 }
-"""Equals `to_pandas_dtype`, which imports pandas in pyarrow 18."""
+"""Replacement for `to_pandas_dtype`, which imports pandas in pyarrow 18."""
 
 
 def integers_to_numpy(array: pa.Array, null: int = 0) -> NDArray[Any]:
     """Convert an array of integers to numpy, with `null` for nulls. An array without nulls is not copied."""
-    kind = _NUMPY_TYPES[array.type]
+    dtype = _NUMPY_TYPES[array.type]
     data = array.buffers()[1]
-    if data is None or not data.size:  # all are null, or the array is the only offset, 0, of a list array without rows
-        return np.full(len(array), null, kind)
-    numbers = np.frombuffer(data, kind, len(array), kind.itemsize * array.offset)
-    return np.where(null_mask(array), kind.type(null), numbers) if array.null_count else numbers
+    if data is None or not data.size:  # all are null, or the array is the only offset (0) of a list array without rows
+        return np.full(len(array), null, dtype)
+    numbers = np.frombuffer(data, dtype, len(array), dtype.itemsize * array.offset)
+    return np.where(null_mask(array), dtype.type(null), numbers) if array.null_count else numbers
 
 
 def numbers_to_arrow(numbers: NDArray[Any], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -44,18 +44,18 @@ def null_mask(array: pa.Array) -> NDArray[np.bool_]:
     """Return a mask that is True for nulls."""
     if array.null_count in (0, len(array)):
         return np.full(len(array), array.null_count > 0)
-    first, last = array.offset, array.offset + len(array)
-    start = first >> 3
-    bitmap = np.frombuffer(array.buffers()[0], np.uint8, ((last + 7) >> 3) - start, start)
-    nulls: NDArray[np.bool_] = np.unpackbits(bitmap, bitorder="little")[first - 8 * start : last - 8 * start] == 0
+    first_bit, stop_bit = array.offset, array.offset + len(array)
+    first_byte = first_bit >> 3
+    bitmap = np.frombuffer(array.buffers()[0], np.uint8, ((stop_bit + 7) >> 3) - first_byte, first_byte)
+    bits = np.unpackbits(bitmap, bitorder="little")[first_bit - 8 * first_byte : stop_bit - 8 * first_byte]
+    nulls: NDArray[np.bool_] = bits == 0
     return nulls
 
 
-def bytes_to_arrow(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Convert bytes to an Arrow array of type `kind`, which must have 32-bit offsets.
+def bytes_to_arrow(values: Sequence[bytes | None], data_type: pa.DataType | None = None) -> pa.Array:
+    """Convert bytes to an Arrow array of a type with 32-bit offsets, or by default to binary.
 
-    By default the type is binary, or large_binary if 32-bit offsets overflow. With a given type, OverflowError is
-    raised then.
+    If 32-bit offsets overflow, the default is large_binary, and OverflowError is raised for an explicit type.
     """
     nulls = None
     if None in values:
@@ -63,14 +63,14 @@ def bytes_to_arrow(values: Sequence[bytes | None], kind: pa.DataType | None = No
         values = [value or b"" for value in values]
     offsets = np.fromiter(accumulate(map(len, values), initial=0), np.int64, len(values) + 1)  # type: ignore[arg-type]
     data = pa.py_buffer(b"".join(values))  # type: ignore[arg-type]
-    wide = offsets[-1] > MAX_OFFSET
-    if wide and kind is not None:
-        raise OverflowError(f"{offsets[-1]} bytes in {len(values)} values of type {kind}")
+    needs_64_bit_offsets = offsets[-1] > MAX_OFFSET
+    if needs_64_bit_offsets and data_type is not None:
+        raise OverflowError(f"{offsets[-1]} bytes in {len(values)} values of type {data_type}")
     validity = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
-    kind = kind or (pa.large_binary() if wide else pa.binary())
-    at = pa.py_buffer(offsets if wide else offsets.astype(np.int32))
-    return pa.Array.from_buffers(kind, len(values), [validity, at, data])
+    data_type = data_type or (pa.large_binary() if needs_64_bit_offsets else pa.binary())
+    offset_buffer = pa.py_buffer(offsets if needs_64_bit_offsets else offsets.astype(np.int32))
+    return pa.Array.from_buffers(data_type, len(values), [validity, offset_buffer, data])
 
 
 EMPTY_BYTES = bytes_to_arrow([b""])[0]
-"""Scalar of zero bytes: the separator of a join, and the replacement of a null."""
+"""Binary scalar without bytes, used as the separator of joins and as the replacement of nulls."""

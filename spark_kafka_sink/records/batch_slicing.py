@@ -1,4 +1,4 @@
-"""Split rows into batches, before they are encoded.
+"""Splitting of rows into batches before the rows are encoded.
 
 The width of a record's offset delta depends on its position in its batch, and the width of its timestamp delta on the
 base timestamp of the batch. So rows are first split into batches by the sizes of their records, and then encoded.
@@ -40,16 +40,17 @@ class PartitionSlices(NamedTuple):
     base_timestamps: Sequence[int | None]
 
 
-def single_partition_slices(rows: int) -> PartitionSlices:
+def single_partition_slices(row_count: int) -> PartitionSlices:
     """Return the slices for rows that all go to one partition without an open batch."""
-    return PartitionSlices([0], [rows], [0], [HEADER_BYTES], [None])
+    return PartitionSlices([0], [row_count], [0], [HEADER_BYTES], [None])
 
 
 class BatchSlices(NamedTuple):
-    """Rows [start, stop) of each batch, as columns.
+    """Rows [start, stop) of each batch, stored as columns.
 
-    `first_offset_deltas`: offset delta of the first row. It is above 0 for rows that are appended to an open batch.
-    Their timestamp deltas refer to `base_timestamps`, which is None for a new batch.
+    `first_offset_deltas`: offset delta of the first row of each slice. It is above 0 if the rows are appended to an
+    open batch.
+    `base_timestamps`: base timestamp of the open batch, to which timestamp deltas refer. None for a new batch.
     """
 
     partition_indexes: Sequence[int]
@@ -58,9 +59,9 @@ class BatchSlices(NamedTuple):
     first_offset_deltas: Sequence[int]
     base_timestamps: Sequence[int | None]
 
-    def part(self, first: int, stop: int) -> BatchSlices:
-        """Return the slices with numbers [first, stop)."""
-        selected = slice(first, stop)
+    def select(self, start: int, stop: int) -> BatchSlices:
+        """Return the slices with the indices [start, stop)."""
+        selected = slice(start, stop)
         return BatchSlices(
             self.partition_indexes[selected],
             self.starts[selected],
@@ -71,13 +72,16 @@ class BatchSlices(NamedTuple):
 
 
 def consecutive_slices(stops: Sequence[int]) -> BatchSlices:
-    """Return the slices of new batches for one partition: each begins where the one before it stops, the first at 0."""
-    count = len(stops)
-    return BatchSlices([0] * count, [0, *stops][:count], stops, [0] * count, [None] * count)
+    """Return the slices of new batches for one partition.
+
+    The first slice starts at row 0, and each other slice at the end of the previous slice.
+    """
+    batch_count = len(stops)
+    return BatchSlices([0] * batch_count, [0, *stops][:batch_count], stops, [0] * batch_count, [None] * batch_count)
 
 
 class TimestampRange(NamedTuple):
-    """Lowest and highest timestamp of some rows, in milliseconds."""
+    """Lowest and highest timestamp of the rows, in milliseconds since 1970."""
 
     lowest: int
     highest: int
@@ -102,52 +106,58 @@ def split_into_batches(
     """
     if not len(sizes):
         return consecutive_slices(())
-    starts, stops, records, open_bytes, bases = slices
-    sums = _cumulative_sizes(sizes, slices, max_batch_bytes, times)
-    filled = sums.take(stops) - sums.take(starts) + open_bytes
-    unsplit = BatchSlices(range(len(starts)), starts, stops, records, bases)
-    oversized = ((filled > max_batch_bytes) | np.greater_equal(starts, stops)).nonzero()[0].tolist()
-    if not oversized:  # one batch for each partition, which is usual with many partitions
+    starts, stops, open_records, open_bytes, base_timestamps = slices
+    cumulative_bytes = _cumulative_sizes(sizes, slices, max_batch_bytes, times)
+    batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + open_bytes
+    unsplit = BatchSlices(range(len(starts)), starts, stops, open_records, base_timestamps)
+    split_indexes = ((batch_bytes > max_batch_bytes) | np.greater_equal(starts, stops)).nonzero()[0].tolist()
+    if not split_indexes:  # one batch for each partition, which is usual with many partitions
         return unsplit
-    parts: list[BatchSlices] = []
-    for index, before in zip(oversized, [-1, *oversized], strict=False):
-        parts.append(unsplit.part(before + 1, index))
-        parts.append(_split_partition(index, sums, slices, max_batch_bytes))
-    parts.append(unsplit.part(oversized[-1] + 1, len(starts)))
-    return BatchSlices(*[[*chain.from_iterable(columns)] for columns in zip(*parts, strict=True)])
+    runs: list[BatchSlices] = []
+    for index, previous_index in zip(split_indexes, [-1, *split_indexes], strict=False):
+        runs.append(unsplit.select(previous_index + 1, index))
+        runs.append(_split_partition(index, cumulative_bytes, slices, max_batch_bytes))
+    runs.append(unsplit.select(split_indexes[-1] + 1, len(starts)))
+    return BatchSlices(*[[*chain.from_iterable(columns)] for columns in zip(*runs, strict=True)])
 
 
-def _split_partition(index: int, sums: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int) -> BatchSlices:
-    """Split the rows of one partition."""
-    ends, room = sums.data, max_batch_bytes - HEADER_BYTES
+def _split_partition(
+    index: int, cumulative_bytes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int
+) -> BatchSlices:
+    """Split the rows of one partition into batches, of which the first may be the open batch."""
+    bytes_before, max_body_bytes = cumulative_bytes.data, max_batch_bytes - HEADER_BYTES
     start, stop, open_records = slices.starts[index], slices.stops[index], slices.open_records[index]
     edges = [start]
     if open_records:
-        end = bisect_right(ends, ends[start] + max_batch_bytes - slices.open_bytes[index], start, stop + 1) - 1
-        edges += [end] if end > start else []
-    has_appended = len(edges) > 1
+        max_bytes_before = bytes_before[start] + max_batch_bytes - slices.open_bytes[index]
+        append_stop = bisect_right(bytes_before, max_bytes_before, start, stop + 1) - 1
+        edges += [append_stop] if append_stop > start else []
+    appends_to_open_batch = len(edges) > 1
     while (row := edges[-1]) < stop:
-        edges.append(max(row + 1, bisect_right(ends, ends[row] + room, row, stop + 1) - 1))
-    count = len(edges) - 1
-    first_offset_deltas = [0] * count
-    base_timestamps: list[int | None] = [None] * count
-    if has_appended:
+        edges.append(max(row + 1, bisect_right(bytes_before, bytes_before[row] + max_body_bytes, row, stop + 1) - 1))
+    batch_count = len(edges) - 1
+    first_offset_deltas = [0] * batch_count
+    base_timestamps: list[int | None] = [None] * batch_count
+    if appends_to_open_batch:
         first_offset_deltas[0], base_timestamps[0] = open_records, slices.base_timestamps[index]
-    return BatchSlices([index] * count, edges[:-1], edges[1:], first_offset_deltas, base_timestamps)
+    return BatchSlices([index] * batch_count, edges[:-1], edges[1:], first_offset_deltas, base_timestamps)
 
 
 def _cumulative_sizes(
     sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, times: TimestampRange
 ) -> NDArray[np.int64]:
-    """Return the total bytes before each row, and of all rows, with deltas as wide as these rows need."""
+    """Return the total bytes before each row, followed by those of all rows.
+
+    Deltas are counted with the maximum width that these rows need.
+    """
     assumed_delta_bytes = MAX_OFFSET_DELTA_BYTES + COMMON_TIMESTAMP_DELTA_BYTES
     min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + 2
     max_rows = max(map(sub, slices.stops, slices.starts))
-    last = max(slices.open_records) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
-    deltas = len(encode_varint(last)) + _max_timestamp_delta_bytes(slices, times)
-    ends = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes + (deltas - assumed_delta_bytes), out=ends[1:])
-    return ends
+    max_offset_delta = max(slices.open_records) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
+    delta_bytes = len(encode_varint(max_offset_delta)) + _max_timestamp_delta_bytes(slices, times)
+    cumulative_bytes = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes + (delta_bytes - assumed_delta_bytes), out=cumulative_bytes[1:])
+    return cumulative_bytes
 
 
 def _max_timestamp_delta_bytes(slices: PartitionSlices, times: TimestampRange) -> int:
@@ -156,6 +166,7 @@ def _max_timestamp_delta_bytes(slices: PartitionSlices, times: TimestampRange) -
     Deltas refer to the base timestamp of an open batch, or to the timestamp of the first row of a new batch.
     """
     bases = [base for base in slices.base_timestamps if base is not None]
-    furthest = times.highest - min(bases, default=times.lowest), times.lowest - max(bases, default=times.highest)
+    max_delta = times.highest - min(bases, default=times.lowest)
+    min_delta = times.lowest - max(bases, default=times.highest)
     span = times.highest - times.lowest
-    return max([len(encode_varint(delta)) for delta in (*furthest, span, -span)])
+    return max([len(encode_varint(delta)) for delta in (max_delta, min_delta, span, -span)])

@@ -33,7 +33,7 @@ class ByteColumn:
     nulls: NDArray[np.bool_] | None = None
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         return len(self.offsets) - 1
 
     @property
@@ -55,35 +55,36 @@ class ByteColumn:
             return -1 if self.nulls.all() else None
         offsets = self.offsets
         start = int(offsets[0])
-        first = int(offsets[1]) - start
-        if int(offsets[-1]) - start != first * self.rows:
+        first_length = int(offsets[1]) - start
+        if int(offsets[-1]) - start != first_length * self.row_count:
             return None
-        # `first` is the average length. So lengths differ only if one is larger.
-        return first if np.maximum.reduce(offsets[1:] - offsets[:-1]) == first else None
+        # The first length is the average length, so the lengths differ only if one of them is larger.
+        return first_length if np.maximum.reduce(offsets[1:] - offsets[:-1]) == first_length else None
 
     def to_array(self) -> pa.Array:
-        """Return the bytes as a binary array, in which nulls are empty."""
+        """Return the rows as a binary array, in which nulls are empty."""
         return pa.BinaryArray.from_buffers(
-            _BINARY, self.rows, [None, pa.py_buffer(self.offsets), self.data], null_count=0
+            _BINARY, self.row_count, [None, pa.py_buffer(self.offsets), self.data], null_count=0
         )
 
-    def to_matrix(self, rows: int, width: int) -> NDArray[np.uint8]:
-        """Return the bytes as a matrix, for a column with `width` bytes in each of `rows` rows."""
-        if width == 0:
-            return np.empty((rows, 0), np.uint8)
-        return np.frombuffer(self.data, np.uint8, rows * width, int(self.offsets[0])).reshape(rows, width)
+    def to_matrix(self, row_count: int, row_bytes: int) -> NDArray[np.uint8]:
+        """Return the bytes as a matrix with one row per row of the column, all of which must have `row_bytes` bytes."""
+        if row_bytes == 0:
+            return np.empty((row_count, 0), np.uint8)
+        data = np.frombuffer(self.data, np.uint8, row_count * row_bytes, int(self.offsets[0]))
+        return data.reshape(row_count, row_bytes)
 
 
 def read_byte_column(array: pa.Array) -> ByteColumn:
     """Read a binary or string array with 32- or 64-bit offsets. Raises OverflowError for more than 2 GiB."""
     if array.type.id == _NULL_TYPE_ID:
         array = array.cast(_BINARY)
-    offsets, data = _offsets_and_data(array)
+    offsets, data = _read_offsets(array)
     nulls = null_mask(array) if array.null_count else None
     if nulls is not None and np.logical_or.reduce(np.logical_and(offsets[1:] - offsets[:-1], nulls)):
-        # Arrow allows a null to have bytes, which must not get into the record.
-        kind = pa.large_binary() if offsets.itemsize == 8 else _BINARY
-        offsets, data = _offsets_and_data(array.cast(kind).fill_null(EMPTY_BYTES.cast(kind)))
+        # Arrow allows a null to have bytes. These must not be written to the record.
+        binary_type = pa.large_binary() if offsets.itemsize == 8 else _BINARY
+        offsets, data = _read_offsets(array.cast(binary_type).fill_null(EMPTY_BYTES.cast(binary_type)))
     if data is None:
         data = pa.py_buffer(b"")
     if offsets.itemsize == 8:
@@ -95,7 +96,7 @@ def byte_sizes(array: pa.Array) -> NDArray[np.int64]:
     """Return the size of each row of a binary, string or null array, which may exceed 2 GiB. Null has size 0."""
     if array.type.id == _NULL_TYPE_ID:
         return np.zeros(len(array), np.int64)
-    offsets, _ = _offsets_and_data(array)
+    offsets, _ = _read_offsets(array)
     sizes: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
     if array.null_count:
         sizes[null_mask(array)] = 0
@@ -106,17 +107,17 @@ def data_nbytes(array: pa.Array) -> int:
     """Return the total bytes of all rows of a binary, string or null array, without its offsets."""
     if array.type.id == _NULL_TYPE_ID:
         return 0
-    offsets, _ = _offsets_and_data(array)
+    offsets, _ = _read_offsets(array)
     return int(offsets[-1]) - int(offsets[0])
 
 
-def _offsets_and_data(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
+def _read_offsets(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
     """Return the offsets of an array, as int32 or int64, and the buffer to which they refer."""
-    kind = _INT64 if array.type.id in _LARGE_TYPE_IDS else _INT32
-    _, buffer, data = array.buffers()
-    if buffer is None or buffer.size == 0:
-        return np.zeros(len(array) + 1, kind), data
-    return np.frombuffer(buffer, kind, len(array) + 1, kind.itemsize * array.offset), data
+    dtype = _INT64 if array.type.id in _LARGE_TYPE_IDS else _INT32
+    _, offset_buffer, data = array.buffers()
+    if offset_buffer is None or offset_buffer.size == 0:
+        return np.zeros(len(array) + 1, dtype), data
+    return np.frombuffer(offset_buffer, dtype, len(array) + 1, dtype.itemsize * array.offset), data
 
 
 def _narrow_offsets(offsets: NDArray[np.int64], data: pa.Buffer) -> tuple[NDArray[np.int32], pa.Buffer]:

@@ -1,4 +1,4 @@
-"""Rows of a write as Arrow columns, which the producer accepts and the encoder reads.
+"""RecordColumns: rows as Arrow columns, which the producer accepts and the encoder reads.
 
 Columns are checked once, by the constructor, and converted only if later steps require it: view types become offset
 types (Arrow cannot take rows from views), timestamps become int64 milliseconds. Slices are not copied. `chunks` joins
@@ -46,9 +46,11 @@ _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class RecordColumns:
-    """Columns of equal length. `value` and `key` are bytes or text, `headers` lists of (key, value), `timestamp` ms.
+    """Columns of records, with one row for each record.
 
-    Nulls: a null value is a tombstone, a null key is no key, null headers are none, a null timestamp is "now".
+    `value` and `key` are bytes or text. `headers` are lists of structs of a key and a value, or maps. `timestamp` has
+    milliseconds or Arrow timestamps. A null value is a tombstone. A record with a null key or null headers has no key
+    or no headers. A null timestamp stands for the current time.
 
     Example:
 
@@ -93,7 +95,7 @@ class RecordColumns:
         headers: ArrowColumn | None,
         timestamp: ArrowColumn | None,
     ) -> RecordColumns:
-        """Create an instance of columns that were checked before."""
+        """Create an instance from columns that the constructor of another instance has checked."""
         result = cls.__new__(cls)
         result.value, result.key, result.headers, result.timestamp, result.num_rows = (
             value,
@@ -114,76 +116,79 @@ class RecordColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of these rows, without other rows of the arrays if these are slices."""
+        """Size of the rows in bytes. If the columns are slices, the other rows of their arrays are not counted."""
         if self._nbytes < 0:
             self._nbytes = sum([column.nbytes for _, column in self._columns_by_name() if column is not None])
         return self._nbytes
 
     @property
     def payload_nbytes(self) -> int:
-        """Bytes of keys, values and headers: `nbytes` without offsets and timestamps."""
+        """Size of the keys, values and headers in bytes, without offsets and timestamps."""
         headers = [] if self.headers is None else list_chunks(self.headers)
         columns = [column for column in (self.value, self.key) if column is not None]
-        arrays = [piece for column in columns for piece in list_chunks(column)]
-        arrays += [field for piece in headers for field in _flatten_headers(piece)]
+        arrays = [chunk for column in columns for chunk in list_chunks(column)]
+        arrays += [field for chunk in headers for field in _flatten_headers(chunk)]
         return sum(data_nbytes(array) for array in arrays)
 
     @property
     def memory_nbytes(self) -> int:
-        """Return the size of all buffers in bytes, including parts outside of slices.
+        """Size of all buffers in bytes, including rows outside of slices.
 
-        This is an upper bound of each row, and fast to compute.
+        It is an upper bound of the size of every row, and fast to compute.
         """
         return sum([column.get_total_buffer_size() for _, column in self._columns_by_name() if column is not None])
 
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:
         return self._from_checked_columns(
-            *[None if c is None else c.slice(offset, length) for _, c in self._columns_by_name()]
+            *[None if column is None else column.slice(offset, length) for _, column in self._columns_by_name()]
         )
 
     def take(self, indices: Any) -> RecordColumns:
-        """Return a copy of the rows at these positions, in this order."""
-        positions = integers_to_numpy(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
+        """Return a copy of the rows with these row indices, in this order."""
+        row_indices = integers_to_numpy(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
         return self._from_checked_columns(
-            *[None if c is None else _take(combine_chunks(c), positions) for _, c in self._columns_by_name()]
+            *[
+                None if column is None else _take(combine_chunks(column), row_indices)
+                for _, column in self._columns_by_name()
+            ]
         )
 
     def chunks(self, max_rows: int) -> Iterator[RecordColumns]:
-        """Yield runs of at most `max_rows` rows, whose columns are plain arrays.
+        """Yield chunks of at most `max_rows` consecutive rows, whose columns are plain arrays.
 
         Only small chunks are joined. Joining large chunks would copy all their bytes, and fail above 2 GiB.
         """
         if 0 < self.num_rows <= max_rows:
-            yield from self._contiguous_runs()
+            yield from self._contiguous_chunks()
             return
         for start in range(0, self.num_rows, max_rows):
-            yield from self.slice(start, max_rows)._contiguous_runs()
+            yield from self.slice(start, max_rows)._contiguous_chunks()
 
-    def _contiguous_runs(self) -> Iterator[RecordColumns]:
-        """Yield the rows in one run, or in one run for each chunk if chunks are large."""
-        chunked = [column for _, column in self._columns_by_name() if isinstance(column, pa.ChunkedArray)]
-        max_chunks = max([column.num_chunks for column in chunked], default=1)
+    def _contiguous_chunks(self) -> Iterator[RecordColumns]:
+        """Yield all rows together, or split them at the chunk boundaries of all columns if chunks are large."""
+        chunked_columns = [column for _, column in self._columns_by_name() if isinstance(column, pa.ChunkedArray)]
+        max_chunks = max([column.num_chunks for column in chunked_columns], default=1)
         if max_chunks <= 1 or self.nbytes < max_chunks * _MAX_JOINED_CHUNK_BYTES:
             yield self.contiguous()
             return
-        ends = sorted({0, *(end for column in chunked for end in accumulate(map(len, column.chunks)))})
+        ends = sorted({0, *(end for column in chunked_columns for end in accumulate(map(len, column.chunks)))})
         for start, end in pairwise(ends):
             yield self.slice(start, end - start).contiguous()
 
     def contiguous(self) -> RecordColumns:
         """Return the rows with each column as one plain array. Only columns with several chunks are copied."""
         return self._from_checked_columns(
-            *[None if c is None else combine_chunks(c) for _, c in self._columns_by_name()]
+            *[None if column is None else combine_chunks(column) for _, column in self._columns_by_name()]
         )
 
     @classmethod
-    def concat(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
-        """Concatenate parts without a copy. A column that only some parts have is null in the others."""
-        if len(parts) == 1:
-            return parts[0]
+    def concat(cls, chunks: Sequence[RecordColumns]) -> RecordColumns:
+        """Concatenate chunks of rows without a copy. A column that a chunk lacks is null in its rows."""
+        if len(chunks) == 1:
+            return chunks[0]
         names = ("value", "key", "headers", "timestamp")
         return cls._from_checked_columns(
-            *[_concat_columns([getattr(part, name) for part in parts], parts) for name in names]
+            *[_concat_columns([getattr(chunk, name) for chunk in chunks], chunks) for name in names]
         )
 
     def _columns_by_name(self) -> tuple[tuple[str, Any], ...]:
@@ -197,10 +202,11 @@ class RecordColumns:
 
 def _flatten_headers(headers: pa.Array) -> Sequence[pa.Array]:
     """Return the keys and the values of all headers of these rows."""
-    first, last = (headers.offsets[end].as_py() for end in (0, -1))
+    first_header, header_stop = (headers.offsets[end].as_py() for end in (0, -1))
+    header_count = header_stop - first_header
     if pa.types.is_map(headers.type):
-        return [field.slice(first, last - first) for field in (headers.keys, headers.items)]
-    fields: Sequence[pa.Array] = headers.values.slice(first, last - first).flatten()
+        return [field.slice(first_header, header_count) for field in (headers.keys, headers.items)]
+    fields: Sequence[pa.Array] = headers.values.slice(first_header, header_count).flatten()
     return fields
 
 
@@ -220,8 +226,8 @@ def combine_chunks(column: ArrowColumn) -> pa.Array:
     return pa.concat_arrays(_widen_offsets(column).chunks)
 
 
-def _take(array: pa.Array, positions: np.ndarray[Any, np.dtype[Any]]) -> pa.Array:
-    return pc.take(_widen_offsets(array), numbers_to_arrow(positions), boundscheck=False)
+def _take(array: pa.Array, row_indices: np.ndarray[Any, np.dtype[Any]]) -> pa.Array:
+    return pc.take(_widen_offsets(array), numbers_to_arrow(row_indices), boundscheck=False)
 
 
 def _widen_offsets(column: ArrowColumn) -> ArrowColumn:
@@ -236,83 +242,90 @@ def _widen_offsets(column: ArrowColumn) -> ArrowColumn:
 def _check_is_arrow(name: str, column: object) -> None:
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return
-    kind = type(column)
-    library = kind.__module__.partition(".")[0]
-    write = {
+    cls = type(column)
+    library = cls.__module__.partition(".")[0]
+    replacement = {
         "polars": f"{name}.to_arrow()",
         "pandas": f"pa.Array.from_pandas({name})",
         "pyarrow": f'table.column("{name}") of a table or a batch',
     }.get(library, f"pa.array({name})")
-    shown = kind.__name__ if library == "builtins" else f"{library}.{kind.__name__}"
-    raise SchemaError(f"column {name} is of type {shown}, not an Arrow array: write {write}")
+    type_name = cls.__name__ if library == "builtins" else f"{library}.{cls.__name__}"
+    raise SchemaError(f"column {name} is of type {type_name}, not an Arrow array: write {replacement}")
 
 
 def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-        if _has_offsets(kind) or _is_view(kind):
+    data_type = column.type
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+        if _has_offsets(data_type) or _is_view(data_type):
             column = _decode_dictionary(column)
-            kind = column.type
-    if pa.types.is_null(kind):
+            data_type = column.type
+    if pa.types.is_null(data_type):
         return column.cast(pa.binary())
-    if _has_32_bit_offsets(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+    if _has_32_bit_offsets(data_type) or pa.types.is_large_binary(data_type) or pa.types.is_large_string(data_type):
         return column
-    if _is_view(kind):
+    if _is_view(data_type):
         return column.cast(pa.large_binary())
-    raise SchemaError(f"column {name} must be a string or binary column, not {kind}: cast it, or serialize it first")
+    raise SchemaError(
+        f"column {name} must be a string or binary column, not {data_type}: cast it, or serialize it first"
+    )
 
 
 def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
-    """Decode a dictionary column, with 64-bit offsets if 32 bits could overflow when each row is the longest word."""
-    kind, pieces = column.type.value_type, list_chunks(column)
-    if not _has_32_bit_offsets(kind) or any(
-        _max_byte_size(piece.dictionary) * len(piece) >= _MAX_32_BIT_OFFSET_BYTES for piece in pieces
+    """Decode a dictionary column, with 64-bit offsets if 32 bits could overflow when every row is the longest value."""
+    value_type, chunks = column.type.value_type, list_chunks(column)
+    if not _has_32_bit_offsets(value_type) or any(
+        _max_byte_size(chunk.dictionary) * len(chunk) >= _MAX_32_BIT_OFFSET_BYTES for chunk in chunks
     ):
-        kind = pa.large_binary()
-    taken = [pc.take(piece.dictionary.cast(kind), piece.indices) for piece in pieces]
-    return taken[0] if isinstance(column, pa.Array) else pa.chunked_array(taken, kind)
+        value_type = pa.large_binary()
+    decoded = [pc.take(chunk.dictionary.cast(value_type), chunk.indices) for chunk in chunks]
+    return decoded[0] if isinstance(column, pa.Array) else pa.chunked_array(decoded, value_type)
 
 
-def _max_byte_size(words: pa.Array) -> int:
-    return int(np.maximum.reduce(byte_sizes(words), initial=0))
+def _max_byte_size(values: pa.Array) -> int:
+    return int(np.maximum.reduce(byte_sizes(values), initial=0))
 
 
 def _check_header_column(column: ArrowColumn) -> ArrowColumn | None:
-    kind = column.type
-    if pa.types.is_null(kind):
+    data_type = column.type
+    if pa.types.is_null(data_type):
         return None
-    if pa.types.is_map(kind):
-        key, value = kind.key_type, kind.item_type
-    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_header_struct(kind.value_type):
-        key, value = kind.value_type.field("key").type, kind.value_type.field("value").type
+    if pa.types.is_map(data_type):
+        key_type, value_type = data_type.key_type, data_type.item_type
+    elif (pa.types.is_list(data_type) or pa.types.is_large_list(data_type)) and _is_header_struct(data_type.value_type):
+        key_type, value_type = data_type.value_type.field("key").type, data_type.value_type.field("value").type
     else:
-        raise SchemaError(f"column headers must be a list of struct<key: string, value: binary> or a map, not {kind}")
-    if not _has_offsets(key) or not (_has_offsets(value) or pa.types.is_null(value)):
-        raise SchemaError(f"the keys of headers must be strings and their values binary, not {kind}")
+        raise SchemaError(
+            f"column headers must be a list of struct<key: string, value: binary> or a map, not {data_type}"
+        )
+    if not _has_offsets(key_type) or not (_has_offsets(value_type) or pa.types.is_null(value_type)):
+        raise SchemaError(f"the keys of headers must be strings and their values binary, not {data_type}")
     return column
 
 
-def _is_header_struct(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and sorted(kind.field(i).name for i in range(kind.num_fields)) == ["key", "value"]
+def _is_header_struct(data_type: pa.DataType) -> bool:
+    return pa.types.is_struct(data_type) and sorted(data_type.field(i).name for i in range(data_type.num_fields)) == [
+        "key",
+        "value",
+    ]
 
 
 def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
     """Convert to int64 milliseconds, rounded down as in Spark. Nulls are kept."""
-    kind = column.type
-    if pa.types.is_null(kind):
+    data_type = column.type
+    if pa.types.is_null(data_type):
         return None
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(data_type):
         try:
             return column.cast(pa.int64())
         except pa.ArrowInvalid as error:
             raise SchemaError(f"column timestamp has numbers that no bigint can hold: {error}") from error
-    if not pa.types.is_timestamp(kind):
-        raise SchemaError(f"column timestamp must be a timestamp or a count of milliseconds (bigint), not {kind}")
+    if not pa.types.is_timestamp(data_type):
+        raise SchemaError(f"column timestamp must be a timestamp or a count of milliseconds (bigint), not {data_type}")
     array = combine_chunks(column)
     ticks = integers_to_numpy(array.view(pa.int64()))
     return numbers_to_arrow(
-        _ticks_to_ms(ticks, _TICKS_PER_SECOND[kind.unit]), null_mask(array) if array.null_count else None
+        _ticks_to_ms(ticks, _TICKS_PER_SECOND[data_type.unit]), null_mask(array) if array.null_count else None
     )
 
 
@@ -323,10 +336,10 @@ def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
     """
     if not pa.types.is_integer(timestamp.type):
         return None
-    for piece in list_chunks(timestamp):
-        numbers = integers_to_numpy(piece)
-        if piece.null_count:
-            numbers = numbers[~null_mask(piece)]
+    for chunk in list_chunks(timestamp):
+        numbers = integers_to_numpy(chunk)
+        if chunk.null_count:
+            numbers = numbers[~null_mask(chunk)]
         if not len(numbers):
             continue
         lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
@@ -335,41 +348,48 @@ def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
     return None
 
 
-def _ticks_to_ms(ticks: np.ndarray[Any, np.dtype[np.int64]], per_second: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    if per_second < 1_000:
+def _ticks_to_ms(
+    ticks: np.ndarray[Any, np.dtype[np.int64]], ticks_per_second: int
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    if ticks_per_second < 1_000:
         max_seconds = np.iinfo(np.int64).max // 1_000
         ms = np.clip(ticks, -max_seconds, max_seconds) * 1_000
         ms = np.where(ticks > max_seconds, OVERFLOW_TIMESTAMP, ms)
     else:
-        ms = np.maximum(ticks // (per_second // 1_000), OVERFLOW_TIMESTAMP + 1)
+        ms = np.maximum(ticks // (ticks_per_second // 1_000), OVERFLOW_TIMESTAMP + 1)
     return np.where(ms == NO_TIMESTAMP, BEFORE_EPOCH_TIMESTAMP, ms)
 
 
-def _concat_columns(columns: list[ArrowColumn | None], parts: Sequence[RecordColumns]) -> ArrowColumn | None:
-    kinds = [column.type for column in columns if column is not None]
-    if not kinds:
+def _concat_columns(columns: list[ArrowColumn | None], chunks: Sequence[RecordColumns]) -> ArrowColumn | None:
+    """Concatenate the columns of one field, one for each chunk of rows. None stands for a chunk without the field."""
+    column_types = [column.type for column in columns if column is not None]
+    if not column_types:
         return None
-    kind = kinds[0]
-    if any(other != kind for other in kinds):
-        wide = any(pa.types.is_large_binary(other) or pa.types.is_large_string(other) for other in kinds)
-        if not all(_has_offsets(other) for other in kinds):
-            raise SchemaError(f"rows of different types cannot be one batch: {kinds}")
-        kind = pa.large_binary() if wide else pa.binary()
-    pieces: list[pa.Array] = []
-    for column, part in zip(columns, parts, strict=True):
-        whole = pa.nulls(part.num_rows, kind) if column is None else column
-        whole = whole if whole.type == kind else whole.cast(kind)
-        pieces += whole.chunks if isinstance(whole, pa.ChunkedArray) else [whole]
-    return pa.chunked_array(pieces, kind)
+    common_type = column_types[0]
+    if any(column_type != common_type for column_type in column_types):
+        if not all(_has_offsets(column_type) for column_type in column_types):
+            raise SchemaError(f"rows of different types cannot be one batch: {column_types}")
+        is_large = any(
+            pa.types.is_large_binary(column_type) or pa.types.is_large_string(column_type)
+            for column_type in column_types
+        )
+        common_type = pa.large_binary() if is_large else pa.binary()
+    arrays: list[pa.Array] = []
+    for column, chunk in zip(columns, chunks, strict=True):
+        array = pa.nulls(chunk.num_rows, common_type) if column is None else column
+        arrays += list_chunks(array if array.type == common_type else array.cast(common_type))
+    return pa.chunked_array(arrays, common_type)
 
 
-def _has_32_bit_offsets(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+def _has_32_bit_offsets(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(data_type) or pa.types.is_binary(data_type))
 
 
-def _is_view(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary_view(kind) or pa.types.is_string_view(kind))
+def _is_view(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_binary_view(data_type) or pa.types.is_string_view(data_type))
 
 
-def _has_offsets(kind: pa.DataType) -> bool:
-    return _has_32_bit_offsets(kind) or bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+def _has_offsets(data_type: pa.DataType) -> bool:
+    return _has_32_bit_offsets(data_type) or bool(
+        pa.types.is_large_string(data_type) or pa.types.is_large_binary(data_type)
+    )

@@ -11,8 +11,8 @@
     headerCount     varint
     headers         for each: keyLength, key, valueLength, value
 
-All records are encoded one after the other (joined_rows.py), in the order of their batches. A batch is a slice of a
-buffer with some thousand records, which ends at the end of a batch.
+All records are encoded one after the other (joined_rows.py), in the order of their batches. Each buffer has some
+thousand records of complete batches. The records of a batch are a slice of its buffer.
 """
 
 from __future__ import annotations
@@ -44,69 +44,80 @@ _NO_HEADERS = encode_varint(0)
 
 
 class EncodedSlices(NamedTuple):
-    """Encoded records of consecutive batch slices in one buffer, as columns.
+    """Encoded records of consecutive batch slices in one buffer, stored as columns.
 
-    Slice i has `sizes[i]` bytes from `begins[i]` on.
+    Slice i has `sizes[i]` bytes from `byte_starts[i]` on.
     """
 
     data: memoryview
-    begins: Sequence[int]
+    byte_starts: Sequence[int]
     sizes: Sequence[int]
     record_counts: Sequence[int]
     base_timestamps: Sequence[int]
     max_timestamps: Sequence[int]
 
-    def segment(self, number: int) -> memoryview:
+    def segment(self, slice_index: int) -> memoryview:
         """Return the bytes of one slice as a view, which keeps the buffer alive."""
-        return self.data[self.begins[number] : self.begins[number] + self.sizes[number]]
+        start = self.byte_starts[slice_index]
+        return self.data[start : start + self.sizes[slice_index]]
 
 
 def encode_records(
     columns: RecordColumns, slices: BatchSlices, now_ms: int, order: NDArray[np.int32] | None = None
 ) -> list[EncodedSlices]:
-    """Encode all rows, one result for each buffer.
+    """Encode all rows. Returns one result for each buffer.
 
-    `order`: the row indices in the order of the slices, which must include all rows; None for the given order. Rows
-    that `find_invalid_rows` returns must not be passed. Rows without a timestamp get `now_ms`.
+    `order`: the row indices in the order of the slices, or None if the columns have this order. It must include all
+    rows. Rows that `find_invalid_rows` returns must not be passed. Rows without a timestamp get `now_ms`.
     """
-    _, starts, stops, first_deltas, bases = slices
+    _, starts, stops, first_offset_deltas, open_base_timestamps = slices
     if not starts:
         return []
-    counts: NDArray[np.int64] = np.subtract(stops, starts)
+    row_counts: NDArray[np.int64] = np.subtract(stops, starts)
     if columns.timestamp is None:
-        base, highest = [now_ms if base is None else base for base in bases], [now_ms] * len(bases)
-        timestamp_deltas = np.subtract(now_ms, base).repeat(counts)
+        base_timestamps = [now_ms if base is None else base for base in open_base_timestamps]
+        max_timestamps = [now_ms] * len(base_timestamps)
+        timestamp_deltas = np.subtract(now_ms, base_timestamps).repeat(row_counts)
     else:
         times = _read_timestamps(columns.timestamp, now_ms, order)
-        base = [first if base is None else base for first, base in zip(times[[*starts]].tolist(), bases, strict=True)]
-        timestamp_deltas, highest = times - np.repeat(base, counts), np.maximum.reduceat(times, starts).tolist()
+        base_timestamps = [
+            first_timestamp if base is None else base
+            for first_timestamp, base in zip(times[[*starts]].tolist(), open_base_timestamps, strict=True)
+        ]
+        max_timestamps = np.maximum.reduceat(times, starts).tolist()
+        timestamp_deltas = times - np.repeat(base_timestamps, row_counts)
     offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
-    offset_deltas -= np.repeat(np.subtract(starts, first_deltas).astype(np.int32), counts)
+    offset_deltas -= np.repeat(np.subtract(starts, first_offset_deltas).astype(np.int32), row_counts)
     records = _build_records(columns, timestamp_deltas, offset_deltas, order)
     encoded: list[EncodedSlices] = []
-    ends, numbers = _find_buffer_ends(columns, stops), counts.tolist()
-    for (begin, end), (data, edges) in zip(
-        pairwise([0, *ends]), records.join([stops[end - 1] for end in ends]), strict=True
-    ):
-        bounds = np.zeros(1 + end - begin, np.int64)
-        bounds[1:] = edges.take(np.subtract(stops[begin:end], starts[begin]))
-        begins, sizes = bounds[:-1].tolist(), np.diff(bounds).tolist()
-        selected = slice(begin, end)
+    slice_stops, record_counts = _find_buffer_stops(columns, stops), row_counts.tolist()
+    row_stops = [stops[slice_stop - 1] for slice_stop in slice_stops]
+    for (start, stop), (data, row_edges) in zip(pairwise([0, *slice_stops]), records.join(row_stops), strict=True):
+        slice_edges = np.zeros(1 + stop - start, np.int64)
+        slice_edges[1:] = row_edges.take(np.subtract(stops[start:stop], starts[start]))
+        selected = slice(start, stop)
         encoded.append(
-            EncodedSlices(memoryview(data), begins, sizes, numbers[selected], base[selected], highest[selected])
+            EncodedSlices(
+                data=memoryview(data),
+                byte_starts=slice_edges[:-1].tolist(),
+                sizes=np.diff(slice_edges).tolist(),
+                record_counts=record_counts[selected],
+                base_timestamps=base_timestamps[selected],
+                max_timestamps=max_timestamps[selected],
+            )
         )
     return encoded
 
 
-def _find_buffer_ends(columns: RecordColumns, stops: Sequence[int]) -> list[int]:
-    """Group consecutive slices into buffers. Return, for each buffer, the number of the slice after its last one."""
+def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list[int]:
+    """Group consecutive slices into buffers. Returns the index of the slice after the last slice of each buffer."""
     max_rows = min(MAX_CHUNK_ROWS, TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes))
-    ends = [0]
-    while ends[-1] < len(stops):
-        begin = ends[-1]
-        first = stops[begin - 1] if begin else 0
-        ends.append(max(begin + 1, bisect_right(stops, first + max_rows, begin)))
-    return ends[1:]
+    slice_stops = [0]
+    while slice_stops[-1] < len(row_stops):
+        start = slice_stops[-1]
+        first_row = row_stops[start - 1] if start else 0
+        slice_stops.append(max(start + 1, bisect_right(row_stops, first_row + max_rows, start)))
+    return slice_stops[1:]
 
 
 def _read_timestamps(column: ArrowColumn, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:
@@ -137,4 +148,4 @@ def _build_records(
 
 
 def _read_byte_columns(column: ArrowColumn) -> list[ByteColumn]:
-    return [read_byte_column(piece) for piece in list_chunks(column)]
+    return [read_byte_column(chunk) for chunk in list_chunks(column)]

@@ -1,8 +1,8 @@
 """Encoded numbers of a column: varints, floats, tags, constants.
 
-A `Field` has up to 8 bytes of each row in an integer, with the first byte in the lowest position, and the number of
-valid bytes; the other bytes are 0. A row with width 0 has no bytes. A field that is equal in all rows has ints instead
-of arrays. Adjacent fields are merged as long as they fit into 8 bytes.
+A `Field` stores up to 8 bytes of each row in an integer, the word, whose lowest byte is the first one. The width of a
+row is the number of its valid bytes; the other bytes of the word are 0. A row with width 0 has no bytes. A field that
+is equal in all rows has ints instead of arrays. Adjacent fields are merged as long as they fit into 8 bytes.
 
 Kafka, Avro and Protobuf encode numbers as varints: groups of 7 bits, lowest first, and the high bit of a byte is set if
 another byte follows. Signed numbers are first converted to unsigned ones by zigzag encoding: 0, -1, 1, -2 become 0, 1,
@@ -26,16 +26,16 @@ _U64 = np.uint64
 
 
 class Field(NamedTuple):
-    """Bytes of a column. Elements of `word` have 4 or 8 bytes, those of `width` one."""
+    """Words and widths of a column. Elements of `word` have 4 or 8 bytes, elements of `width` one byte."""
 
     word: NDArray[Any] | int
     width: NDArray[Any] | int
     max_width: int
 
-    def slice_rows(self, first: int, stop: int) -> Field:
-        """Return the field of the rows [first, stop)."""
-        word = self.word if isinstance(self.word, int) else self.word[first:stop]
-        return Field(word, self.width if isinstance(self.width, int) else self.width[first:stop], self.max_width)
+    def slice_rows(self, start: int, stop: int) -> Field:
+        """Return the field of the rows [start, stop)."""
+        word = self.word if isinstance(self.word, int) else self.word[start:stop]
+        return Field(word, self.width if isinstance(self.width, int) else self.width[start:stop], self.max_width)
 
 
 def constant_field(data: bytes) -> Field:
@@ -46,7 +46,7 @@ def constant_field(data: bytes) -> Field:
 @lru_cache(maxsize=4096)
 def constant_fields(data: bytes) -> tuple[Field, ...]:
     """Return fields with the same bytes in every row. Cached, because the constants of a job repeat."""
-    return tuple([constant_field(data[at : at + _WORD_BYTES]) for at in range(0, len(data), _WORD_BYTES)])
+    return tuple([constant_field(data[start : start + _WORD_BYTES]) for start in range(0, len(data), _WORD_BYTES)])
 
 
 def fixed_field(numbers: NDArray[Any]) -> Field:
@@ -71,13 +71,13 @@ def encode_zigzag(value: int) -> int:
 @lru_cache(maxsize=4096)
 def encode_varint(value: int) -> bytes:
     """Encode one signed number as a varint. Cached, because the sizes and deltas of a job repeat."""
-    rest = encode_zigzag(value)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= _GROUP_BITS
-    out.append(rest)
-    return bytes(out)
+    code = encode_zigzag(value)
+    encoded = bytearray()
+    while code > 0x7F:
+        encoded.append(code & 0x7F | 0x80)
+        code >>= _GROUP_BITS
+    encoded.append(code)
+    return bytes(encoded)
 
 
 def signed_varint_fields(values: NDArray[Any]) -> list[Field]:
@@ -111,29 +111,28 @@ def _varint_fields(codes: NDArray[Any], max_code: int) -> list[Field]:
     return [Field(word, width, _WORD_BYTES), mask_field(second, has_second_field)]
 
 
-def _varint_field(codes: NDArray[Any], groups: int) -> Field:
-    """Encode numbers of at most `groups` groups of 7 bits as one field."""
-    if groups == 1:
+def _varint_field(codes: NDArray[Any], max_groups: int) -> Field:
+    """Encode numbers of at most `max_groups` groups of 7 bits as one field."""
+    if max_groups == 1:
         return Field(codes, 1, 1)
-    word = codes if groups <= codes.itemsize else codes.astype(np.uint64)
-    kind = word.dtype.type
+    word = codes if max_groups <= codes.itemsize else codes.astype(np.uint64)
+    word_type = word.dtype.type
     width: Any = 1
-    for group in range(1, groups):
-        follows = codes >= 1 << _GROUP_BITS * group
+    for group in range(1, max_groups):
+        has_group = codes >= 1 << _GROUP_BITS * group
         top_bit = 8 * group - 1
-        word = word + (
-            word & kind((1 << 8 * word.itemsize) - (1 << top_bit))
-        )  # shift that bit and all higher ones by one
-        word |= np.left_shift(follows, top_bit, dtype=kind)
-        width = np.add(width, follows, dtype=np.uint8)
-    return Field(word, width, groups)
+        # Adding the bits from top_bit on to themselves shifts them by one, which makes room for the continuation bit.
+        word = word + (word & word_type((1 << 8 * word.itemsize) - (1 << top_bit)))
+        word |= np.left_shift(has_group, top_bit, dtype=word_type)
+        width = np.add(width, has_group, dtype=np.uint8)
+    return Field(word, width, max_groups)
 
 
 # --- adjacent fields
 
 
 def merge_fields(columns: Sequence[Any]) -> list[Any]:
-    """Merge adjacent fields that fit into 8 bytes together. Elements that are no fields are kept."""
+    """Merge adjacent fields that together fit into 8 bytes. Elements that are not fields are returned unchanged."""
     merged: list[Any] = []
     for column in columns:
         last = merged[-1] if merged else None
@@ -144,14 +143,14 @@ def merge_fields(columns: Sequence[Any]) -> list[Any]:
     return merged
 
 
-def _concatenate_fields(first: Field, second: Field) -> Field:
-    width, max_width = first.width + second.width, first.max_width + second.max_width
-    if isinstance(second.word, int) and second.word == 0:
-        return Field(first.word, width, max_width)
-    if isinstance(second.word, int) and isinstance(first.width, int):
-        shifted: Any = second.word << 8 * first.width
+def _concatenate_fields(left: Field, right: Field) -> Field:
+    width, max_width = left.width + right.width, left.max_width + right.max_width
+    if isinstance(right.word, int) and right.word == 0:
+        return Field(left.word, width, max_width)
+    if isinstance(right.word, int) and isinstance(left.width, int):
+        shifted: Any = right.word << 8 * left.width
     else:
-        shifted = np.left_shift(second.word, first.width * 8, dtype=np.uint64)
-    if isinstance(first.word, int):
-        return Field(first.word | shifted if first.word else shifted, width, max_width)
-    return Field(np.bitwise_or(first.word, shifted, dtype=np.uint64), width, max_width)
+        shifted = np.left_shift(right.word, left.width * 8, dtype=np.uint64)
+    if isinstance(left.word, int):
+        return Field(left.word | shifted if left.word else shifted, width, max_width)
+    return Field(np.bitwise_or(left.word, shifted, dtype=np.uint64), width, max_width)

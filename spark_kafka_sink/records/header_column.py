@@ -1,8 +1,8 @@
 """Encoding of the headers of records.
 
-The child arrays of an Arrow list array have the headers of all rows one after the other. Each header is encoded as a
-row of bytes (joined_rows.py): key length, key, value length, value. So the headers of a record are a slice of these
-bytes.
+The child arrays of an Arrow list array hold the headers of all rows one after the other. Each header is encoded as a
+row of bytes (joined_rows.py): key length, key, value length, value. The encoded headers of a record are therefore a
+slice of these bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HeaderColumn:
     keys: pa.Array
     values: pa.Array
     present_mask: NDArray[np.bool_] | None
-    """False for headers that are null themselves; None if there are none."""
+    """False for each header that is null itself, or None if no header is null."""
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -44,17 +44,18 @@ class HeaderColumn:
 def read_header_column(array: pa.Array) -> HeaderColumn:
     """Read an array of lists of struct<key, value>, or of maps. A null list has no headers."""
     if array.null_count:
-        array = _remove_elements_of_null_lists(array)
+        array = _clear_null_lists(array)
     starts = integers_to_numpy(array.offsets).astype(np.int64)
-    first, last = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
+    first_header, header_stop = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
+    header_count = header_stop - first_header
     present_mask = None
     if pa.types.is_map(array.type):
-        keys, values = array.keys.slice(first, last - first), array.items.slice(first, last - first)
+        keys, values = array.keys.slice(first_header, header_count), array.items.slice(first_header, header_count)
     else:
-        structs = array.values.slice(first, last - first)
+        structs = array.values.slice(first_header, header_count)
         present_mask = ~null_mask(structs) if structs.null_count else None
         keys, values = structs.field("key"), structs.field("value")
-    return HeaderColumn(starts - first, keys, values, present_mask)
+    return HeaderColumn(starts - first_header, keys, values, present_mask)
 
 
 def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
@@ -67,12 +68,12 @@ def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
         invalid |= ~headers.present_mask
     if not invalid.any():
         return np.zeros(0, np.int64)
-    rows = np.searchsorted(headers.starts, np.nonzero(invalid)[0], side="right") - 1
-    return np.unique(rows)
+    row_indices = np.searchsorted(headers.starts, np.nonzero(invalid)[0], side="right") - 1
+    return np.unique(row_indices)
 
 
-def _remove_elements_of_null_lists(array: pa.Array) -> pa.Array:
-    """Remove the elements that Arrow allows a null list to have, since they must not get into the record."""
+def _clear_null_lists(array: pa.Array) -> pa.Array:
+    """Remove the elements of null lists. Arrow allows them, but they must not be written to the record."""
     offsets = integers_to_numpy(array.offsets)
     if not (offsets[1:] - offsets[:-1])[null_mask(array)].any():
         return array

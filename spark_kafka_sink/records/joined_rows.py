@@ -6,15 +6,15 @@ in Arrow arrays). Both are represented by views of Arrow, which have 16 bytes:
     up to 12 bytes   length (4 bytes) and the bytes themselves
     longer           length (4 bytes), first 4 bytes, number of a buffer (4 bytes), offset in the buffer (4 bytes)
 
-The builder makes a table of views, with the elements of each row side by side. One call of Arrow then writes all bytes
-one after the other. For two rows of a length and a value:
+The builder makes a table of views with one row per row of the result and one column per field or payload. One call of
+Arrow then writes the bytes of all views one after the other. For two rows of a length and a value:
 
     views     length 0, value 0, length 1, value 1
     written   the rows
 
-Until then payloads are not copied, only their views are put in order. A view costs as much as a short value. So
-adjacent fields share a view, and a field at the end of all rows shares the view of the length at the beginning of the
-next row.
+Until then payloads are not copied; only their views are put in order. A view costs as much as a short value, so
+adjacent fields are merged into one view. A field at the end of every row is merged with the length at the beginning of
+the next row.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ memory for each thread and held 20 to 30 MB more. The system allocator mixes rec
 class JoinedRowsBuilder:
     """Builder of rows. Each `add` method appends a column to all rows.
 
-    `order`: for each row, the index of its payloads in the added columns; None if they are in the order of the rows.
-    Numbers are always in the order of the rows.
+    `order`: for each row, the index of its payloads in the added columns, or None if payloads are in the order of the
+    rows. Numbers are always in the order of the rows.
     """
 
-    def __init__(self, rows: int, order: NDArray[np.int32] | None = None) -> None:
-        self._rows = rows
+    def __init__(self, row_count: int, order: NDArray[np.int32] | None = None) -> None:
+        self._row_count = row_count
         self._order = order
         self._columns: list[Field | int] = []  # fields, and indices of payloads
         self._payloads: list[pa.Array] = []  # the chunks of all payloads
         self._payload_count = 0
         self._payload_bytes = 0
         self._end = constant_field(b"")  # ends every row; written in front of the next row
-        self._sizes: NDArray[np.int32] = np.zeros(rows, np.int32)
+        self._sizes: NDArray[np.int32] = np.zeros(row_count, np.int32)
 
     def add_constant(self, data: bytes) -> None:
         """Add these bytes to every row."""
@@ -92,27 +92,27 @@ class JoinedRowsBuilder:
         for field in fields:
             self._sizes += field.width
 
-    def add_payloads(self, pieces: Sequence[ByteColumn]) -> None:
+    def add_payloads(self, chunks: Sequence[ByteColumn]) -> None:
         """Add the bytes of a column without their lengths. Null adds nothing."""
-        self._add_payloads(pieces, self._read_lengths(pieces))
+        self._add_payloads(chunks, self._read_lengths(chunks))
 
-    def add_length_prefixed(self, pieces: Sequence[ByteColumn] | None) -> None:
-        """Add lengths and bytes, as in keys and values of records. Null has the length -1.
+    def add_length_prefixed(self, chunks: Sequence[ByteColumn] | None) -> None:
+        """Add the length and the bytes of each row, as in keys and values of records. Null has the length -1.
 
-        `pieces`: chunks of the column, or None if every row is null.
+        `chunks`: chunks of the column, or None if every row is null.
         """
-        if pieces is None:
+        if chunks is None:
             self.add_constant(encode_varint(-1))
         else:
-            lengths = self._read_lengths(pieces)
+            lengths = self._read_lengths(chunks)
             self.add_varints(lengths)
-            self._add_payloads(pieces, lengths)
+            self._add_payloads(chunks, lengths)
 
     def prepend_lengths(self) -> None:
         """Insert the current length of each row at its beginning."""
-        last = self._columns[-1]
-        if isinstance(last, Field) and isinstance(last.word, int) and isinstance(last.width, int):
-            self._end = last
+        last_column = self._columns[-1]
+        if isinstance(last_column, Field) and isinstance(last_column.word, int) and isinstance(last_column.width, int):
+            self._end = last_column
             del self._columns[-1]
         lengths = signed_varint_fields(self._sizes)
         self._columns[:0] = [self._end, *lengths]
@@ -120,68 +120,72 @@ class JoinedRowsBuilder:
             self._sizes += length.width
 
     def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
-        """Write the rows up to each stop into a buffer.
+        """Write the rows to buffers, one for the rows up to each stop.
 
-        Yields the buffer, and the offset of each row in it followed by the end of the last row.
+        Yields each buffer with the offsets of its rows, followed by the end of its last row.
         """
         self._check_size()
         columns = merge_fields(self._columns)
         payloads, buffers = self._build_payload_views()
         order = self._order
-        for first, stop in pairwise([0, *stops]):
-            views = np.empty((stop - first) * len(columns) + 1, _VIEW_LAYOUT)
+        for start, stop in pairwise([0, *stops]):
+            views = np.empty((stop - start) * len(columns) + 1, _VIEW_LAYOUT)
             table = views[:-1].reshape(-1, len(columns))
-            short = table.view(_SHORT_VIEW_LAYOUT)
+            short_views = table.view(_SHORT_VIEW_LAYOUT)
             for index, column in enumerate(columns):
                 if isinstance(column, Field):
-                    short["bytes"][:, index], short["length"][:, index], _ = column.slice_rows(first, stop)
+                    short_views["bytes"][:, index], short_views["length"][:, index], _ = column.slice_rows(start, stop)
                 else:
                     table[:, index] = (
-                        payloads[column, first:stop] if order is None else payloads[column].take(order[first:stop])
+                        payloads[column, start:stop] if order is None else payloads[column].take(order[start:stop])
                     )
             views.view(_SHORT_VIEW_LAYOUT)[-1] = self._end.width, self._end.word
             view_array = pa.Array.from_buffers(_VIEW, len(views), [None, pa.py_buffer(views), *buffers])
             _, offsets, data = pc.cast(view_array, _BINARY, memory_pool=_MEMORY_POOL).buffers()
-            # Skip the end of a preceding row, which the first row does not have.
+            # The first row has no preceding row, so the end of a preceding row is skipped.
             yield data.slice(self._end.max_width), np.frombuffer(offsets, np.int32, len(views))[:: len(columns)]
 
     def to_array(self) -> pa.Array:
         """Return all rows as a binary array."""
-        ((data, edges),) = self.join([self._rows])
-        return pa.BinaryArray.from_buffers(_BINARY, self._rows, [None, pa.py_buffer(edges.copy()), data], null_count=0)
+        ((data, edges),) = self.join([self._row_count])
+        return pa.BinaryArray.from_buffers(
+            _BINARY, self._row_count, [None, pa.py_buffer(edges.copy()), data], null_count=0
+        )
 
     def _check_size(self) -> None:
         fields = [column for column in self._columns if isinstance(column, Field)]
-        if self._payload_bytes + self._rows * sum([field.max_width for field in fields]) <= MAX_JOINED_BYTES:
+        if self._payload_bytes + self._row_count * sum([field.max_width for field in fields]) <= MAX_JOINED_BYTES:
             return
-        widths = [np.broadcast_to(field.width, self._rows) for field in fields]
-        total = self._payload_bytes + sum([int(np.add.reduce(width, dtype=np.int64)) for width in widths])
-        if total > MAX_JOINED_BYTES:
-            raise _too_large_error(self._rows, total)
+        widths = [np.broadcast_to(field.width, self._row_count) for field in fields]
+        total_bytes = self._payload_bytes + sum([int(np.add.reduce(width, dtype=np.int64)) for width in widths])
+        if total_bytes > MAX_JOINED_BYTES:
+            raise _too_large_error(self._row_count, total_bytes)
 
     def _build_payload_views(self) -> tuple[NDArray[Any], list[pa.Buffer]]:
         """Return the views of each payload, and the buffers to which they refer."""
         if not self._payloads:
             return np.empty((0, 0), _VIEW_LAYOUT), []
-        pieces = pa.chunked_array(self._payloads, _BINARY).cast(_VIEW).chunks
+        chunks = pa.chunked_array(self._payloads, _BINARY).cast(_VIEW).chunks
         self._payloads.clear()
-        _, views, *buffers = pa.concat_arrays(pieces).buffers()
-        return np.frombuffer(views, _VIEW_LAYOUT, self._payload_count * self._rows).reshape(-1, self._rows), buffers
+        _, views, *buffers = pa.concat_arrays(chunks).buffers()
+        return np.frombuffer(views, _VIEW_LAYOUT, self._payload_count * self._row_count).reshape(
+            -1, self._row_count
+        ), buffers
 
-    def _add_payloads(self, pieces: Sequence[ByteColumn], lengths: NDArray[np.int32]) -> None:
-        """Add a payload whose lengths are given in the order of the rows."""
-        self._payload_bytes += sum([piece.nbytes for piece in pieces])
+    def _add_payloads(self, chunks: Sequence[ByteColumn], lengths: NDArray[np.int32]) -> None:
+        """Add a column of payloads. `lengths` are in the order of the rows."""
+        self._payload_bytes += sum([chunk.nbytes for chunk in chunks])
         if self._payload_bytes > MAX_JOINED_BYTES:
-            raise _too_large_error(self._rows, self._payload_bytes)
-        self._payloads += [piece.to_array() for piece in pieces]
+            raise _too_large_error(self._row_count, self._payload_bytes)
+        self._payloads += [chunk.to_array() for chunk in chunks]
         self._columns.append(self._payload_count)
         self._payload_count += 1
         self._sizes += np.maximum(lengths, 0)
 
-    def _read_lengths(self, pieces: Sequence[ByteColumn]) -> NDArray[np.int32]:
-        lengths = pieces[0].lengths if len(pieces) == 1 else np.concatenate([piece.lengths for piece in pieces])
+    def _read_lengths(self, chunks: Sequence[ByteColumn]) -> NDArray[np.int32]:
+        lengths = chunks[0].lengths if len(chunks) == 1 else np.concatenate([chunk.lengths for chunk in chunks])
         return lengths if self._order is None else lengths.take(self._order)
 
 
-def _too_large_error(rows: int, total: int) -> RecordTooLargeError:
-    return RecordTooLargeError(f"{rows} records of {total} bytes exceed the maximum size of a batch, 2 GiB.")
+def _too_large_error(row_count: int, total_bytes: int) -> RecordTooLargeError:
+    return RecordTooLargeError(f"{row_count} records of {total_bytes} bytes exceed the maximum size of a batch, 2 GiB.")

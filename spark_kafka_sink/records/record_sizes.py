@@ -44,26 +44,26 @@ def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
 
     Returns, for each reason that applies, the ascending indices of its rows. A row may have several reasons.
     """
-    found: dict[str, NDArray[np.int64]] = {}
+    row_indices_by_reason: dict[str, NDArray[np.int64]] = {}
     if columns.timestamp is not None:
         times = integers_to_numpy(combine_chunks(columns.timestamp))
         if np.minimum.reduce(times, initial=NO_TIMESTAMP) < NO_TIMESTAMP:
-            late = times == OVERFLOW_TIMESTAMP
-            early = (times < NO_TIMESTAMP) & ~late
+            is_after_max_year = times == OVERFLOW_TIMESTAMP
+            is_before_1970 = (times < NO_TIMESTAMP) & ~is_after_max_year
             reasons = (
-                (early, "the timestamp is before 1970"),
-                (late, f"the timestamp is after the year {_MAX_YEAR:,}"),
+                (is_before_1970, "the timestamp is before 1970"),
+                (is_after_max_year, f"the timestamp is after the year {_MAX_YEAR:,}"),
             )
-            found.update((reason, np.nonzero(wrong)[0]) for wrong, reason in reasons if wrong.any())
+            row_indices_by_reason.update((reason, np.nonzero(mask)[0]) for mask, reason in reasons if mask.any())
     if columns.headers is not None:
         invalid = _find_rows_by_chunk(columns.headers, find_rows_with_invalid_headers)
         if len(invalid):
-            found["a header has no key"] = invalid
+            row_indices_by_reason["a header has no key"] = invalid
     if columns.memory_nbytes > MAX_JOINED_BYTES:
         too_large = np.nonzero(record_size_bounds(columns) > MAX_JOINED_BYTES)[0]
         if len(too_large):
-            found["the record is larger than 2 GiB, more than a batch can hold"] = too_large
-    return found
+            row_indices_by_reason["the record is larger than 2 GiB, more than a batch can hold"] = too_large
+    return row_indices_by_reason
 
 
 def record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
@@ -103,25 +103,28 @@ def _max_length_width(numbers: NDArray[np.int64]) -> int:
 def _compute_header_sizes(array: pa.Array) -> NDArray[np.int64]:
     headers = read_header_column(array)
     keys, values = byte_sizes(headers.keys), byte_sizes(headers.values)
-    each = keys + values + (_max_length_width(keys) + _max_length_width(values))
-    before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(each)])
-    return _max_length_width(headers.counts) + before[headers.starts[1:]] - before[headers.starts[:-1]]
+    header_bytes = keys + values + (_max_length_width(keys) + _max_length_width(values))
+    bytes_before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(header_bytes)])
+    return _max_length_width(headers.counts) + bytes_before[headers.starts[1:]] - bytes_before[headers.starts[:-1]]
 
 
 def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
     if timestamp is None:
         return COMMON_TIMESTAMP_DELTA_BYTES
-    times = integers_to_numpy(combine_chunks(timestamp))  # null means "now" and counts as 0, which is common, too
+    times = integers_to_numpy(
+        combine_chunks(timestamp)
+    )  # a null means "now"; it is read as 0, which has the same width
     lowest, highest = np.minimum.reduce(times, initial=0), np.maximum.reduce(times, initial=0)
     is_common = lowest >= NO_TIMESTAMP and highest < _MAX_COMMON_TIMESTAMP
     return COMMON_TIMESTAMP_DELTA_BYTES if is_common else _MAX_TIMESTAMP_DELTA_BYTES
 
 
-def _find_rows_by_chunk(column: ArrowColumn, check: Callable[[pa.Array], NDArray[np.int64]]) -> NDArray[np.int64]:
+def _find_rows_by_chunk(column: ArrowColumn, find_rows: Callable[[pa.Array], NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Call `find_rows` with each chunk of a column, and return the row indices in the column."""
     if isinstance(column, pa.Array):
-        return check(column)
-    found, before = [np.zeros(0, np.int64)], 0
+        return find_rows(column)
+    row_indices, chunk_start = [np.zeros(0, np.int64)], 0
     for chunk in column.chunks:
-        found.append(check(chunk) + before)
-        before += len(chunk)
-    return np.concatenate(found)
+        row_indices.append(find_rows(chunk) + chunk_start)
+        chunk_start += len(chunk)
+    return np.concatenate(row_indices)

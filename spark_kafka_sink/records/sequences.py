@@ -4,7 +4,7 @@ Sequence numbers count the records of a producer in a partition. A batch has the
 Since the numbers wrap around, two of them can be ordered only if they are less than 2^30 records apart.
 
     increment(2**31 - 1, 1) == 0
-    last_sequence(5, records=3) == 7
+    last_sequence(5, record_count=3) == 7
     is_after(0, 2**31 - 1)
     not is_after(2**31 - 1, 0)
 """
@@ -15,14 +15,14 @@ MAX_SEQUENCE = 2**31 - 1
 _HALF_RANGE = 2**30
 
 
-def increment(sequence: int, records: int) -> int:
-    """Return the sequence number that is `records` later."""
-    return (sequence + records) & MAX_SEQUENCE
+def increment(sequence: int, record_count: int) -> int:
+    """Return the sequence number that follows `record_count` records from `sequence` on."""
+    return (sequence + record_count) & MAX_SEQUENCE
 
 
-def last_sequence(first: int, records: int) -> int:
-    """Return the sequence number of the last record of a batch that begins at `first`."""
-    return (first + records - 1) & MAX_SEQUENCE
+def last_sequence(base_sequence: int, record_count: int) -> int:
+    """Return the sequence number of the last record of a batch."""
+    return (base_sequence + record_count - 1) & MAX_SEQUENCE
 
 
 def is_after(later: int, earlier: int) -> bool:

@@ -1,4 +1,4 @@
-"""The rows of a batch, split by topic."""
+"""Rows of an Arrow batch, split by topic."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from spark_kafka_sink.records.columns import RecordColumns
 
 
 class TopicRows(NamedTuple):
-    """Rows of one batch for one topic, in their order. `topic` is None for rows whose topic is null."""
+    """Rows of one batch for one topic, in the order of the batch. `topic` is None for rows whose topic is null."""
 
     topic: str | None
     columns: RecordColumns
     partition: int | pa.Array | None
-    """One for all rows, or an array with one for each row; None if keys decide."""
+    """Partition of all rows, or an array with the partition of each row. None if the partitioner chooses partitions."""
     batch_indices: NDArray[np.int64] | None = None
-    """Their row indices in the batch; None if all rows of the batch are here."""
+    """Row index in the batch of each row, or None if the rows are all rows of the batch."""
 
     def slice(self, start: int, length: int) -> TopicRows:
         partition = self.partition.slice(start, length) if isinstance(self.partition, pa.Array) else self.partition
@@ -29,38 +29,38 @@ class TopicRows(NamedTuple):
 
 
 class RowsByTopic(NamedTuple):
-    """The rows of one batch by topic: the topics in order of appearance, and for each of them its rows."""
+    """Topics of a batch in the order of appearance, and the rows of each topic."""
 
     topics: Sequence[str | None]
-    parts: Iterable[TopicRows]
-    """The rows of a topic are copied when its turn comes, so that only one copy exists at a time."""
+    topic_rows: Iterable[TopicRows]
+    """Copies the rows of a topic when the iteration reaches them, so that only one copy exists at a time."""
 
 
 def split_by_topic(topic: pa.Array, columns: RecordColumns, partition: int | pa.Array | None) -> RowsByTopic:
-    """Split rows by their topics, without Python per row. Rows of a single topic are not copied."""
-    topics, row_indices = _group(topic)
+    """Split rows by topic without running Python code for each row. Rows of a single topic are not copied."""
+    topics, row_indices_by_topic = _group_by_topic(topic)
     if len(topics) == 1:
         return RowsByTopic(topics, [TopicRows(topics[0], columns, partition)])
-    return RowsByTopic(topics, _take_parts(topics, row_indices, columns, partition))
+    return RowsByTopic(topics, _iterate_topics(topics, row_indices_by_topic, columns, partition))
 
 
-def _take_parts(
+def _iterate_topics(
     topics: Sequence[str | None],
-    row_indices: Sequence[NDArray[np.int64]],
+    row_indices_by_topic: Sequence[NDArray[np.int64]],
     columns: RecordColumns,
     partition: int | pa.Array | None,
 ) -> Iterator[TopicRows]:
-    for topic, rows in zip(topics, row_indices, strict=True):
-        indices = pa.array(rows)
+    for topic, row_indices in zip(topics, row_indices_by_topic, strict=True):
+        indices = pa.array(row_indices)
         partitions = partition.take(indices) if isinstance(partition, pa.Array) else partition
-        yield TopicRows(topic, columns.take(indices), partitions, rows)
+        yield TopicRows(topic, columns.take(indices), partitions, row_indices)
 
 
-def _group(topic: pa.Array) -> tuple[list[str | None], list[NDArray[np.int64]]]:
-    """Return the topics in order of appearance, null among them, and the positions of the rows of each."""
+def _group_by_topic(topic: pa.Array) -> tuple[list[str | None], list[NDArray[np.int64]]]:
+    """Return the topics in the order of appearance, including null, and the row indices of each topic."""
     encoded = topic.dictionary_encode(null_encoding="encode")
     names: list[str | None] = encoded.dictionary.to_pylist()
-    code = encoded.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(code, kind="stable")
-    ends = np.cumsum(np.bincount(code, minlength=len(names)))
+    topic_indices = encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(topic_indices, kind="stable")
+    ends = np.cumsum(np.bincount(topic_indices, minlength=len(names)))
     return names, np.split(order, ends[:-1])

@@ -106,7 +106,7 @@ def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: Task
     """Count the rows of a batch that is already committed. The driver compares the counts with the committed rows."""
     report.was_already_committed = True
     for batch in batches:
-        for rows in plan.split(batch).parts:
+        for rows in plan.split(batch).topic_rows:
             topic = rows.topic or NO_TOPIC_LABEL
             report.skipped_rows[topic] = report.skipped_rows.get(topic, 0) + rows.columns.num_rows
             report.skipped_bytes += rows.columns.payload_nbytes

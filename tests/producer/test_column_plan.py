@@ -11,7 +11,7 @@ from spark_kafka_sink.records.topic_rows import TopicRows
 
 
 def rows_of(batch: pa.RecordBatch, plan: ColumnPlan) -> dict[str | None, TopicRows]:
-    return {rows.topic: rows for rows in plan.split(batch).parts}
+    return {rows.topic: rows for rows in plan.split(batch).topic_rows}
 
 
 def test_rows_are_grouped_by_topic_and_keep_their_order() -> None:
@@ -45,7 +45,7 @@ def test_rows_of_one_topic_are_not_copied() -> None:
     value = pa.array([b"x" * 10] * 100)
     batch = pa.record_batch({"value": value, "topic": ["t"] * 100})
     for plan in (ColumnPlan(value=0, topic=1), ColumnPlan(value=0, fixed_topic="t")):
-        (rows,) = plan.split(batch).parts
+        (rows,) = plan.split(batch).topic_rows
         assert rows.topic == "t"
         assert rows.columns.value.buffers()[2].address == value.buffers()[2].address
 
@@ -66,7 +66,7 @@ def test_rows_without_a_topic_are_a_group_of_their_own() -> None:
 def test_a_batch_without_rows_gives_no_rows_for_any_topic() -> None:
     batch = pa.record_batch({"topic": pa.array([], pa.string()), "value": pa.array([], pa.string())})
     for plan in (ColumnPlan(topic=0, value=1), ColumnPlan(value=1, fixed_topic="t")):
-        assert list(plan.split(batch).parts) == []
+        assert list(plan.split(batch).topic_rows) == []
 
 
 def test_timestamps_become_milliseconds_and_nulls_stay() -> None:
@@ -77,6 +77,6 @@ def test_timestamps_become_milliseconds_and_nulls_stay() -> None:
         pa.array([milliseconds, None], pa.int64()),
     ):
         batch = pa.record_batch({"value": ["0", "1"], "timestamp": column})
-        (rows,) = ColumnPlan(value=0, timestamp=1, fixed_topic="t").split(batch).parts
+        (rows,) = ColumnPlan(value=0, timestamp=1, fixed_topic="t").split(batch).topic_rows
         assert rows.columns.timestamp is not None
         assert rows.columns.timestamp.to_pylist() == [milliseconds, None]

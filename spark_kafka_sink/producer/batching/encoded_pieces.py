@@ -49,7 +49,7 @@ class EncodedPieces:
         lease.buffer = encoded.data
         self.origins = origins
         self.starts, self.stops, self.first_offset_deltas = starts, stops, first_offset_deltas
-        self._piece_offsets = encoded.begins
+        self._piece_offsets = encoded.byte_starts
         self.sizes = encoded.sizes
         self.record_counts = encoded.record_counts
         self.base_timestamps = encoded.base_timestamps
