@@ -70,14 +70,14 @@ _ROWS = (
         "maxTasks",
         None,
         integer_parser(1, MAX_TASK_COUNT),
-        "maximum number of tasks: the rows are [coalesced](tuning.md#spare-the-brokers) before the write",
+        "maximum number of tasks: the rows are [coalesced](tuning.md#limit-tasks-and-rate) before the write",
     ),
     Option(
         "maxBytesPerSecond",
         SinkOptions.bytes_per_second,
         integer_parser(1, MAX_BYTES_PER_SECOND),
         "maximum number of bytes per second that all tasks write together, before compression; each task has "
-        "[an equal share](tuning.md#spare-the-brokers)",
+        "[an equal share](tuning.md#limit-tasks-and-rate)",
     ),
     CLIENT_RACK_OPTION,
     *DELIVERY_OPTIONS,
