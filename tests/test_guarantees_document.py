@@ -49,13 +49,16 @@ def test_tests_named_in_pages_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "heading", ["Promises", "Options and permissions", "How batches are compared", "What is not promised", "Operating it"]
+    "heading",
+    ["Promises", "Options and permissions", "How batches are compared", "What is not promised", "Operating it"],
 )
 def test_every_exactly_once_line_names_its_tests(heading: str) -> None:
     """Checks every table row, list item, and paragraph that begins with an event."""
     section = EXACTLY_ONCE_PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = re.findall(
-        r"^(?:\| (?!---|Option or permission \||Event \||Step \|).*$|(?:- )?\*\*.*(?:\n(?!- \*\*|\n).*)*)", section, re.M
+        r"^(?:\| (?!---|Option or permission \||Event \||Step \|).*$|(?:- )?\*\*.*(?:\n(?!- \*\*|\n).*)*)",
+        section,
+        re.M,
     )
     assert lines
     assert [each[:60] for each in lines if not re.search(r"`(test_\w+|(?:tests|integration)/[\w/]+\.py)`", each)] == []
