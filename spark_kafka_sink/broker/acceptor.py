@@ -1,7 +1,8 @@
 """Acceptor: the thread that owns the listening sockets of all nodes and assigns accepted connections to processors.
 
-Only this thread opens and closes listeners. Other threads submit a task and wait for it, so a port refuses connections
-as soon as `stop_listening` returns. When the thread ends, for whatever reason, all listeners are closed.
+Once it runs, only this thread registers and closes listeners. Other threads create the socket, submit a task and wait
+for it, so a port refuses connections as soon as `stop_listening` returns. When the thread ends, for whatever reason,
+all listeners are closed.
 
 A connection cannot be accepted while the process has no file descriptor left, and its listener stays readable. Polling
 again at once would use up a CPU, so the acceptor pauses; clients wait in the kernel's backlog.
@@ -82,7 +83,7 @@ class Acceptor:
         self._thread.start()
 
     def listen(self, node: int, port: int) -> None:
-        """Listen for a node on its port, unless the node has a listener already."""
+        """Listen for a node on its port. Raises OSError if the port is in use, also by the node itself."""
         sock = _create_listener(self._host, port)
         self._run_on_thread(lambda: self._add_listener(node, sock))
 

@@ -254,5 +254,5 @@ def _to_number(name_or_number: int | str, kind: str, numbers: Mapping[str, int])
     if name not in numbers:
         suggestions = difflib.get_close_matches(name.upper(), numbers, n=1)
         suggestion = f" Did you mean {suggestions[0]}?" if suggestions else ""
-        raise ValueError(f"Kafka has no {kind} named {name!r}.{suggestion}")
+        raise ValueError(f"The embedded broker has no {kind} named {name!r}.{suggestion}")
     return numbers[name]

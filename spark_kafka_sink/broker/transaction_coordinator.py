@@ -8,9 +8,9 @@ The markers are written before EndTxn is answered, so no client sees a PREPARE s
 returns true for a transaction, `complete_transaction` writes its markers after the response, as in a real coordinator.
 Until then, requests with the transactional id fail with CONCURRENT_TRANSACTIONS.
 
-In transaction version 1 only InitProducerId changes the epoch. In version 2 (KIP-890) each EndTxn increments it and
-returns the new epoch, and a batch adds its partition to the transaction. The version of the request decides: version 2
-begins with EndTxn v5 and Produce v12, if the cluster has it.
+In transaction version 1 only InitProducerId and a timeout change the epoch. In version 2 (KIP-890) each EndTxn
+increments it and returns the new epoch, and a batch adds its partition to the transaction. The version of the request
+decides: version 2 begins with EndTxn v5 and Produce v12, if the cluster has it.
 
 Errors are Kafka's error codes; 0 means success. The cluster's lock guards the coordinator and its transactions.
 """
@@ -144,7 +144,8 @@ class TransactionCoordinator:
         if transaction.is_ending:
             return ProducerIdentity(error=error_codes.CONCURRENT_TRANSACTIONS)
         if transaction.state is TransactionState.ONGOING:
-            # The abort uses an epoch that no client receives. The client retries, and receives the next one.
+            # The client retries and receives the next epoch. In version 2, a client that names its previous identity
+            # receives the epoch of the abort.
             self._fence_and_abort(transaction)
             return ProducerIdentity(error=error_codes.CONCURRENT_TRANSACTIONS)
         return self._next_identity(transaction, timeout_ms, expected)
@@ -286,7 +287,8 @@ class TransactionCoordinator:
     def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
         """Write the markers now, or prepare a deferred completion.
 
-        Raises ApiError if the disk is full. The transaction is unchanged then, so that its end can be repeated.
+        Raises ApiError if the disk is full. Some markers may have been written then. The state and the epoch are
+        unchanged, so that the end can be repeated.
         """
         transaction.marker_identity = transaction.producer_id, epoch
         if self.should_defer_completion(transaction):

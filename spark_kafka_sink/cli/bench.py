@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.cli.client_options import add_connection_arguments, check_write_access, parse_client_options
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.progress_bar import Progress
 
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The measured figures. LatencyHistogram are those of calls, and bytes are counted before compression."""
+    """The measured figures. Latencies are those of calls, in milliseconds. Bytes are counted before compression."""
 
     records: int
     failed: int
@@ -189,7 +190,8 @@ def _print_result(result: BenchResult, args: argparse.Namespace) -> None:
     compressed_size = f", {ratio:.2f} of that after compression" if 0 < ratio < 1 else ""
     print(f"{result.bytes_per_record:.0f} bytes per record (key and value){compressed_size}")
     print(
-        f"latency of {result.calls} calls ({args.rows_per_call} records each) in ms: p50 {result.latency_p50_ms:.1f}, "
+        f"latency of {format_count(result.calls, 'call')} of at most {min(args.rows_per_call, args.records)} records "
+        f"in ms: p50 {result.latency_p50_ms:.1f}, "
         f"p95 {result.latency_p95_ms:.1f}, p99 {result.latency_p99_ms:.1f}, max {result.latency_max_ms:.1f}"
     )
     if args.rate is None:

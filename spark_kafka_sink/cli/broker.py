@@ -25,7 +25,11 @@ MAX_LISTED_TOPICS = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    add("--advertised-host", metavar="NAME", help="host name that clients connect to (default: the value of --host)")
+    add(
+        "--advertised-host",
+        metavar="NAME",
+        help="host name that clients connect to (default: --host, or this machine's name on all interfaces)",
+    )
     add("--port", type=int, default=9092, help="port of the first node; 0 for any free port (default: %(default)s)")
     add("--nodes", type=int, default=1, help="number of nodes, each with its own port (default: %(default)s)")
     add("--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", help="create this topic; may be repeated")
@@ -59,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--security", default="PLAINTEXT", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
     add("--certificate", type=Path, metavar="PEM", help="private key and certificate chain of the listener, for TLS")
-    add("--client-ca", type=Path, metavar="PEM", help="request client certificates that this CA signed")
+    add("--client-ca", type=Path, metavar="PEM", help="require client certificates that this CA signed")
     add("--users", type=Path, metavar="FILE", help="users of PLAIN and SCRAM, a line NAME:PASSWORD for each")
     add(
         "--unsigned-tokens",

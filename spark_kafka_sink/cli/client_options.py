@@ -96,7 +96,10 @@ def read_text_file(path: Path, argument: str) -> str:
 
 
 def check_topics_readable(config: ClientConfig, *topics: str) -> None:
-    """Raise PreflightError within about a second if the cluster is unreachable or a topic does not exist."""
+    """Raise PreflightError if the cluster is unreachable or a topic does not exist.
+
+    Failed connections are retried for about a second. A broker that does not respond takes some seconds longer.
+    """
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 
     with silence_client_log():
@@ -107,7 +110,10 @@ def check_topics_readable(config: ClientConfig, *topics: str) -> None:
 
 
 def check_write_access(config: ProducerConfig, topic: str) -> None:
-    """Raise PreflightError within about a second if this user cannot write to the topic from this machine."""
+    """Raise PreflightError if this user cannot write to the topic from this machine.
+
+    Takes as long as `check_topics_readable`.
+    """
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 
     target = Target((topic,), idempotent=config.enable_idempotence)

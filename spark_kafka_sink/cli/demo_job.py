@@ -161,7 +161,7 @@ def create_spark_session(directory: Path) -> Iterator[SparkSession]:
 
 
 def select_key_and_value(frame: DataFrame) -> DataFrame:
-    """Add a key from the column `id` and a JSON value."""
+    """Return a key from the column `id` and a JSON value."""
     return frame.selectExpr("CAST(id AS STRING) AS key", f"{VALUE_EXPRESSION} AS value")
 
 

@@ -26,7 +26,7 @@ class Command(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run the command and return the exit status. `main` prints a KafkaSinkError as one line of stderr."""
+        """Run the command and return the exit status. `main` prints a KafkaSinkError to stderr."""
         ...
 
 

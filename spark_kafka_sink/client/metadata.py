@@ -6,9 +6,9 @@ by `_lock`, and `_changed` is notified of every response.
 
 An update is due at once for new topics, and then requests these topics only (a partial update, whose cost does not
 depend on the number of known topics). A full update is due on request, or when the last one is metadata.max.age.ms old.
-All updates except those for new topics and those with `reset_backoff` wait until retry.backoff.ms after the last
-attempt. The backoff grows exponentially while attempts fail, and while responses contain nothing new although a caller
-has requested another update.
+All other updates wait until retry.backoff.ms after the last attempt, unless they are requested with `reset_backoff` and
+the last attempt succeeded. The backoff grows exponentially while attempts fail, and while responses contain nothing new
+although a caller has requested another update.
 
 A fatal error, such as rejected credentials or a broker that is too old, ends all current and later waits at once, until
 a broker responds: the sender keeps retrying.
@@ -203,7 +203,7 @@ class Metadata:
 
     @property
     def has_connection_failures(self) -> bool:
-        """Whether a connection has failed since the last response."""
+        """Whether a connection has failed since the last usable response."""
         return bool(self._failed_addresses)
 
     def describe_connection_failures(self) -> str:

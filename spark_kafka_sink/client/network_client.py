@@ -57,7 +57,11 @@ class _State(Enum):
 
 
 class NetworkClient:
-    """Sender thread only, except `wakeup`, `initiate_close` and `finalized_features`."""
+    """Sends requests to the nodes of a cluster, and receives their responses.
+
+    Only the sender thread uses it, except `wakeup`, `initiate_close`, `finalized_features`, `io_counts` and the total
+    of `in_flight_request_count`.
+    """
 
     def __init__(
         self,

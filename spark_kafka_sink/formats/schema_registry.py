@@ -92,7 +92,7 @@ class RegistryConfig:
 
 
 class _FailedAttempt(NamedTuple):
-    """Failed request to one URL. It may be retried after `backoff_s`, or never if this is infinite."""
+    """Failed request to one URL. It may be retried after `backoff_s`; if that is infinite, it is no reason to retry."""
 
     message: str
     backoff_s: float = 0.0
@@ -232,7 +232,7 @@ class SchemaRegistryClient:
                 else:
                     raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
             message = "; ".join(failure.message for failure in failures)
-            # All URLs wait for the longest backoff that any of them requested, except for those that are not retried.
+            # The next attempt is made at all URLs, after the longest finite backoff. There is none if no URL has one.
             backoffs_s = [failure.backoff_s for failure in failures if failure.backoff_s < math.inf]
             remaining_s = deadline_s - self._now_s()
             backoff_s = max([_BACKOFF_S * 2 ** (attempt - 1), *backoffs_s])

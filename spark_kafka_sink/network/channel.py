@@ -7,8 +7,8 @@ The states of a channel and the methods that lead from one to the next, which on
                                                                   +--- a client's session expires soon, or
                                                                        a server receives a new SaslHandshake
 
-Authentication frames are written before all others. The channel references the segments of a send until the send is
-complete or the channel is closed.
+Authentication frames are written before all others, except the rest of a frame that is partly written. The channel
+references the segments of a send until the send is complete or the channel is closed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class KafkaChannel:
         self.setup_started_ms: float | None = None
         """When connecting or authenticating began; None while the channel is ready (see ChannelTimeouts)."""
         self.frame_started_ms: float | None = None
-        """When the frame that is being read began; None between frames (see ChannelTimeouts)."""
+        """When the frame that is being read began; None between frames and while the channel is not read."""
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
         self._max_frame_bytes = max_frame_bytes
         self._has_started_authentication = False

@@ -15,9 +15,12 @@ class ChannelTimeouts:
     idle_ms: float = 540_000.0
     """Maximum time without events on a channel. Negative: no limit."""
     setup_ms: float = math.inf
-    """Maximum time for the connection, the TLS handshake and authentication together."""
+    """Maximum time for the connection, the TLS handshake and authentication together, and for a re-authentication."""
     frame_ms: float = math.inf
-    """Maximum time from the first byte of a frame to its last, without the time in which the channel is not read."""
+    """Maximum time from the first byte of a frame to its last.
+
+    The time starts again when the channel is read after a pause.
+    """
 
     def update_deadline(self, channel: KafkaChannel, now: float) -> float:
         """Record how long the channel's setup and current frame take, and return the channel's deadline.
@@ -53,7 +56,7 @@ class ChannelTimeouts:
     def _expired_state(self, channel: KafkaChannel, now: float) -> ChannelState:
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
         if setup_started_ms is not None and setup_started_ms + self.setup_ms <= now:
-            reason, kind = f"setup took longer than {self.setup_ms:.0f} ms", channel.state.kind
+            reason, kind = f"connecting or authenticating took longer than {self.setup_ms:.0f} ms", channel.state.kind
         elif frame_started_ms is not None and frame_started_ms + self.frame_ms <= now:
             reason, kind = f"a frame was incomplete after {self.frame_ms:.0f} ms", channel.state.kind
         else:

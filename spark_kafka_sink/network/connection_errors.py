@@ -20,7 +20,8 @@ def to_connection_error(address: SocketAddress, error: OSError | KafkaSinkError)
         connection_error: KafkaSinkError = DisconnectedError(str(error.strerror or error))
     else:
         connection_error = copy(error)
-    connection_error.address = str(address)
+    # An error of a token callback may hold the address of another server.
+    connection_error.address = ": ".join(filter(None, [str(address), connection_error.address]))
     connection_error.__cause__ = error
     _clear_tracebacks(error)
     return connection_error

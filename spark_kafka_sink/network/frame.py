@@ -37,7 +37,7 @@ READ_AHEAD_BYTES = 4 * 1024
 MIN_GROWTH_BYTES = 64 * 1024
 GROWTH_FACTOR = 4
 MAX_TRUSTED_BYTES = 4 * 1024 * 1024
-"""The most memory that is allocated at once for a peer that has sent frames of this size before."""
+"""The most memory that is allocated at the beginning of a frame, for a peer that has sent frames of this size."""
 
 _LENGTH = struct.Struct(">i")
 

@@ -2,8 +2,8 @@
 
 The memory of a frame is reserved as a whole before any of it is allocated, and released after the request was answered.
 A frame that has been started can therefore always be read to its end. Frames that do not fit into the available memory
-are queued in order; otherwise short frames could postpone a long one forever. Frames that fit into the buffer of their
-connection (READ_AHEAD_BYTES of frame.py) need no reservation.
+are queued in order, and so are all frames behind them: otherwise short frames could postpone a long one forever. Frames
+that fit into the buffer of their connection (READ_AHEAD_BYTES of frame.py) need no reservation.
 """
 
 from __future__ import annotations

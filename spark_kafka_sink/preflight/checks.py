@@ -56,7 +56,7 @@ class Target:
     """The topic that the writer creates if it is missing. The checks never create a topic."""
     idempotent: bool = False
     transactional_id: str | None = None
-    """A transactional id that the write will use. The checks neither begin nor end a transaction."""
+    """An id whose permissions are checked. It begins as those of the write do. The checks begin no transaction."""
     transactional_id_prefix: str = ""
     """The prefix of all transactional ids of the write; the user needs permissions for all of them."""
     exactly_once: bool = False

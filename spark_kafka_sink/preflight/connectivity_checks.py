@@ -90,18 +90,17 @@ def check_name_resolution(nodes: Iterable[Node], system: System) -> Check:
 
     A host name that does not resolve is only a warning here, because the check of the connection to the node fails.
     """
-    results: dict[str, str] = {}
-    outcome = Outcome.PASSED
+    addresses_by_host: dict[str, list[str]] = {}
     for node in nodes:
         try:
             addresses = [str(address.sockaddr[0]) for address in resolve_advertised(system, node.host, node.port)]
         except NetworkError:
             addresses = []
-        if not addresses:
-            outcome = Outcome.WARNING
-        results[node.host] = f"{sanitize(node.host)} {_describe_resolution(node.host, addresses)}"
+        addresses_by_host[node.host] = addresses
+    outcome = Outcome.PASSED if all(addresses_by_host.values()) else Outcome.WARNING
+    results = [f"{sanitize(host)} {_describe_resolution(host, found)}" for host, found in addresses_by_host.items()]
     rest = f"; and {len(results) - MAX_LISTED_RESULTS} more" if len(results) > MAX_LISTED_RESULTS else ""
-    return Check(NAME_RESOLUTION, outcome, "; ".join([*results.values()][:MAX_LISTED_RESULTS]) + rest)
+    return Check(NAME_RESOLUTION, outcome, "; ".join(results[:MAX_LISTED_RESULTS]) + rest)
 
 
 def _describe_resolution(host: str, addresses: Iterable[str]) -> str:
@@ -275,7 +274,7 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
     partitions = format_count(len(topic.partitions), "partition")
     if leaderless:
         indexes = ", ".join(str(index) for index in leaderless[:MAX_LISTED_RESULTS])
-        detail = f"{len(leaderless)} of {partitions} without a leader: {indexes}"
+        detail = f"{len(leaderless):,} of {partitions} without a leader: {indexes}"
         remedy = "Rows for these partitions wait for a leader, for at most delivery.timeout.ms."
         return Check(name, Outcome.WARNING, detail, remedy)
     return Check(name, Outcome.PASSED, partitions)

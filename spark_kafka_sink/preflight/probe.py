@@ -159,7 +159,7 @@ class Probe:
         return new_topic is not None and is_missing and topic.name == new_topic.name
 
     def ready_node(self) -> Node | None:
-        """Return a connected node that can send a request now."""
+        """Return a connected node to which a request can be sent now."""
         now = self._system.now()
         return next((node for node in self.connected_nodes.values() if self.client.is_ready(node.id, now)), None)
 

@@ -58,8 +58,8 @@ def lookup_error_code(code: int) -> ErrorCode:
         code,
         f"UNKNOWN_{code}",
         in_doubt=True,
-        advice="The broker is newer than this library, which does not know the error. Upgrade the library, or look up "
-        "the code in Kafka's documentation.",
+        advice="This library does not know the error; the broker may be newer. Upgrade the library, or look up the "
+        "code in Kafka's documentation.",
     )
 
 
@@ -73,9 +73,8 @@ def build_broker_error(
     """
     row = lookup_error_code(code)
     error_type = _ERROR_TYPES.get(code, BrokerError)
-    message = f"{context}: {row.name} ({code})" + (f". {advice or row.advice}" if advice or row.advice else "")
-    if broker_message:
-        message += f" The broker says: {broker_message}"
+    details = [advice or row.advice, f"The broker says: {broker_message}" if broker_message else ""]
+    message = ". ".join([f"{context}: {row.name} ({code})", *filter(None, [" ".join(filter(None, details))])])
     return error_type(message, code=code, name=row.name)
 
 

@@ -62,8 +62,8 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
 def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tuple[RequestHeader, Message]:
     """Decode a request with its header.
 
-    `max_elements` limits the elements of all its arrays together. Raises DecodeError if the bytes are malformed, and
-    UnsupportedVersionError if the API or its version is not supported.
+    `max_elements` limits the number of all its array elements and tagged fields together. Raises DecodeError if the
+    bytes are malformed, and UnsupportedVersionError if the API or its version is not supported.
     """
     header, body = decode_request_header(frame)
     request_type = _find_request_type(header.api_key)

@@ -187,4 +187,6 @@ class Reader:
             )
         self.remaining_elements -= count
         if self.remaining_elements < 0:
-            raise DecodeError(f"{-self.remaining_elements} array elements more than a message may have")
+            raise DecodeError(
+                f"{-self.remaining_elements} array elements and tagged fields more than a message may have"
+            )

@@ -62,8 +62,18 @@ _LZ4_FAST_LEVEL = 0
 def require_codec(codec: Codec) -> None:
     """Raise MissingDependencyError if this Python environment lacks the codec."""
     if codec is Codec.LZ4:
-        _import_lz4_frame()
-    elif codec in _PYARROW_CODECS and not pa.Codec.is_available(codec.name.lower()):
+        try:
+            _import_lz4_frame()
+        except ImportError as error:
+            raise MissingDependencyError(
+                OptionFault(
+                    "compression.type",
+                    "is lz4, which needs the Python package lz4. It is not installed in this Python ({python}): run "
+                    "`pip install lz4`, or choose zstd, snappy or gzip.",
+                    {"python": sys.executable},
+                )
+            ) from error
+    if codec in _PYARROW_CODECS and not pa.Codec.is_available(codec.name.lower()):
         name = codec.name.lower()
         raise MissingDependencyError(
             OptionFault(
@@ -107,8 +117,11 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
         raise UnsupportedFormatError(f"Compression codec {codec} is not supported.") from None
     try:
         return decompressor(data, max_bytes)  # type: ignore[no-any-return]
-    except MissingDependencyError:
-        raise
+    except ImportError as error:
+        raise MissingDependencyError(
+            "A batch is compressed with lz4, for which the Python package lz4 is needed. It is not installed in this "
+            f"Python ({sys.executable}): run `pip install lz4`."
+        ) from error
     except (zlib.error, OSError, ValueError, RuntimeError, EOFError) as error:
         raise DecodeError(f"{Codec(codec).name.lower()}: {error}") from error
 
@@ -149,17 +162,7 @@ def _join_segments(segments: Sequence[Buffer]) -> Buffer:
 
 @cache
 def _import_lz4_frame() -> Any:
-    try:
-        return import_module("lz4.frame")
-    except ImportError as error:
-        raise MissingDependencyError(
-            OptionFault(
-                "compression.type",
-                "is lz4, which needs the Python package lz4. It is not installed in this Python ({python}): run `pip "
-                "install lz4`, or choose zstd, snappy or gzip.",
-                {"python": sys.executable},
-            )
-        ) from error
+    return import_module("lz4.frame")
 
 
 @cache

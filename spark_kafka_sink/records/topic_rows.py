@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_kafka_sink.records.arrays import numbers_to_arrow
 from spark_kafka_sink.records.columns import RecordColumns
 
 
@@ -51,7 +52,7 @@ def _iterate_topics(
     partition: int | pa.Array | None,
 ) -> Iterator[TopicRows]:
     for topic, row_indices in zip(topics, row_indices_by_topic, strict=True):
-        indices = pa.array(row_indices)
+        indices = numbers_to_arrow(row_indices)
         partitions = partition.take(indices) if isinstance(partition, pa.Array) else partition
         yield TopicRows(topic, columns.take(indices), partitions, row_indices)
 

@@ -113,8 +113,8 @@ def _build_latency_distribution(reports: Sequence[WriteReport]) -> Figure:
     return Figure(
         "Distribution of latencies",
         draw_column_chart("records by latency", bars, format_number),
-        "Records of all writes by latency. The upper bound of each column is a sixteenth above that of the previous "
-        "column.",
+        "Records of all writes by latency. The upper bound of each column is at most a sixteenth above that of the "
+        "previous column.",
     )
 
 

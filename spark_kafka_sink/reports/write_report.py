@@ -1,7 +1,7 @@
 """Report of a batch job or micro-batch. A line of JSON contains all of its fields.
 
-Only rows that brokers have acknowledged are counted. Reports can be added: offset ranges are merged, counters are
-summed, and latencies are histograms.
+Only rows that brokers have acknowledged are counted; with acks=0, rows that were sent. Reports can be added: offset
+ranges are merged, counters are summed, and latencies are histograms.
 """
 
 from __future__ import annotations

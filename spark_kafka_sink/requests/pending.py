@@ -80,7 +80,7 @@ class Call(Generic[ResponseT]):
 
     @property
     def operation(self) -> str:
-        """The name of the operation in error messages, such as "topic t: the attempt to create it"."""
+        """The name of the operation in error messages, such as "topic t: the attempt to create the topic"."""
         key, request = next(iter(self._requests.items()), ("", None))
         if request is None:
             return "the attempt"

@@ -260,7 +260,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
 class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
     """Describe transactional ids. An id that is unknown to its coordinator is not an error.
 
-    `wait_until_ended`: retry while a transaction is prepared to commit or abort and not completed.
+    `wait_while_ending`: retry while a transaction is prepared to commit or abort and not completed.
     """
 
     api_key = ApiKey.DESCRIBE_TRANSACTIONS

@@ -22,8 +22,9 @@ _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 def run_stream(writer: DataStreamWriter, *, timeout_seconds: float = TIMEOUT_SECONDS) -> StreamingQuery:
     """Start a streaming query, and return it once it has written all input that was available at the start.
 
-    The trigger of the writer is replaced by `availableNow`. A writer without a `checkpointLocation` uses a temporary
-    directory. Raises the exception of a failed query, or TimeoutError if the query takes too long.
+    The trigger of the writer is replaced by `availableNow`. A writer without a `checkpointLocation` uses that of
+    the session, or a temporary directory. Raises the exception of a failed query, or TimeoutError if the query takes
+    too long.
     """
     with _default_checkpoint_location():
         query = writer.trigger(availableNow=True).start()

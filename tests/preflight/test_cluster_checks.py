@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.preflight import (
     INTERACTIVE_TIMEOUTS,
     Check,
@@ -20,6 +22,7 @@ from spark_kafka_sink.preflight import (
     run,
 )
 from spark_kafka_sink.preflight.cluster_checks import CLOCK, IDEMPOTENT_WRITE, TRANSACTIONS
+from spark_kafka_sink.preflight.connectivity_checks import check_name_resolution
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
 from spark_kafka_sink.protocol import error_codes
@@ -237,6 +240,12 @@ def test_ip_address_needs_no_lookup() -> None:
     checks = preflight(config, Target(), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
     detail = next(check for check in checks if check.name == "names").detail
     assert detail.startswith("127.0.0.1 needs no lookup; localhost resolves to ")
+
+
+def test_host_resolves_if_one_of_its_nodes_does() -> None:
+    nodes = [Node(1, "127.0.0.1", 0), Node(2, "127.0.0.1", 9092)]
+    check = check_name_resolution(nodes, OperatingSystem())
+    assert (check.outcome, check.detail) == (Outcome.PASSED, "127.0.0.1 needs no lookup")
 
 
 def test_warns_of_unresolvable_host() -> None:

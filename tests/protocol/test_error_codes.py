@@ -71,3 +71,11 @@ def test_exception_has_context_error_name_and_advice() -> None:
     assert "TOPIC_AUTHORIZATION_FAILED" in str(error)
     assert ERROR_CODES[error.code].advice in str(error)
     assert isinstance(build_broker_error(31_000, "somewhere"), BrokerError)
+
+
+def test_broker_error_has_sentences_with_and_without_advice() -> None:
+    error = build_broker_error(error_codes.INVALID_RECORD_STATE, "topic t", broker_message="bad")
+    assert str(error) == "topic t: INVALID_RECORD_STATE (121). The broker says: bad"
+    error = build_broker_error(error_codes.INVALID_RECORD_STATE, "topic t", "Retry.", "bad")
+    assert str(error) == "topic t: INVALID_RECORD_STATE (121). Retry. The broker says: bad"
+    assert str(build_broker_error(error_codes.INVALID_RECORD_STATE, "t")) == "t: INVALID_RECORD_STATE (121)"

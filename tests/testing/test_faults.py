@@ -88,10 +88,10 @@ def test_clear_removes_all_rules(broker: EmbeddedBroker) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda faults: faults.produce_fails_once("NOT_LEADER"), "Kafka has no error named 'NOT_LEADER'"),
+        (lambda faults: faults.produce_fails_once("NOT_LEADER"), "The embedded broker has no error named 'NOT_LEADER'"),
         (
             lambda faults: faults.on(request="produce").slow(1),
-            "Kafka has no request named 'produce'. Did you mean PRODUCE",
+            "The embedded broker has no request named 'produce'. Did you mean PRODUCE",
         ),
     ],
 )

@@ -84,7 +84,7 @@ def _create_missing(context: RequestContext, requested: Iterable[MetadataRequest
     max_topics = max(0, cluster.available_partitions()) // partitions
     errors = dict.fromkeys(missing[max_topics:], error_codes.POLICY_VIOLATION)
     if errors:
-        _log.warning("Did not create %d topics: the cluster has its maximum of partitions", len(errors))
+        _log.warning("Did not create %d topics: the cluster would exceed its maximum of partitions", len(errors))
     try:
         cluster.create_topics([TopicDefinition(name, partitions) for name in missing[:max_topics]])
     except ApiError as error:

@@ -80,7 +80,9 @@ def _find_error(
         return error_codes.INVALID_TOPIC_EXCEPTION, f"The topic name is invalid. Use {TOPIC_NAME_RULE}."
     if requested.name in cluster.topics:
         return error_codes.TOPIC_ALREADY_EXISTS, f"Topic {requested.name} already exists."
-    if not 1 <= partitions <= available_partitions:
+    if partitions < 1:
+        return error_codes.INVALID_PARTITIONS, "A topic must have at least one partition."
+    if partitions > available_partitions:
         message = f"Cannot create {partitions} partitions: the cluster has room for {available_partitions} more."
         return error_codes.INVALID_PARTITIONS, message
     replication_factor = requested.replication_factor

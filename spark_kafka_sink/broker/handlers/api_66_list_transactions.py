@@ -1,4 +1,7 @@
-"""ListTransactions: returns the transactions that this node coordinates, filtered by pattern from v2 on (KIP-1152)."""
+"""ListTransactions: returns the transactions that this node coordinates.
+
+They are filtered by state, producer id and duration, and from v2 on by pattern (KIP-1152).
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GS
 _IAM_UNSUPPORTED_MESSAGE = (
     "AWS_MSK_IAM is implemented by a Java class of Amazon. MSK accepts the same credentials as tokens: set "
     "{sasl.mechanism} to OAUTHBEARER and {sasl.oauthbearer.token.callback} to a function that signs them, and remove "
-    "{sasl.jaas.config} and {sasl.client.callback.handler.class}. The documentation page on security has the function."
+    "{sasl.jaas.config} and {sasl.client.callback.handler.class}. The page 'Settings by provider' of the documentation "
+    "has the function."
 )
 _RETRIEVER_OPTION = "sasl.oauthbearer.jwt.retriever.class"
 _RETRIEVER_PACKAGE = "org.apache.kafka.common.security.oauthbearer."

@@ -131,7 +131,7 @@ class TokenSource:
             response = self._request_token(max_attempts=1)
         except AuthenticationError as error:
             remaining_s = self._expires_s - requested_s
-            _log.warning("Failed to renew the token, which expires in %.0f s. %s", remaining_s, error)
+            _log.warning("Failed to renew the token, which expires in at most %.0f s. %s", remaining_s, error)
         finally:
             with self._lock:
                 self._is_renewing = False

@@ -60,7 +60,8 @@ def fetch_peer_certificate(
 ) -> PeerCertificate:
     """Fetch the certificate of the listener at an address.
 
-    Raise NetworkError if the listener does not speak TLS or does not respond before the deadline.
+    Raises TlsError or NetworkError if the listener does not speak TLS, and NetworkError if it does not respond before
+    the deadline.
     """
     try:
         return _fetch(build_client_ssl_context(config), address, system, deadline_ms, verification_error="")

@@ -43,7 +43,7 @@ class SaslServerAuthenticator:
         self.failure: AuthenticationError | None = None
         self.principal = ANONYMOUS
         self._mechanisms = mechanisms
-        self._answer_api_versions = handle_api_versions
+        self._handle_api_versions = handle_api_versions
         self._max_reauth_ms = connections_max_reauth_ms
         self._state = _State.HANDSHAKE
         self._mechanism: str | None = None
@@ -84,12 +84,10 @@ class SaslServerAuthenticator:
             if self._state is _State.TOKENS:
                 return self._handle_authenticate(header, frame, now)
             if header.api_key == ApiKey.API_VERSIONS and self.principal == ANONYMOUS:
-                return self._answer_api_versions(frame)
+                return self._handle_api_versions(frame)
             return self._handle_handshake(header, frame)
         except (DecodeError, UnsupportedVersionError) as error:
-            raise AuthenticationError(
-                f"the client sent an invalid frame before it was authenticated: {error}"
-            ) from error
+            raise AuthenticationError(f"the client sent an invalid frame during authentication: {error}") from error
 
     def _handle_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Buffer]:
         request = _decode(header, frame, SaslHandshakeRequest)
@@ -143,9 +141,9 @@ class SaslServerAuthenticator:
 
 
 def _decode(header: RequestHeader, frame: memoryview, expected: type[MessageT]) -> MessageT:
-    """Decode a request of the expected type. Other requests of an unauthenticated client are not even parsed."""
+    """Decode a request of the expected type. Other requests are not even parsed during authentication."""
     if header.api_key != expected.API_KEY:
-        raise AuthenticationError(f"the client sent a request of type {header.api_key} before it was authenticated")
+        raise AuthenticationError(f"the client sent a request of type {header.api_key} during authentication")
     _, request = decode_request(frame)
     assert isinstance(request, expected)
     return request

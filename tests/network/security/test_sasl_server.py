@@ -51,7 +51,7 @@ def test_listener_sends_error_before_it_closes_connection() -> None:
 
 def test_unauthenticated_client_may_only_request_api_versions() -> None:
     assert stranger().ask(ApiVersionsRequest(), 0)
-    with pytest.raises(AuthenticationError, match="type 3 before it was authenticated"):
+    with pytest.raises(AuthenticationError, match="type 3 during authentication"):
         stranger().ask(MetadataRequest(), 1)
 
 
