@@ -29,7 +29,7 @@ DISTRIBUTION_OPTIONS = (
         "distribution",
         NONE,
         choice_parser(NONE, BY_PARTITION, BY_KEY),
-        "`partition`: one task writes all rows of a Kafka partition; the driver asks Kafka for the number of "
+        "`partition`: one task writes all rows of a Kafka partition; the driver looks up the number of "
         "partitions. `key`: one task writes all rows of a key. "
         "See [Large jobs](large-jobs.md#distribute-rows-by-partition)",
     ),
