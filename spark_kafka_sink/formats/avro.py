@@ -23,31 +23,30 @@ from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.formats.avro_scalars import build_scalar_writer
 from spark_kafka_sink.formats.avro_schema import NamedTypes, parse_record_schema
-from spark_kafka_sink.formats.binary_arrays import is_string_type
+from spark_kafka_sink.formats.binary_arrays import is_string_type, read_element_offsets
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
     combine_masks,
+    concatenate_elements,
     element_mask,
-    group_elements,
     join_pieces,
-    lengths_and_bytes,
-    list_offsets,
     mask_pieces,
-    validity_mask,
+    read_lengths_and_bytes,
+    valid_mask,
 )
 from spark_kafka_sink.records.fields import Field, constant_field, encode_varint, signed_varint_fields
 
 ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 """Function that returns the pieces of a column.
 
-Rows with a False mask are not validated. The caller discards their bytes.
+Rows that the mask does not select are not validated, and the caller discards their bytes.
 """
 
 
 @dataclass(frozen=True)
 class AvroFormat:
-    """Avro records with this schema in JSON."""
+    """Row format of Avro records. `schema` is the Avro schema in JSON."""
 
     schema: str
 
@@ -121,22 +120,22 @@ class _RecordWriterBuilder:
         nullable = self._build_nullable(schema, namespace, data_type, path)
 
         def write_nullable(column: pa.Array, mask: Mask) -> list[Piece]:
-            valid = validity_mask(column)
+            valid = valid_mask(column)
             if valid is not None and nullable.null_branch is None:
-                _check_nulls(valid if mask is None else valid | ~mask, path)
+                _reject_nulls(valid if mask is None else valid | ~mask, path)
             pieces = nullable.write(column, combine_masks(mask, valid))
             if nullable.value_branch is None:
                 return pieces
             if valid is None:
                 return [constant_field(nullable.value_branch), *pieces]
-            return [_branch_indices(valid, nullable), *mask_pieces(pieces, valid)]
+            return [_encode_branch_indices(valid, nullable), *mask_pieces(pieces, valid)]
 
         return write_nullable
 
     def _build_nullable(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> _NullableWriter:
-        """Build a writer for the first branch that fits.
+        """Build a writer for the first branch of a union that fits the column, or for a type that is not a union.
 
-        Each union is resolved only once: with deeply nested unions, the time would otherwise be exponential.
+        Each union is resolved only once. Otherwise the time would be exponential with deeply nested unions.
         """
         if not isinstance(schema, list):
             return _NullableWriter(self._build_non_null(schema, namespace, data_type, path), None, None)
@@ -155,22 +154,22 @@ class _RecordWriterBuilder:
         raise SchemaError(errors[0] if errors else f"column {path}: the Avro schema allows only null")
 
     def _build_non_null(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
-        """Build the writer of a column whose rows are not null where the mask is True."""
-        types, name = pa.types, schema["type"] if isinstance(schema, Mapping) else schema
-        if isinstance(name, (Mapping, list)):
-            return self.build_value(name, namespace, data_type, path)
-        if name == "record" and types.is_struct(data_type):
+        """Build the writer of a column whose selected rows are not null."""
+        types, avro_type = pa.types, schema["type"] if isinstance(schema, Mapping) else schema
+        if isinstance(avro_type, (Mapping, list)):
+            return self.build_value(avro_type, namespace, data_type, path)
+        if avro_type == "record" and types.is_struct(data_type):
             return self._build_struct(schema, namespace, data_type, path)
-        if name == "array" and types.is_list(data_type):
-            items = self.build_value(schema["items"], namespace, data_type.value_type, f"{path}.element")
-            return lambda column, mask: _write_arrays(column, mask, items)
+        if avro_type == "array" and types.is_list(data_type):
+            write_element = self.build_value(schema["items"], namespace, data_type.value_type, f"{path}.element")
+            return lambda column, mask: _write_arrays(column, mask, write_element)
         if (
-            name == "map"
+            avro_type == "map"
             and types.is_map(data_type)
             and (is_string_type(data_type.key_type) or types.is_null(data_type.key_type))
         ):
-            values = self.build_value(schema["values"], namespace, data_type.item_type, f"{path}.value")
-            return lambda column, mask: _write_maps(column, mask, values)
+            write_value = self.build_value(schema["values"], namespace, data_type.item_type, f"{path}.value")
+            return lambda column, mask: _write_maps(column, mask, write_value)
         return build_scalar_writer(schema, data_type, path)
 
     def _build_struct(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
@@ -185,7 +184,7 @@ class _RecordWriterBuilder:
         return lambda column, mask: write([column.field(i) for i in fields], mask)
 
     def _build_missing(self, field: Mapping[str, Any], namespace: str, path: str) -> ColumnWriter:
-        """Build the writer of a field that has no column. It writes null; raise SchemaError if that is not allowed."""
+        """Build a writer of nulls for a field without a column. Raise SchemaError if the field does not allow null."""
         schema, _ = self._named_types.resolve(field["type"], namespace)
         if schema == "null":
             return lambda column, mask: []
@@ -204,16 +203,17 @@ def _encode_null_branch(schema: Any, path: str) -> bytes:
     return b""
 
 
-def _check_nulls(is_allowed: Any, path: str) -> None:
-    if not is_allowed.all():
+def _reject_nulls(valid_or_unselected: Any, path: str) -> None:
+    if not valid_or_unselected.all():
+        null_count = np.count_nonzero(~valid_or_unselected)
         raise InvalidRecordError(
-            f"column {path} is null in {np.count_nonzero(~is_allowed)} of {len(is_allowed)} rows, but the schema does "
+            f"column {path} is null in {null_count} of {len(valid_or_unselected)} rows, but the schema does "
             "not allow null. Filter these rows out, or make the field a union with null."
         )
 
 
-def _branch_indices(valid: Any, nullable: _NullableWriter) -> Field:
-    """Return the index of the branch in each row. A union has at most 64 branches, so each index is one byte."""
+def _encode_branch_indices(valid: Any, nullable: _NullableWriter) -> Field:
+    """Encode the branch index of each row. A union has at most 64 branches, so each index is one byte."""
     value_index, null_index = nullable.value_branch or b"", nullable.null_branch or b""
     word = np.where(
         valid, np.uint64(int.from_bytes(value_index, "little")), np.uint64(int.from_bytes(null_index, "little"))
@@ -221,26 +221,29 @@ def _branch_indices(valid: Any, nullable: _NullableWriter) -> Field:
     return Field(word, 1, 1)
 
 
-def _write_arrays(column: pa.Array, mask: Mask, items: ColumnWriter) -> list[Piece]:
-    offsets, first, count = list_offsets(column)
-    elements = items(column.values.slice(first, count), element_mask(offsets, mask))
-    return _write_blocks(offsets, join_pieces(elements, count), mask)
+def _write_arrays(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> list[Piece]:
+    element_offsets, first_element, element_count = read_element_offsets(column)
+    elements = column.values.slice(first_element, element_count)
+    pieces = write_element(elements, element_mask(element_offsets, mask))
+    return _write_blocks(element_offsets, join_pieces(pieces, element_count), mask)
 
 
-def _write_maps(column: pa.Array, mask: Mask, values: ColumnWriter) -> list[Piece]:
-    offsets, first, count = list_offsets(column)
-    lengths, keys = lengths_and_bytes(column.keys.slice(first, count))
-    entries = values(column.items.slice(first, count), element_mask(offsets, mask))
-    return _write_blocks(offsets, join_pieces([*signed_varint_fields(lengths), keys, *entries], count), mask)
+def _write_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> list[Piece]:
+    element_offsets, first_element, element_count = read_element_offsets(column)
+    key_lengths, keys = read_lengths_and_bytes(column.keys.slice(first_element, element_count))
+    values = column.items.slice(first_element, element_count)
+    value_pieces = write_value(values, element_mask(element_offsets, mask))
+    entries = join_pieces([*signed_varint_fields(key_lengths), keys, *value_pieces], element_count)
+    return _write_blocks(element_offsets, entries, mask)
 
 
-def _write_blocks(offsets: Any, elements: pa.Array, mask: Mask) -> list[Piece]:
+def _write_blocks(element_offsets: Any, elements: pa.Array, mask: Mask) -> list[Piece]:
     """Return the pieces of arrays or maps: the count, the elements and a 0, or a single 0 if there are no elements."""
-    counts = np.diff(offsets)
-    is_nonempty = counts > 0
-    counts_field = signed_varint_fields(counts)
+    element_counts = np.diff(element_offsets)
+    is_nonempty = element_counts > 0
+    count_fields = signed_varint_fields(element_counts)
     return [
-        *(counts_field if is_nonempty.all() else mask_pieces(counts_field, is_nonempty)),
-        group_elements(elements, offsets),
+        *(count_fields if is_nonempty.all() else mask_pieces(count_fields, is_nonempty)),
+        concatenate_elements(elements, element_offsets),
         constant_field(b"\0"),
     ]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.avro_schema import MIN_BYTES_FOR_DIGITS
 from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_type, is_string_type
-from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bools_to_numpy, lengths_and_bytes
+from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bools_to_numpy, read_lengths_and_bytes
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
 from spark_kafka_sink.records.fields import Field, fixed_field, signed_varint_fields
@@ -22,19 +22,19 @@ from spark_kafka_sink.records.fields import Field, fixed_field, signed_varint_fi
 ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 
 _MICROS_PER_UNIT = {"micros": 1, "millis": 1_000}
-"""Suffix of a logical type -> microseconds in its unit."""
+"""Microseconds per unit, by the suffix of the logical type."""
 _MAX_FIXED_DECIMAL_BYTES = 16
 """Size of Arrow's decimal128."""
 
 
 def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
     """Build the writer of a column. Raise SchemaError if the column's type does not fit the Avro type."""
-    name = schema["type"] if isinstance(schema, Mapping) else schema
+    avro_type = schema["type"] if isinstance(schema, Mapping) else schema
     logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
-    build = _WRITER_BUILDERS.get(name)
+    build = _WRITER_BUILDERS.get(avro_type)
     writer = None if build is None else build(schema, logical_type, data_type, path)
     if writer is None:
-        description = f"{name} ({logical_type})" if logical_type else name
+        description = f"{avro_type} ({logical_type})" if logical_type else avro_type
         raise SchemaError(f"column {path} of type {data_type} does not fit the schema's type {description}")
     return writer
 
@@ -57,7 +57,7 @@ def _build_integer(schema: Any, logical_type: str | None, data_type: pa.DataType
     is_expected_type = {"timestamp": _is_instant, "local-timestamp": _is_local, "time": types.is_time64}.get(prefix)
     if is_expected_type is None or unit not in _MICROS_PER_UNIT or not is_expected_type(data_type):
         return None
-    # Timestamps come in microseconds, times of day in nanoseconds.
+    # Spark passes timestamps in microseconds, and times of day in nanoseconds.
     ticks_per_unit = _MICROS_PER_UNIT[unit] * (1_000 if types.is_time64(data_type) else 1)
     return lambda column, mask: signed_varint_fields(integers_to_numpy(column.view(pa.int64())) // ticks_per_unit)
 
@@ -93,7 +93,7 @@ def _build_bytes(schema: Any, logical_type: str | None, data_type: pa.DataType, 
 
 
 def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
-    lengths, data = lengths_and_bytes(column)
+    lengths, data = read_lengths_and_bytes(column)
     return [*signed_varint_fields(lengths), data]
 
 
@@ -105,7 +105,7 @@ def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, 
         return None
 
     def write(column: pa.Array, mask: Mask) -> list[Piece]:
-        lengths, data = lengths_and_bytes(column)
+        lengths, data = read_lengths_and_bytes(column)
         if (lengths != size if mask is None else (lengths != size) & mask).any():
             raise InvalidRecordError(
                 f"column {path}: the schema's fixed type has {size} bytes, but a value has a different length"
@@ -132,7 +132,10 @@ def _build_enum(schema: Any, _logical_type: str | None, data_type: pa.DataType, 
 
 
 def _build_fixed_decimal(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter | None:
-    """Raise SchemaError if the fixed type is too small for the precision, because numbers would be truncated."""
+    """Build the writer of decimals with a fixed size.
+
+    Raise SchemaError if the size is too small for the precision, because numbers would be truncated.
+    """
     writer, size, precision = _build_decimal(schema, data_type), schema["size"], schema["precision"]
     max_digits = max(bisect_right(MIN_BYTES_FOR_DIGITS, size) - 1, 0)
     if writer is not None and precision > max_digits:
@@ -144,9 +147,9 @@ def _build_fixed_decimal(schema: Any, data_type: pa.DataType, path: str) -> Colu
 
 
 def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
-    """Build the writer of unscaled numbers, signed and big-endian.
+    """Build the writer of decimals, which are unscaled numbers in signed big-endian order.
 
-    A number has the size of the fixed type, or the minimum size that it needs.
+    Each number has the size of the fixed type, or the minimum size that it needs if the type is bytes.
     """
     if not pa.types.is_decimal128(data_type):
         return None
@@ -155,52 +158,59 @@ def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
     size = schema.get("size")
 
     def write(column: pa.Array, _mask: Mask) -> list[Piece]:
-        low, high = _split_decimals(column)
+        low_words, high_words = _split_decimals(column)
         if size is not None:
-            return _big_endian(low, high, np.full(len(column), size))
-        widths = _min_byte_widths(low, high)
-        return [*signed_varint_fields(widths), *_big_endian(low, high, widths)]
+            return _encode_big_endian(low_words, high_words, np.full(len(column), size))
+        widths = _min_byte_widths(low_words, high_words)
+        return [*signed_varint_fields(widths), *_encode_big_endian(low_words, high_words, widths)]
 
     return write
 
 
 def _split_decimals(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the lower and the upper 8 bytes of each number, with 0 for null."""
+    """Split each 128-bit number into its low and its high 64-bit word. Both words of a null are 0."""
     words = np.frombuffer(column.buffers()[1], np.uint64, 2 * len(column), 16 * column.offset).reshape(-1, 2)
     if column.null_count:
         words = words * (integers_to_numpy(column.is_valid().cast(pa.uint8())).astype(np.uint64))[:, None]
     return words[:, 0], np.ascontiguousarray(words[:, 1]).view(np.int64)
 
 
-def _min_byte_widths(low: NDArray[np.uint64], high: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the size of each number: its magnitude and a sign bit. Like in fastavro, -128 therefore has two bytes."""
-    sign = (high >> 63).view(np.uint64)
+def _min_byte_widths(low_words: NDArray[np.uint64], high_words: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the minimum number of bytes for the magnitude of each number and a sign bit.
+
+    -128 therefore has two bytes, as in fastavro.
+    """
+    sign = (high_words >> 63).view(np.uint64)
     is_negative = sign & np.uint64(1)
-    magnitude_low = (low ^ sign) + is_negative
-    magnitude_high = (high.view(np.uint64) ^ sign) + (is_negative & (magnitude_low == 0))
-    widths = np.ones(len(low), np.int64)
-    for count in range(1, 9):
-        threshold = np.uint64(1 << (8 * count - 1))
+    magnitude_low = (low_words ^ sign) + is_negative
+    magnitude_high = (high_words.view(np.uint64) ^ sign) + (is_negative & (magnitude_low == 0))
+    widths = np.ones(len(low_words), np.int64)
+    for byte_count in range(1, 9):
+        threshold = np.uint64(1 << (8 * byte_count - 1))
         widths += (magnitude_low >= threshold) & (magnitude_high == 0)
         widths += magnitude_high >= threshold
     widths += 8 * (magnitude_high > 0)
     return widths
 
 
-def _big_endian(low: NDArray[np.uint64], high: NDArray[np.int64], widths: NDArray[np.int64]) -> list[Piece]:
-    upper = np.maximum(widths - 8, 0)
-    lower = np.minimum(widths, 8)
-    field = Field(_big_endian_words(low, lower), lower.astype(np.uint8), 8)
-    if not upper.any():
-        return [field]
-    return [Field(_big_endian_words(high.view(np.uint64), upper), upper.astype(np.uint8), 8), field]
+def _encode_big_endian(
+    low_words: NDArray[np.uint64], high_words: NDArray[np.int64], widths: NDArray[np.int64]
+) -> list[Piece]:
+    """Return the last `widths` bytes of each 128-bit number, in big-endian order."""
+    high_widths = np.maximum(widths - 8, 0)
+    low_widths = np.minimum(widths, 8)
+    low_field = Field(_swap_bytes(low_words, low_widths), low_widths.astype(np.uint8), 8)
+    if not high_widths.any():
+        return [low_field]
+    high_field = Field(_swap_bytes(high_words.view(np.uint64), high_widths), high_widths.astype(np.uint8), 8)
+    return [high_field, low_field]
 
 
-def _big_endian_words(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return words whose low bytes are the last `widths` bytes of each number, in big-endian order."""
-    shift = ((8 - widths) << 3).astype(np.uint64)
-    # A shift by 64 bits is undefined in C, so numbers without bytes are set to 0 separately.
-    shifted = np.where(widths > 0, words << np.minimum(shift, np.uint64(63)), np.uint64(0))
+def _swap_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return words whose first bytes are the last `widths` bytes of each word, in big-endian order."""
+    shifts = ((8 - widths) << 3).astype(np.uint64)
+    # A shift by 64 bits is undefined in C, so words of width 0 are set to 0 separately.
+    shifted = np.where(widths > 0, words << np.minimum(shifts, np.uint64(63)), np.uint64(0))
     swapped: NDArray[np.uint64] = shifted.byteswap()
     return swapped
 

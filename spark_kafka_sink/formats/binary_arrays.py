@@ -1,9 +1,9 @@
 """Operations on Arrow's binary arrays: constants, joins, selection, nulls.
 
-An encoder of a nested type builds a binary array for each part and joins them row by row in one call of Arrow. A join
-takes 10 to 15 ns for each row and piece, so adjacent constants should be combined into one piece.
+An encoder of a nested type builds a binary array for each field and joins the arrays row by row in one call of Arrow.
+A join takes 10 to 15 ns per row and piece, so adjacent constants should be combined into one piece.
 
-Constants are built from bytes and not by `pa.scalar`, which imports pandas (see `records/arrays.py`).
+Constants are built from bytes instead of with `pa.scalar`, which imports pandas (records/arrays.py).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import EMPTY_BYTES, bytes_to_arrow, null_mask, numbers_to_arrow
+from spark_kafka_sink.records.arrays import EMPTY_BYTES, bytes_to_arrow, integers_to_numpy, null_mask, numbers_to_arrow
 
 _BINARY = pa.binary()
 
 
 @lru_cache(maxsize=4096)
 def binary_scalar(data: bytes) -> pa.Scalar:
-    """Return a binary scalar, for a piece that is the same in every row."""
+    """Return a binary scalar, which is a piece that is the same in every row."""
     return bytes_to_arrow([data])[0]
 
 
 def to_binary(array: pa.Array) -> pa.Array:
-    """Convert a string or binary array to binary with 32-bit offsets. The bytes are copied only from 64-bit offsets."""
+    """Convert a string or binary array to binary with 32-bit offsets. Only an array with 64-bit offsets is copied."""
     if array.type == _BINARY:
         return array
     if pa.types.is_string(array.type):
@@ -37,14 +37,17 @@ def to_binary(array: pa.Array) -> pa.Array:
     return array.cast(_BINARY)
 
 
-def decode_for_error(texts: pa.Array, row: int) -> str:
-    """Return a string for an error message. It may be invalid UTF-8, since Spark can cast any bytes to string."""
-    text: bytes = to_binary(texts)[row].as_py()
+def decode_for_error(texts: pa.Array, row_index: int) -> str:
+    """Decode a row of a string array for an error message.
+
+    Invalid UTF-8 is escaped, since Spark can cast any bytes to string.
+    """
+    text: bytes = to_binary(texts)[row_index].as_py()
     return text.decode("utf-8", "backslashreplace")
 
 
 def is_string_type(data_type: pa.DataType) -> bool:
-    """Return whether this is a string type.
+    """Return whether a type is string or large_string.
 
     Spark uses large_string if spark.sql.execution.arrow.useLargeVarTypes is set.
     """
@@ -56,17 +59,17 @@ def is_binary_type(data_type: pa.DataType) -> bool:
 
 
 def to_text(array: pa.Array) -> pa.Array:
-    """Convert numbers, booleans or decimals to Arrow's text representation, as a binary array."""
+    """Convert numbers, booleans or decimals to a binary array of their text in Arrow."""
     return array.cast(pa.string()).view(_BINARY)
 
 
 def join(*pieces: Any) -> pa.Array:
-    """Concatenate the pieces row by row. A row is null if one of its pieces is null."""
+    """Concatenate the pieces row by row. A row is null if any of its pieces is null."""
     return pc.binary_join_element_wise(*pieces, EMPTY_BYTES)
 
 
 def join_non_null(*pieces: Any) -> pa.Array:
-    """Concatenate the pieces row by row, without those that are null."""
+    """Concatenate the pieces row by row. Null pieces are omitted."""
     return pc.binary_join_element_wise(*pieces, EMPTY_BYTES, null_handling="replace", null_replacement="")
 
 
@@ -81,7 +84,7 @@ def choose(indices: NDArray[Any], texts: Sequence[bytes]) -> pa.Array:
 
 
 def if_else(mask: NDArray[np.bool_], true_values: Any, false_values: Any) -> pa.Array:
-    """Return `true_values` where the mask is True, else `false_values`. Each of them is an array or a scalar."""
+    """Return `true_values` in the rows of the mask, and `false_values` in the others. Both may be arrays or scalars."""
     bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
     return pc.if_else(pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits]), true_values, false_values)
 
@@ -113,14 +116,24 @@ def fill_nulls(array: pa.Array, data: bytes) -> pa.Array:
     return pc.fill_null(array, binary_scalar(data)) if array.null_count else array
 
 
+def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
+    """Return the element offsets of a list or map column, and the range of its elements in the child arrays.
+
+    The range is the index of the first element and the number of elements.
+    """
+    child_offsets = integers_to_numpy(column.offsets).astype(np.int64)
+    first_element, element_stop = int(child_offsets[0]), int(child_offsets[-1])
+    return child_offsets - first_element, first_element, element_stop - first_element
+
+
 def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_count: int) -> pa.Array:
-    """Combine groups of rows to one array. A group is the indices of its rows in the result, and their values."""
-    concatenated_indices = np.empty(row_count, np.int64)
-    end = 0
+    """Combine groups of rows to one array. A group consists of the row indices in the result, and of the rows."""
+    indices_in_groups = np.empty(row_count, np.int64)  # for each row of the result, its index in all groups together
+    group_start = 0
     for row_indices, _ in groups:
-        concatenated_indices[row_indices] = np.arange(end, end + len(row_indices))
-        end += len(row_indices)
-    return pa.concat_arrays([array for _, array in groups]).take(numbers_to_arrow(concatenated_indices))
+        indices_in_groups[row_indices] = np.arange(group_start, group_start + len(row_indices))
+        group_start += len(row_indices)
+    return pa.concat_arrays([rows for _, rows in groups]).take(numbers_to_arrow(indices_in_groups))
 
 
 def take_rows(array: pa.Array, row_indices: NDArray[np.int64]) -> pa.Array:

@@ -1,7 +1,13 @@
-"""Rows of binary formats, joined from pieces.
+"""Rows of binary formats (Avro, Protobuf), joined from pieces.
 
-A piece is a column of bytes: a `Field` (up to 8 bytes of each row as an integer, see `records/fields.py`) or a binary
-array without nulls. A row is the concatenation of its bytes in all pieces. A masked row has length 0 in every piece.
+Vocabulary of the binary encoders:
+
+    piece             column of bytes: a `Field` (up to 8 bytes of each row, see records/fields.py) or a binary array
+                      without nulls. An encoded row is the concatenation of its bytes in all pieces.
+    mask              selected rows: True for a row whose bytes are written. Other rows have length 0 in every piece.
+    valid mask        True for a row that is not null
+    elements          values of all lists (or entries of all maps) of a column, one after the other
+    element offsets   for each list, the index of its first element, followed by the number of all elements
 """
 
 from __future__ import annotations
@@ -21,11 +27,11 @@ from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 Piece: TypeAlias = "Field | pa.Array"
 Mask: TypeAlias = "NDArray[np.bool_] | None"
-"""Boolean mask that selects rows; None selects all rows."""
+"""Mask of the selected rows. None selects all rows."""
 
 
 def join_pieces(pieces: Sequence[Piece], row_count: int, header: bytes = b"") -> pa.Array:
-    """Join the pieces to one binary array. Each row begins with `header`."""
+    """Join pieces to one binary array. Each row begins with `header`."""
     if not row_count or not (pieces or header):
         return repeat_value(b"", row_count)
     builder = JoinedRowsBuilder(row_count)
@@ -39,7 +45,7 @@ def join_pieces(pieces: Sequence[Piece], row_count: int, header: bytes = b"") ->
 
 
 def mask_pieces(pieces: Sequence[Piece], mask: Mask) -> list[Piece]:
-    """Return copies of the pieces in which rows with a False mask have length 0."""
+    """Return copies of the pieces in which the rows that are not selected have length 0."""
     if mask is None:
         return list(pieces)
     return [mask_field(piece, mask) if isinstance(piece, Field) else _mask_array(piece, mask) for piece in pieces]
@@ -49,8 +55,8 @@ def _mask_array(array: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
     return array if mask.all() else if_else(mask, array, binary_scalar(b""))
 
 
-def lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """Return the lengths and the bytes of a string or binary column. Nulls have length 0."""
+def read_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """Return the length of each row and the bytes of a string or binary column. Nulls have length 0."""
     array = to_binary(column)
     _, offset_buffer, _ = array.buffers()
     if not len(array):
@@ -60,8 +66,8 @@ def lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
     if array.null_count:
         nulls = null_mask(array)
         if lengths[nulls].any():
-            # The array stores bytes for null rows; take() makes a copy without them.
-            return lengths_and_bytes(array.take(numbers_to_arrow(np.arange(len(array)))))
+            # The array stores bytes for null rows. take() makes a copy without these bytes.
+            return read_lengths_and_bytes(array.take(numbers_to_arrow(np.arange(len(array)))))
         lengths[nulls] = 0
         array = pa.BinaryArray.from_buffers(pa.binary(), len(array), [None, *array.buffers()[1:]], 0, array.offset)
     return lengths, array
@@ -75,44 +81,35 @@ def binary_lengths(array: pa.Array) -> NDArray[np.int64]:
     return np.diff(offsets).astype(np.int64)
 
 
-def list_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
-    """Return the offsets of a list or map column, the index of its first element, and the number of elements.
-
-    The offsets are relative to the first element.
-    """
-    offsets = integers_to_numpy(column.offsets).astype(np.int64)
-    first, last = int(offsets[0]), int(offsets[-1])
-    return offsets - first, first, last - first
-
-
-def group_elements(elements: pa.Array, offsets: NDArray[np.int64]) -> pa.Array:
-    """Concatenate the elements of each list. Adjacent elements are contiguous in memory, so no bytes are copied."""
+def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64]) -> pa.Array:
+    """Concatenate the encoded elements of each list. Elements are contiguous in memory, so no bytes are copied."""
+    list_count = len(element_offsets) - 1
     if not len(elements):
-        return repeat_value(b"", len(offsets) - 1)
+        return repeat_value(b"", list_count)
     _, offset_buffer, data = elements.buffers()
     byte_offsets = np.frombuffer(offset_buffer, np.int32, len(elements) + 1, 4 * elements.offset)
-    buffers = [None, pa.py_buffer(byte_offsets[offsets]), data]
-    return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, buffers, 0)
+    buffers = [None, pa.py_buffer(byte_offsets[element_offsets]), data]
+    return pa.BinaryArray.from_buffers(pa.binary(), list_count, buffers, 0)
 
 
-def element_mask(offsets: NDArray[np.int64], mask: Mask) -> Mask:
-    """Return a mask of the elements that belong to selected rows."""
-    return None if mask is None else np.repeat(mask, np.diff(offsets))
+def element_mask(element_offsets: NDArray[np.int64], mask: Mask) -> Mask:
+    """Return a mask of the elements whose lists are in selected rows."""
+    return None if mask is None else np.repeat(mask, np.diff(element_offsets))
 
 
-def combine_masks(mask: Mask, other: Mask) -> Mask:
+def combine_masks(left: Mask, right: Mask) -> Mask:
     """Return a mask of the rows that both masks select."""
-    if mask is None or other is None:
-        return other if mask is None else mask
-    return mask & other
+    if left is None or right is None:
+        return right if left is None else left
+    return left & right
 
 
-def validity_mask(column: pa.Array) -> Mask:
-    """Return a mask of the rows that are not null."""
+def valid_mask(column: pa.Array) -> Mask:
+    """Return a mask of the rows that are not null, or None if no row is null."""
     return ~null_mask(column) if column.null_count else None
 
 
 def bools_to_numpy(column: pa.Array) -> NDArray[np.uint8]:
-    """Return 1 for true, and 0 for false and null."""
+    """Convert booleans to 1 for true and 0 for false and null."""
     values: NDArray[np.uint8] = integers_to_numpy(column.cast(pa.uint8()))
     return values

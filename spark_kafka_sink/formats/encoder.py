@@ -23,19 +23,19 @@ _MAX_BATCH_BYTES = 32 << 20
 
 
 class RowFormat(Protocol):
-    """Encoding of rows. Implementations are frozen dataclasses, so that they can be pickled."""
+    """Encoding of rows in one format. Implementations are frozen dataclasses, so that they can be pickled."""
 
     def encode_rows(self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes) -> pa.Array:
-        """Return a binary array without nulls: in each row, `header` and the encoded columns."""
+        """Return a binary array without nulls, whose rows consist of `header` and the encoded columns."""
         ...
 
 
 @dataclass(frozen=True)
 class ColumnsEncoder:
-    """Encoder of the columns at `positions`, or of these fields of the struct column at position `parent`.
+    """Encoder of the columns at `positions`, or of the fields at `positions` of the struct column `parent`.
 
-    `fields` are the names and types that the driver sees; only the tasks know the time zone of a timestamp.
-    `header` precedes each encoded row: it holds the schema id of formats with a schema registry.
+    `fields` has the names and types that the driver sees. Only the tasks know the time zone of a timestamp.
+    `header` precedes each encoded row. It holds the schema id in formats with a schema registry.
     """
 
     format: RowFormat
@@ -49,7 +49,7 @@ class ColumnsEncoder:
         return tuple(field.name for field in self.fields)
 
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
-        """Return one binary value for each row of the batch; null where the struct at `parent` is null."""
+        """Encode each row of a batch to a binary value. Rows in which the struct `parent` is null become null."""
         return pa.chunked_array(self._encode_chunks(batch), pa.binary())
 
     def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:
@@ -81,7 +81,7 @@ class ColumnsEncoder:
         # would reject them, so only the structs that are not null are encoded.
         nulls = null_mask(parent)
         valid = parent.is_valid()
-        rows = self.format.encode_rows(
+        valid_rows = self.format.encode_rows(
             self.names, [field.filter(valid) for field in fields], batch.num_rows - parent.null_count, self.header
         )
-        return rows.take(numbers_to_arrow(np.cumsum(~nulls) - 1, nulls))
+        return valid_rows.take(numbers_to_arrow(np.cumsum(~nulls) - 1, nulls))

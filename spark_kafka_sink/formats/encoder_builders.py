@@ -38,7 +38,7 @@ class Columns(Protocol):
     def names(self) -> Sequence[str]: ...
 
     def field(self, position: int) -> pa.Field:
-        """Return the name and Arrow type of a column. Raise SchemaError for a type that no format supports."""
+        """Return the name and the Arrow type of a column. Raises SchemaError for a type that no format supports."""
         ...
 
     def struct_fields(self, position: int) -> Columns | None:
@@ -51,8 +51,8 @@ def build_encoders(
 ) -> dict[str, ColumnsEncoder | None]:
     """Build an encoder for each side that has a format.
 
-    If the columns do not fit, add the errors to `faults` and use None. Raises MissingDependencyError if a package is
-    missing.
+    The encoder is None for a side whose columns do not fit its format; the errors are added to `faults`. Raises
+    MissingDependencyError if a package is missing.
     """
     return {options.side: _try_build_encoder(options, columns, faults) for options in formats}
 
@@ -100,7 +100,7 @@ def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionF
 
 
 def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
-    """Raise ConfigurationError with all errors about the columns of one side."""
+    """Build the encoder of one side. Raises ConfigurationError with all errors about its columns."""
     parent = _find_parent_struct(options, columns)
     source_columns = columns if parent is None else columns.struct_fields(parent)
     assert source_columns is not None
@@ -119,10 +119,10 @@ def _find_parent_struct(options: FormatOptions, columns: Columns) -> int | None:
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None
     name, names = options.columns[0].removesuffix(".*"), list(columns.names)
-    structs = [other for position, other in enumerate(names) if columns.struct_fields(position) is not None]
-    if names.count(name) == 1 and name in structs:
+    struct_names = [other for position, other in enumerate(names) if columns.struct_fields(position) is not None]
+    if names.count(name) == 1 and name in struct_names:
         return names.index(name)
-    values = {"name": name, "alternatives": describe_missing_column(name, structs, "struct columns")}
+    values = {"name": name, "alternatives": describe_missing_column(name, struct_names, "struct columns")}
     raise ConfigurationError(
         OptionFault(
             f"{options.side}Columns", "names a struct column '{name}', which does not exist. {alternatives}", values

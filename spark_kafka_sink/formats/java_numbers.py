@@ -31,7 +31,7 @@ from spark_kafka_sink.formats.binary_arrays import (
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
 
 _TWO_DIGIT_LIMITS = {8: 1e-321, 4: 3e-43}
-"""Size of the type in bytes -> magnitude below which numbers have a precision of less than two digits."""
+"""Magnitude below which numbers have a precision of less than two digits, by the size of the type in bytes."""
 _MAX_DIGITS = 32
 """Upper bound of the number of digits in Arrow's text."""
 
@@ -49,13 +49,14 @@ def format_floats(array: pa.Array) -> pa.Array:
         (~np.isfinite(values), _format_special),
         ((magnitudes > 0) & (magnitudes < _TWO_DIGIT_LIMITS[values.itemsize]), _format_tiny),
     ):
-        indices = np.flatnonzero(mask)
-        if len(indices):
-            group_values = values[indices]
-            groups.append((indices, format_group(_float_array(group_values), group_values)))
-    indices = np.flatnonzero(np.isfinite(values) & ~is_plain & (magnitudes >= _TWO_DIGIT_LIMITS[values.itemsize]))
-    if len(indices):
-        groups.append((indices, _format_scientific(values[indices])))
+        row_indices = np.flatnonzero(mask)
+        if len(row_indices):
+            group_values = values[row_indices]
+            groups.append((row_indices, format_group(_to_float_array(group_values), group_values)))
+    is_scientific = np.isfinite(values) & ~is_plain & (magnitudes >= _TWO_DIGIT_LIMITS[values.itemsize])
+    row_indices = np.flatnonzero(is_scientific)
+    if len(row_indices):
+        groups.append((row_indices, _format_scientific(values[row_indices])))
     return copy_nulls(scatter_groups(groups, len(values)), array)
 
 
@@ -75,17 +76,17 @@ def floats_to_numpy(array: pa.Array) -> NDArray[Any]:
     return np.where(null_mask(array), dtype.type(0), values) if array.null_count else values
 
 
-def _float_array(values: NDArray[Any]) -> pa.Array:
+def _to_float_array(values: NDArray[Any]) -> pa.Array:
     data = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, data])
 
 
 def _fill_null_floats(array: pa.Array, values: NDArray[Any]) -> pa.Array:
-    return _float_array(values) if array.null_count else array
+    return _to_float_array(values) if array.null_count else array
 
 
 def _format_plain(array: pa.Array, values: NDArray[Any]) -> pa.Array:
-    """Format without an exponent. Arrow omits the `.0` of integers, so it is added."""
+    """Format numbers without an exponent. Arrow omits the `.0` of integers, so it is added."""
     text = to_text(array)
     is_integral = values == np.trunc(values)
     if not is_integral.any():
@@ -100,9 +101,9 @@ def _format_special(_array: pa.Array, values: NDArray[Any]) -> pa.Array:
 
 
 def _format_tiny(_array: pa.Array, values: NDArray[Any]) -> pa.Array:
-    """Format each distinct number separately: there are only a few hundred numbers below the limit."""
-    distinct, indices = np.unique(values, return_inverse=True)
-    return choose(indices, [_format_two_digits(value) for value in distinct])
+    """Format each distinct number separately. Only a few hundred numbers are below the limit."""
+    distinct_values, value_indices = np.unique(values, return_inverse=True)
+    return choose(value_indices, [_format_two_digits(value) for value in distinct_values])
 
 
 def _format_two_digits(value: Any) -> bytes:
@@ -113,14 +114,14 @@ def _format_two_digits(value: Any) -> bytes:
 
 
 def _format_scientific(values: NDArray[Any]) -> pa.Array:
-    """Format as one digit, the decimal point, at least one more digit, and the exponent."""
-    text = to_text(_float_array(np.abs(values)))
+    """Format numbers with one digit, the decimal point, at least one more digit, and the exponent."""
+    text = to_text(_to_float_array(np.abs(values)))
     has_exponent = _find_substring(text, b"e") >= 0
     groups = []
     for mask, rewrite in ((has_exponent, _normalize_scientific), (~has_exponent, _to_scientific)):
-        indices = np.flatnonzero(mask)
-        if len(indices):
-            groups.append((indices, rewrite(take_rows(text, indices))))
+        row_indices = np.flatnonzero(mask)
+        if len(row_indices):
+            groups.append((row_indices, rewrite(take_rows(text, row_indices))))
     unsigned = scatter_groups(groups, len(values))
     is_negative = values < 0
     return join(choose(is_negative, [b"", b"-"]), unsigned) if is_negative.any() else unsigned
@@ -142,12 +143,12 @@ def _to_scientific(text: pa.Array) -> pa.Array:
     significant = pc.ascii_ltrim(digits, "0").view(pa.binary())
     exponents = integer_digits - 1 - (_lengths(digits) - _lengths(significant))
     fraction = pc.ascii_rtrim(pc.binary_slice(significant, 1, _MAX_DIGITS).view(pa.string()), "0").view(pa.binary())
-    is_empty = _lengths(fraction) == 0
+    is_fraction_empty = _lengths(fraction) == 0
     min_exponent, max_exponent = int(exponents.min()), int(exponents.max())
     exponent_texts = [b"E%d" % exponent for exponent in range(min_exponent, max_exponent + 1)]
-    exponent_part = choose(exponents - min_exponent, exponent_texts)
-    zero = [choose(is_empty, [b"", b"0"])] if is_empty.any() else []
-    return join(pc.binary_slice(significant, 0, 1), binary_scalar(b"."), fraction, *zero, exponent_part)
+    suffix = choose(exponents - min_exponent, exponent_texts)
+    zero = [choose(is_fraction_empty, [b"", b"0"])] if is_fraction_empty.any() else []
+    return join(pc.binary_slice(significant, 0, 1), binary_scalar(b"."), fraction, *zero, suffix)
 
 
 def _find_substring(array: pa.Array, substring: bytes) -> NDArray[Any]:

@@ -7,8 +7,8 @@ timestamp_ntz  2024-03-10T12:30:00.123
 time           12:34:56.789, without trailing zeros
 
 Negative years and years with more than four digits have a sign: `-0005`, `+12024`. Timestamps are truncated to
-milliseconds. All rows have the same number of digits, so they are computed column by column in a two-dimensional array
-of ASCII characters.
+milliseconds. All rows have the same number of digits. The digits are computed column by column in a byte table, a
+two-dimensional array of ASCII characters with one row for each date or time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_kafka_sink.formats.time_zones import compute_utc_offsets
 from spark_kafka_sink.records.arrays import integers_to_numpy
 
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_DAY_SECONDS = 86_400
+_SECONDS_PER_DAY = 86_400
 
 
 def format_dates(array: pa.Array) -> pa.Array:
@@ -39,7 +39,7 @@ def format_timestamps(array: pa.Array) -> pa.Array:
     ticks_per_second = _TICKS_PER_SECOND[array.type.unit]
     seconds, fraction = np.divmod(ticks, ticks_per_second)
     offsets = 0 if array.type.tz is None else compute_utc_offsets(seconds, array.type.tz)
-    days, day_seconds = np.divmod(seconds + offsets, _DAY_SECONDS)
+    days, day_seconds = np.divmod(seconds + offsets, _SECONDS_PER_DAY)
     table = np.empty((len(array), 23), np.uint8)
     years = _write_dates(table, days)
     _write_times(table[:, 11:19], day_seconds)
@@ -65,7 +65,7 @@ def format_times(array: pa.Array) -> pa.Array:
 def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[np.int64]:
     """Write `YYYY-MM-DD` to the first ten columns, and return the years.
 
-    `days` are days since 1970 in the proleptic Gregorian calendar. Of a year, only the last four digits are written.
+    `days` are days since 1970 in the proleptic Gregorian calendar. Only the last four digits of a year are written.
     """
     # The computation uses years that begin in March, so that the leap day is the last day of a year, and cycles of 400
     # years, which have 146,097 days.
@@ -85,7 +85,7 @@ def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[n
 
 
 def _write_times(table: NDArray[np.uint8], day_seconds: NDArray[np.int64]) -> None:
-    """Write `HH:MM:SS` to the first eight columns, for seconds of a day."""
+    """Write `HH:MM:SS` to the first eight columns. `day_seconds` are seconds since midnight."""
     minute, second = np.divmod(day_seconds, 60)
     hour, minute = np.divmod(minute, 60)
     _write_digits(table[:, 0:2], hour)
@@ -104,27 +104,27 @@ def _write_digits(table: NDArray[np.uint8], numbers: NDArray[Any]) -> None:
 
 
 def _to_text_with_years(table: NDArray[np.uint8], years: NDArray[np.int64]) -> pa.Array:
-    """Convert the table to an array. Replace its first four columns if a year needs a sign."""
+    """Convert a byte table to an array. If a year needs a sign, the first four columns are replaced."""
     if not len(years) or (years.min() >= 0 and years.max() <= 9_999):
         return from_byte_table(table)
-    distinct, indices = np.unique(years, return_inverse=True)
+    distinct_years, year_indices = np.unique(years, return_inverse=True)
     signed_years = [
-        b"+%d" % year if year > 9_999 else b"%05d" % year if year < 0 else b"%04d" % year for year in distinct
+        b"+%d" % year if year > 9_999 else b"%05d" % year if year < 0 else b"%04d" % year for year in distinct_years
     ]
-    return join(choose(indices, signed_years), from_byte_table(table[:, 4:]))
+    return join(choose(year_indices, signed_years), from_byte_table(table[:, 4:]))
 
 
 def _format_offsets(offsets: NDArray[np.int64] | int) -> Any:
     if isinstance(offsets, int):
         return binary_scalar(_format_offset(offsets))
-    distinct, indices = np.unique(offsets, return_inverse=True)
-    return choose(indices, [_format_offset(int(value)) for value in distinct])
+    distinct_offsets, offset_indices = np.unique(offsets, return_inverse=True)
+    return choose(offset_indices, [_format_offset(int(offset)) for offset in distinct_offsets])
 
 
-def _format_offset(offset: int) -> bytes:
-    if offset == 0:
+def _format_offset(offset_seconds: int) -> bytes:
+    if offset_seconds == 0:
         return b"Z"
-    minute, second = divmod(abs(offset), 60)
+    minute, second = divmod(abs(offset_seconds), 60)
     hour, minute = divmod(minute, 60)
-    text = b"%c%02d:%02d" % (b"-" if offset < 0 else b"+", hour, minute)
+    text = b"%c%02d:%02d" % (b"-" if offset_seconds < 0 else b"+", hour, minute)
     return text + b":%02d" % second if second else text

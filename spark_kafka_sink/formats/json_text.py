@@ -4,9 +4,15 @@ As in Spark, null fields are omitted, but null elements of arrays and maps are w
 decimals are numbers with all of their digits, and NaN and infinities are strings. Map keys are the text of Spark's
 internal representation: a date is the number of days since 1970, a timestamp the number of microseconds.
 
-Each column is encoded at once, and the columns are then joined row by row; no Python code runs for a row. The encoder
-of a type returns a `JsonColumn` without enclosing quotation marks. Quotation marks, names and commas become part of the
-constants between the columns.
+Each column is encoded at once, and the columns are then joined row by row. No Python code runs for a row.
+
+Vocabulary of this module:
+
+    JsonColumn        encoded column without enclosing quotation marks
+    constant          text between two columns that is the same in every row: quotation marks, names and commas
+    piece             constant or column; an object is the concatenation of its pieces
+    elements          values of all arrays (or entries of all maps) of a column, one after the other
+    element offsets   for each array, the index of its first element, followed by the number of all elements
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ from spark_kafka_sink.formats.binary_arrays import (
     is_string_type,
     join,
     join_non_null,
+    read_element_offsets,
     repeat_value,
     to_binary,
     to_text,
@@ -46,18 +53,16 @@ _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(0x20) if byte not in _ESC
 
 
 class JsonColumn(NamedTuple):
-    """Column in JSON, null where the source column is null.
-
-    `needs_quotes`: each value still has to be enclosed in quotation marks.
-    """
+    """Column encoded as JSON. Nulls of the source column remain null."""
 
     values: pa.Array
     needs_quotes: bool = False
+    """True if each value must still be enclosed in quotation marks."""
 
 
 @dataclass(frozen=True)
 class JsonFormat:
-    """JSON objects, one per row."""
+    """Row format of JSON objects."""
 
     def encode_rows(
         self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes = b""
@@ -104,7 +109,7 @@ def _encode_column(column: pa.Array) -> JsonColumn:
 
 
 def _find_scalar_encoder(data_type: pa.DataType) -> Callable[[pa.Array], JsonColumn] | None:
-    """Return the encoder of a type; None if it is a nested type or null, or unsupported."""
+    """Return the encoder of a scalar type, or None for a nested or unsupported type and for the type null."""
     return next((encode for is_type, encode in _SCALAR_ENCODERS if is_type(data_type)), None)
 
 
@@ -188,28 +193,28 @@ class _ObjectBuilder:
 
 
 def _encode_lists(column: pa.Array) -> pa.Array:
-    offsets = integers_to_numpy(column.offsets)
-    values, needs_quotes = _encode_column(column.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])))
+    element_offsets, first_element, element_count = read_element_offsets(column)
+    elements, needs_quotes = _encode_column(column.values.slice(first_element, element_count))
     if needs_quotes:
-        values = join(binary_scalar(b'"'), values, binary_scalar(b'"'))
-    return _join_elements(fill_nulls(values, b"null"), offsets, column, b"[", b"]")
+        elements = join(binary_scalar(b'"'), elements, binary_scalar(b'"'))
+    return _join_elements(fill_nulls(elements, b"null"), element_offsets, column, b"[", b"]")
 
 
 def _encode_maps(column: pa.Array) -> pa.Array:
-    offsets = integers_to_numpy(column.offsets)
-    start, count = int(offsets[0]), int(offsets[-1] - offsets[0])
-    keys = _encode_keys(column.keys.slice(start, count))
-    values, needs_quotes = _encode_column(column.items.slice(start, count))
+    element_offsets, first_element, element_count = read_element_offsets(column)
+    keys = _encode_keys(column.keys.slice(first_element, element_count))
+    values, needs_quotes = _encode_column(column.items.slice(first_element, element_count))
     if needs_quotes:
         values = join(binary_scalar(b'"'), values, binary_scalar(b'"'))
     entries = join(binary_scalar(b'"'), keys, binary_scalar(b'":'), fill_nulls(values, b"null"))
-    return _join_elements(entries, offsets, column, b"{", b"}")
+    return _join_elements(entries, element_offsets, column, b"{", b"}")
 
 
 def _join_elements(
-    values: pa.Array, offsets: NDArray[Any], column: pa.Array, opening: bytes, closing: bytes
+    elements: pa.Array, element_offsets: NDArray[np.int64], column: pa.Array, opening: bytes, closing: bytes
 ) -> pa.Array:
-    lists = pa.ListArray.from_arrays(numbers_to_arrow((offsets - offsets[0]).astype(np.int32)), values)
+    """Join the elements of each list with commas and enclose them in brackets. Null rows of `column` stay null."""
+    lists = pa.ListArray.from_arrays(numbers_to_arrow(element_offsets.astype(np.int32)), elements)
     joined = pc.binary_join(lists, binary_scalar(b","))
     return copy_nulls(join(binary_scalar(opening), joined, binary_scalar(closing)), column)
 
@@ -233,11 +238,11 @@ def _escape(text: pa.Array) -> pa.Array:
         return text
     offsets = np.frombuffer(offset_buffer, np.int32, len(text) + 1, 4 * text.offset)
     data_bytes = np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
-    special = (data_bytes < 0x20) | (data_bytes == ord('"')) | (data_bytes == ord("\\"))
-    if not special.any():
+    needs_escape = (data_bytes < 0x20) | (data_bytes == ord('"')) | (data_bytes == ord("\\"))
+    if not needs_escape.any():
         return text
-    # The backslash comes first, because all other escape sequences contain a backslash.
-    for byte in sorted(np.unique(data_bytes[special]).tolist(), key=lambda byte: byte != ord("\\")):
+    # The backslash is escaped first, because all other escape sequences contain a backslash.
+    for byte in sorted(np.unique(data_bytes[needs_escape]).tolist(), key=lambda byte: byte != ord("\\")):
         text = pc.replace_substring(text, bytes([byte]), _ESCAPES[byte])
     return text
 
@@ -247,18 +252,22 @@ def _escape_name(name: str) -> bytes:
 
 
 def _encode_base64(column: pa.Array) -> pa.Array:
-    """Pad each row to a multiple of three bytes, encode all rows in one call, and overwrite the padding with `=`."""
+    """Encode each row as base64.
+
+    Each row is padded to a multiple of three bytes, so that all rows are encoded in one call. The encoded padding is
+    then overwritten with `=`.
+    """
     filled = fill_nulls(column, b"")
-    padding = -integers_to_numpy(pc.binary_length(filled)) % 3
-    padded = join(filled, choose(padding, [b"", b"\0", b"\0\0"])) if padding.any() else filled
+    padding_bytes = -integers_to_numpy(pc.binary_length(filled)) % 3
+    padded = join(filled, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled
     _, offset_buffer, data = padded.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(padded) + 1, 4 * padded.offset)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
     text = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
-    ends = (offsets - offsets[0]) // 3 * 4
-    for count in (1, 2):
-        text[ends[1:][padding >= count] - count] = ord("=")
-    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(text)]
+    text_offsets = (offsets - offsets[0]) // 3 * 4
+    for position in (1, 2):  # counted from the end of a row
+        text[text_offsets[1:][padding_bytes >= position] - position] = ord("=")
+    buffers = [None, pa.py_buffer(text_offsets.astype(np.int32)), pa.py_buffer(text)]
     encoded = pa.Array.from_buffers(pa.binary(), len(column), buffers)
     return copy_nulls(encoded, column)
 

@@ -18,20 +18,25 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
-from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_type, is_string_type, to_text
+from spark_kafka_sink.formats.binary_arrays import (
+    decode_for_error,
+    is_binary_type,
+    is_string_type,
+    read_element_offsets,
+    to_text,
+)
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
     binary_lengths,
     bools_to_numpy,
     combine_masks,
+    concatenate_elements,
     element_mask,
-    group_elements,
     join_pieces,
-    lengths_and_bytes,
-    list_offsets,
     mask_pieces,
-    validity_mask,
+    read_lengths_and_bytes,
+    valid_mask,
 )
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
@@ -47,13 +52,13 @@ _WIRE_TYPES = {
     **dict.fromkeys(("string", "bytes", "message", "map", "timestamp"), _LEN),
 }
 _UNSIGNED_BITS = {"uint32": 32, "fixed32": 32, "uint64": 63, "fixed64": 63}
-"""Bits of unsigned types that a column can use: columns are signed, so the highest bit of 64 is always 0."""
+"""Bits that values of each unsigned type may have. Columns are signed, so the highest of 64 bits is always 0."""
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True)
 class ProtobufFormat:
-    """Protobuf messages with these fields. Fields and columns are matched by name."""
+    """Row format of Protobuf messages. Fields and columns are matched by name."""
 
     fields: tuple[MessageField, ...]
 
@@ -67,49 +72,54 @@ def _encode_message(
     fields: Sequence[MessageField], names: Sequence[str], columns: Sequence[pa.Array], mask: Mask, path: str
 ) -> list[Piece]:
     """Return the pieces of a message. The mask selects the rows in which the message is present."""
-    by_name = dict(zip(names, columns, strict=True))
+    columns_by_name = dict(zip(names, columns, strict=True))
     pieces: list[Piece] = []
     for field in fields:
         with convert_arrow_errors(f"{path}{field.name}"):
-            pieces += _encode_field(field, by_name[field.name], mask, f"{path}{field.name}")
-    _check_oneofs(fields, by_name, mask, path)
+            pieces += _encode_field(field, columns_by_name[field.name], mask, f"{path}{field.name}")
+    _check_oneofs(fields, columns_by_name, mask, path)
     return pieces
 
 
 def _check_oneofs(fields: Sequence[MessageField], columns: dict[str, pa.Array], mask: Mask, path: str) -> None:
     for oneof in {field.oneof for field in fields if field.oneof}:
         members = [columns[field.name] for field in fields if field.oneof == oneof]
-        count: Any = sum(integers_to_numpy(member.is_valid().cast(pa.uint8())).astype(np.int64) for member in members)
-        if (count > 1 if mask is None else (count > 1) & mask).any():
+        valid_counts: Any = sum(
+            integers_to_numpy(member.is_valid().cast(pa.uint8())).astype(np.int64) for member in members
+        )
+        if (valid_counts > 1 if mask is None else (valid_counts > 1) & mask).any():
             raise InvalidRecordError(f"more than one column of the oneof {path}{oneof} is set in a row")
 
 
 def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
     if pa.types.is_null(column.type):
         return []
-    present = combine_masks(mask, validity_mask(column))
+    present = combine_masks(mask, valid_mask(column))
     if field.type_name == "map":
         return mask_pieces(_encode_map(field, column, present, path), present)
     if field.is_repeated:
         return mask_pieces(_encode_repeated(field, column, present, path), present)
     if not field.has_presence:
+        # A field without presence is written only if its value differs from the default.
         has_value_names = field.type_name == "enum" and not pa.types.is_integer(column.type)
-        is_set = _find_enum_numbers(field, column, present, path) != 0 if has_value_names else _find_non_default(column)
-        present = combine_masks(present, None if is_set.all() else is_set)
+        is_non_default = (
+            _find_enum_numbers(field, column, present, path) != 0 if has_value_names else _find_non_default(column)
+        )
+        present = combine_masks(present, None if is_non_default.all() else is_non_default)
     return mask_pieces([_encode_tag(field), *_encode_value(field, column, present, path)], present)
 
 
 def _encode_tag(field: MessageField) -> Piece:
-    number = field.number << 3 | (_LEN if field.is_packed else _WIRE_TYPES.get(field.type_name, _VARINT))
-    return constant_field(_encode_unsigned_varint(number))
+    wire_type = _LEN if field.is_packed else _WIRE_TYPES.get(field.type_name, _VARINT)
+    return constant_field(_encode_unsigned_varint(field.number << 3 | wire_type))
 
 
 def _encode_unsigned_varint(number: int) -> bytes:
-    out = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*out, number])
+    return bytes([*encoded, number])
 
 
 def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
@@ -123,7 +133,7 @@ def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
     elif types.is_integer(data_type):
         is_non_default = integers_to_numpy(column) != 0
     elif is_string_type(data_type) or is_binary_type(data_type):
-        is_non_default = lengths_and_bytes(column)[0] > 0
+        is_non_default = read_lengths_and_bytes(column)[0] > 0
     else:
         is_non_default = np.ones(len(column), np.bool_)
     return is_non_default
@@ -151,7 +161,10 @@ def _prefix_lengths(messages: pa.Array) -> list[Piece]:
 
 
 def _encode_timestamps(column: pa.Array) -> list[Piece]:
-    """Return the pieces of a google.protobuf.Timestamp: seconds since 1970 in field 1, their nanoseconds in field 2."""
+    """Return the pieces of google.protobuf.Timestamp messages.
+
+    Field 1 has the seconds since 1970, and field 2 the nanoseconds of the second.
+    """
     ticks_per_second = _TICKS_PER_SECOND[column.type.unit]
     seconds, fraction = np.divmod(integers_to_numpy(column.view(pa.int64())), ticks_per_second)
     timestamp_fields = (
@@ -170,8 +183,8 @@ def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: 
         example = decode_for_error(column, int(np.argmax(is_unknown)))
         raise InvalidRecordError(f"column {path}: {example!r} is not a value of the enum in the schema")
     numbers: NDArray[np.int64] = np.array([number for _, number in field.enum_values], np.int64)
-    selected: NDArray[np.int64] = numbers[indices]
-    return selected
+    row_numbers: NDArray[np.int64] = numbers[indices]
+    return row_numbers
 
 
 def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, path: str) -> None:
@@ -181,30 +194,34 @@ def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, path: str) -> 
 
 
 def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
-    offsets, first, count = list_offsets(column)
-    values = column.values.slice(first, count)
-    selected = element_mask(offsets, mask)
-    _reject_null_elements(values, selected, path)
+    element_offsets, first_element, element_count = read_element_offsets(column)
+    elements = column.values.slice(first_element, element_count)
+    selected_elements = element_mask(element_offsets, mask)
+    _reject_null_elements(elements, selected_elements, path)
+    pieces = _encode_value(field, elements, selected_elements, f"{path}.element")
     if not field.is_packed:
-        elements = join_pieces([_encode_tag(field), *_encode_value(field, values, selected, f"{path}.element")], count)
-        return [group_elements(elements, offsets)]
-    packed = group_elements(join_pieces(_encode_value(field, values, selected, f"{path}.element"), count), offsets)
-    return mask_pieces([_encode_tag(field), *_prefix_lengths(packed)], np.diff(offsets) > 0)
+        tagged_elements = join_pieces([_encode_tag(field), *pieces], element_count)
+        return [concatenate_elements(tagged_elements, element_offsets)]
+    packed = concatenate_elements(join_pieces(pieces, element_count), element_offsets)
+    return mask_pieces([_encode_tag(field), *_prefix_lengths(packed)], np.diff(element_offsets) > 0)
 
 
 def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
-    offsets, first, count = list_offsets(column)
-    key, value = field.inner_fields
-    selected = element_mask(offsets, mask)
-    keys, values = column.keys.slice(first, count), column.items.slice(first, count)
-    _reject_null_elements(values, selected, path)
-    entry = [_encode_tag(key), *_encode_value(key, keys, selected, f"{path}.key"), _encode_tag(value)]
-    entries = join_pieces([*entry, *_encode_value(value, values, selected, f"{path}.value")], count)
-    return [group_elements(join_pieces([_encode_tag(field), *_prefix_lengths(entries)], count), offsets)]
+    element_offsets, first_element, element_count = read_element_offsets(column)
+    key_field, value_field = field.inner_fields
+    selected_elements = element_mask(element_offsets, mask)
+    keys = column.keys.slice(first_element, element_count)
+    values = column.items.slice(first_element, element_count)
+    _reject_null_elements(values, selected_elements, path)
+    key_pieces = _encode_value(key_field, keys, selected_elements, f"{path}.key")
+    value_pieces = _encode_value(value_field, values, selected_elements, f"{path}.value")
+    entries = join_pieces([_encode_tag(key_field), *key_pieces, _encode_tag(value_field), *value_pieces], element_count)
+    tagged_entries = join_pieces([_encode_tag(field), *_prefix_lengths(entries)], element_count)
+    return [concatenate_elements(tagged_entries, element_offsets)]
 
 
-def _reject_null_elements(values: pa.Array, mask: Mask, path: str) -> None:
-    valid = validity_mask(values)
+def _reject_null_elements(elements: pa.Array, mask: Mask, path: str) -> None:
+    valid = valid_mask(elements)
     if valid is not None and (~valid if mask is None else ~valid & mask).any():
         raise InvalidRecordError(
             f"column {path} has null elements, which Protobuf does not support. Remove them, for example with "
@@ -221,12 +238,12 @@ def _encode_zigzag(column: pa.Array) -> list[Piece]:
     return list(signed_varint_fields(integers_to_numpy(column)))
 
 
-def _fixed_encoder(data_type: Any) -> Callable[[pa.Array], list[Piece]]:
-    return lambda column: [fixed_field(integers_to_numpy(column).astype(data_type))]
+def _fixed_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
+    return lambda column: [fixed_field(integers_to_numpy(column).astype(dtype))]
 
 
-def _float_encoder(data_type: Any) -> Callable[[pa.Array], list[Piece]]:
-    return lambda column: [fixed_field(floats_to_numpy(column).astype(data_type))]
+def _float_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
+    return lambda column: [fixed_field(floats_to_numpy(column).astype(dtype))]
 
 
 def _encode_length_delimited(column: pa.Array) -> list[Piece]:
@@ -240,7 +257,7 @@ def _encode_length_delimited(column: pa.Array) -> list[Piece]:
         column = format_timestamps(column)
     elif types.is_time64(data_type):
         column = format_times(column)
-    lengths, data = lengths_and_bytes(column)
+    lengths, data = read_lengths_and_bytes(column)
     return [*unsigned_varint_fields(lengths.view(np.uint64)), data]
 
 

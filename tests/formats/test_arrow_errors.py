@@ -21,8 +21,8 @@ FIELDS = (
 BATCH = pa.record_batch({"id": [1, 2], "text": ["a", "b"], "payload": [{"x": "c"}, {"x": "d"}]})
 TEXT_FUNCTIONS = {
     "json": (json_text, "_escape"),
-    "avro": (avro_scalars, "lengths_and_bytes"),
-    "protobuf-confluent": (protobuf, "lengths_and_bytes"),
+    "avro": (avro_scalars, "read_lengths_and_bytes"),
+    "protobuf-confluent": (protobuf, "read_lengths_and_bytes"),
 }
 """Function that each format calls to encode a string column."""
 
