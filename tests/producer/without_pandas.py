@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.records.topic_rows import split_by_topic
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
@@ -76,6 +77,12 @@ def send_records(producer: KafkaProducer) -> None:
         outcome(producer, future)
 
 
+def split_topics() -> None:
+    topics, values = some_bytes(pa.string(), nulls=True), some_bytes(pa.binary(), nulls=False)
+    split = split_by_topic(topics, RecordColumns(values), numbers(pa.int32(), nulls=False, highest=1))
+    assert sum(part.columns.num_rows for part in split.topic_rows) == ROWS
+
+
 def must_not_be_there(after: Any) -> None:
     if "pandas" in sys.modules:
         sys.exit(f"pandas was imported by: {after}")
@@ -87,6 +94,8 @@ def main() -> None:
     producer = simulated_producer(cluster)
     send_records(producer)
     must_not_be_there("send")
+    split_topics()
+    must_not_be_there("rows of several topics")
     for kind in (pa.binary(), pa.string(), pa.large_binary(), pa.binary_view()):
         for time in (pa.int64(), pa.timestamp("us")):
             for nulls in (False, True):
