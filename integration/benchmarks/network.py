@@ -220,11 +220,16 @@ def _client_context(certificates: Path) -> ssl.SSLContext:
 
 def _tls_channels(context: ssl.SSLContext) -> Callable[..., KafkaChannel]:
     def build(
-        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:
         transport = TlsTransport(sock, context, server_hostname=address.host)
         return KafkaChannel(
-            channel_id, address, transport, NoAuthentication(), connecting=connecting, max_frame_bytes=max_frame_bytes
+            channel_id,
+            address,
+            transport,
+            NoAuthentication(),
+            is_connecting=is_connecting,
+            max_frame_bytes=max_frame_bytes,
         )
 
     return build

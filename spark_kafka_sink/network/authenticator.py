@@ -24,7 +24,7 @@ ANONYMOUS = "ANONYMOUS"
 
 class Authenticator(Protocol):
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether authentication has succeeded. Its last frame may not be written yet."""
 
     @property
@@ -63,7 +63,7 @@ class Authenticator(Protocol):
 class NoAuthentication:
     """Accepts every peer, for PLAINTEXT and SSL. With mutual TLS, the TLS handshake has verified the client."""
 
-    complete = True
+    is_complete = True
     failure: AuthenticationError | None = None
     principal = ANONYMOUS
 

@@ -66,16 +66,16 @@ class KafkaChannel:
         transport: Transport,
         authenticator: Authenticator,
         *,
-        connecting: bool,
+        is_connecting: bool,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
     ) -> None:
         self.id = channel_id
         self.address = address
         self.transport = transport
         self.authenticator = authenticator
-        self.connecting = connecting
-        self.muted = False
-        self.ready = False
+        self.is_connecting = is_connecting
+        self.is_muted = False
+        self.is_ready = False
         """Whether frames other than those of the authenticator can be sent and received."""
         self.last_active_ms = 0.0
         self.registered_events = 0
@@ -85,7 +85,7 @@ class KafkaChannel:
         """When connecting or authenticating began; None while the channel is ready (see ChannelTimeouts)."""
         self.frame_started_ms: float | None = None
         """When the frame that is being read began; None between frames and while the channel is not read."""
-        self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
+        self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if is_connecting else ChannelStateKind.AUTHENTICATE)
         self._max_frame_bytes = max_frame_bytes
         self._has_started_authentication = False
         self._has_authenticated = False
@@ -109,7 +109,7 @@ class KafkaChannel:
     def has_output(self) -> bool:
         """Whether the channel has bytes that it could write now."""
         return (
-            (self._send is not None and self.ready)
+            (self._send is not None and self.is_ready)
             or self._authentication_writer is not None
             or self.transport.has_output
         )
@@ -121,8 +121,8 @@ class KafkaChannel:
         Until the channel was ready once, it reads no frame before it has written the response to the previous one.
         """
         is_responding = self._authentication_writer is not None and self.state.kind is ChannelStateKind.AUTHENTICATE
-        is_muted = self.muted and self.ready
-        return not (self.connecting or is_muted or self._reader.is_waiting_for_memory or is_responding)
+        is_muted = self.is_muted and self.is_ready
+        return not (self.is_connecting or is_muted or self._reader.is_waiting_for_memory or is_responding)
 
     @property
     def is_reading_frame(self) -> bool:
@@ -146,7 +146,7 @@ class KafkaChannel:
     @property
     def interest_events(self) -> int:
         """Events for which the channel can do something."""
-        if self.connecting:
+        if self.is_connecting:
             return EVENT_WRITE
         return (EVENT_READ if self.can_read else 0) | (EVENT_WRITE if self.has_output else 0)
 
@@ -154,20 +154,20 @@ class KafkaChannel:
         """Count the I/O of this channel in `counts` from now on."""
         self._counts, channel_counts = counts, counts.get_channel_counts(self.id)
         self._traffic = (counts,) if channel_counts is None else (counts, channel_counts)
-        counts.connections_opened += not self.connecting
+        counts.connections_opened += not self.is_connecting
 
     def finish_connect(self) -> None:
         raise_connect_error(self.transport.socket)
-        self.connecting = False
+        self.is_connecting = False
         self._counts.connections_opened += 1
         self.state = ChannelState(ChannelStateKind.AUTHENTICATE)
         self._update_ready()
 
     def prepare(self, now: float) -> None:
         """Continue the TLS handshake and begin to authenticate once it is complete."""
-        if not self.transport.ready:
+        if not self.transport.is_ready:
             self.transport.handshake()
-        if self.transport.ready and not self._has_started_authentication:
+        if self.transport.is_ready and not self._has_started_authentication:
             self._has_started_authentication = True
             self._queue_authentication_frame(self.authenticator.start(now))
         self._record_authentication()
@@ -179,7 +179,7 @@ class KafkaChannel:
         handshake as successful by then.
         """
         self.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
-        if self._has_authenticated and not self.authenticator.complete:
+        if self._has_authenticated and not self.authenticator.is_complete:
             self._counts.failed_reauthentications += 1
         else:
             self._counts.failed_authentications += 1
@@ -227,7 +227,7 @@ class KafkaChannel:
         return self._finish_frame(writer)
 
     def close(self) -> None:
-        self._counts.connections_closed += not self.connecting
+        self._counts.connections_closed += not self.is_connecting
         self._send = self._send_writer = self._authentication_writer = None
         if self._frame_memory is not None:
             self._frame_memory.remove_owner(self)
@@ -241,16 +241,16 @@ class KafkaChannel:
         send_writer, authenticator = self._send_writer, self.authenticator
         if send_writer is not None and send_writer.written > 0:
             return send_writer
-        can_reauthenticate = send_writer is not None and self._authentication_writer is None and not self.muted
+        can_reauthenticate = send_writer is not None and self._authentication_writer is None and not self.is_muted
         if can_reauthenticate and authenticator.is_reauthentication_due(now):
             self._queue_authentication_frame(authenticator.start(now))
-        return self._authentication_writer or (send_writer if authenticator.complete else None)
+        return self._authentication_writer or (send_writer if authenticator.is_complete else None)
 
     def _record_authentication(self) -> None:
         """Update `ready`, and count the authentication if the last step has completed it."""
-        was_ready = self.ready
+        was_ready = self.is_ready
         self._update_ready()
-        if not self.ready or was_ready:
+        if not self.is_ready or was_ready:
             return
         if self._has_authenticated:
             self._counts.successful_reauthentications += 1
@@ -260,13 +260,13 @@ class KafkaChannel:
 
     def _update_ready(self) -> None:
         """Update `ready` and the state after a step of the connection setup or of the authentication."""
-        self.ready = (
-            not self.connecting
-            and self.transport.ready
-            and self.authenticator.complete
+        self.is_ready = (
+            not self.is_connecting
+            and self.transport.is_ready
+            and self.authenticator.is_complete
             and self._authentication_writer is None
         )
-        if self.ready:
+        if self.is_ready:
             self.state = ChannelState(ChannelStateKind.READY)
 
     def _queue_authentication_frame(self, segments: Sequence[Buffer] | None) -> None:
@@ -296,7 +296,7 @@ class KafkaChannel:
             reader.advance(received)
             budget -= received
             self.bytes_received += received
-            if self.ready:
+            if self.is_ready:
                 for counts in self._traffic:
                     counts.record_bytes_received(received)
             frame = reader.next_frame(max_bytes)
@@ -313,5 +313,5 @@ class ChannelBuilder(Protocol):
     """Builds the channels of a Selector, with their transport and their authenticator."""
 
     def __call__(
-        self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
+        self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel: ...

@@ -17,12 +17,12 @@ from spark_kafka_sink.network.transport import PlaintextTransport
 
 
 def build_plaintext_channel(
-    channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
+    channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
 ) -> KafkaChannel:
     """Build a channel for security.protocol=PLAINTEXT. A ChannelBuilder for clients and listeners."""
     transport, authenticator = PlaintextTransport(sock), NoAuthentication()
     return KafkaChannel(
-        channel_id, address, transport, authenticator, connecting=connecting, max_frame_bytes=max_frame_bytes
+        channel_id, address, transport, authenticator, is_connecting=is_connecting, max_frame_bytes=max_frame_bytes
     )
 
 

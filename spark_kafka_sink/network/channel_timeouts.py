@@ -27,7 +27,7 @@ class ChannelTimeouts:
 
         To be called whenever the channel's state may have changed.
         """
-        if channel.ready:
+        if channel.is_ready:
             channel.setup_started_ms = None
         elif channel.setup_started_ms is None:
             channel.setup_started_ms = now

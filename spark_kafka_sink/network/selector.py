@@ -102,7 +102,7 @@ class Selector:
         self._check_id_unused(channel_id)
         try:
             sock = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
-            self._add_channel(channel_id, sock, address, connecting=True)
+            self._add_channel(channel_id, sock, address, is_connecting=True)
         except OSError as error:  # TLS and the poller can fail, too, for example without a free file descriptor
             raise to_connection_error(address, error) from error
 
@@ -110,11 +110,11 @@ class Selector:
         """Add a channel for an accepted socket."""
         self._check_id_unused(channel_id)
         # The first read is tried without waiting for the poller: this side may have to send first.
-        self._ready_channels[self._add_channel(channel_id, sock, address, connecting=False)] = EVENT_READ
+        self._ready_channels[self._add_channel(channel_id, sock, address, is_connecting=False)] = EVENT_READ
 
     def is_channel_ready(self, channel_id: str) -> bool:
         channel = self._channels.get(channel_id)
-        return channel is not None and channel.ready
+        return channel is not None and channel.is_ready
 
     def channel(self, channel_id: str) -> KafkaChannel | None:
         """Return the open or closing channel with this id, or None. The caller may only inspect it."""
@@ -195,7 +195,7 @@ class Selector:
         now = self._system.now()
         only_transferred = bool(ready_channels) and not was_woken
         for channel, events in ready_channels.items():
-            only_transferred = only_transferred and channel.ready
+            only_transferred = only_transferred and channel.is_ready
             self._process_channel(channel, events, now)
         if now >= self._earliest_deadline_ms:
             self._close_expired(now)
@@ -222,7 +222,7 @@ class Selector:
             self._resume_reading(self._frame_memory)
         ready_channels = self._ready_channels
         # Closing channels are not registered with the poller, but may have receives to return.
-        has_readable_closing = any(not channel.muted for channel in self._closing.values())
+        has_readable_closing = any(not channel.is_muted for channel in self._closing.values())
         if ready_channels or self.completed_receives or self.disconnected or has_readable_closing:
             timeout_ms = 0
         else:
@@ -269,14 +269,14 @@ class Selector:
             self._update_deadline(channel, now)
 
     def _process_events(self, channel: KafkaChannel, events: int, now: float) -> None:
-        if channel.connecting:
+        if channel.is_connecting:
             if not events & EVENT_WRITE:
                 return
             channel.finish_connect()
             self.connected.append(channel.id)
-        if not channel.ready:
+        if not channel.is_ready:
             channel.prepare(now)
-        if events & EVENT_READ and channel.can_read and channel.transport.ready:
+        if events & EVENT_READ and channel.can_read and channel.transport.is_ready:
             receive = channel.read(now)
             if receive is not None:
                 self.completed_receives.append(receive)
@@ -314,7 +314,7 @@ class Selector:
             self.connected.remove(channel.id)
         # A poll returns at most one receive per channel, so the next poll reads on if this one has a receive already.
         may_have_receives = any(receive.channel_id == channel.id for receive in self.completed_receives)
-        if not may_have_receives and channel.transport.ready and not channel.state.has_failed_authentication:
+        if not may_have_receives and channel.transport.is_ready and not channel.state.has_failed_authentication:
             may_have_receives = self._read_from_closing(channel, now)
         if may_have_receives and channel.state.kind in (ChannelStateKind.READY, ChannelStateKind.EXPIRED):
             self._closing[channel.id] = channel
@@ -323,7 +323,7 @@ class Selector:
 
     def _read_from_closing(self, channel: KafkaChannel, now: float) -> bool:
         """Read once from a closing channel. Return whether to keep the channel: it is muted, or had bytes to read."""
-        if channel.muted:
+        if channel.is_muted:
             return True
         bytes_before = channel.bytes_received
         try:
@@ -358,11 +358,11 @@ class Selector:
     # --- helpers
 
     def _add_channel(
-        self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool
+        self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool
     ) -> KafkaChannel:
         try:
             channel = self._build_channel(
-                channel_id, sock, address, connecting=connecting, max_frame_bytes=self._max_frame_bytes
+                channel_id, sock, address, is_connecting=is_connecting, max_frame_bytes=self._max_frame_bytes
             )
             self._set_interest(channel, channel.interest_events)
         except BaseException:
@@ -396,7 +396,7 @@ class Selector:
         self._ready_channels[channel] = self._ready_channels.get(channel, 0) | events
 
     def _set_muted(self, channel: KafkaChannel, muted: bool) -> None:
-        channel.muted = muted
+        channel.is_muted = muted
         if channel.id in self._closing:
             return
         self._set_interest(channel, channel.interest_events)

@@ -41,7 +41,7 @@ class TlsTransport:
 
     def __init__(self, sock: ByteSocket, context: ssl.SSLContext, *, server_hostname: str | None) -> None:
         self.socket = sock
-        self.ready = False
+        self.is_ready = False
         self._hostname = server_hostname or ""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -69,7 +69,7 @@ class TlsTransport:
 
     def handshake(self) -> None:
         self.flush()
-        while not self.ready and self._handshake_step():
+        while not self.is_ready and self._handshake_step():
             pass
         self.flush()
 
@@ -110,7 +110,7 @@ class TlsTransport:
             self._unsent = self._unsent[send_segments(self.socket, [self._unsent]) :]
 
     def close(self) -> None:
-        if self.ready and not self.has_output:
+        if self.is_ready and not self.has_output:
             # Send close_notify, so that the peer can tell the end of the stream from a truncation. Do not wait for its
             # response.
             with contextlib.suppress(OSError):
@@ -134,7 +134,7 @@ class TlsTransport:
         """Continue the handshake. Return whether another step can make progress, or the handshake is complete."""
         try:
             self._tls.do_handshake()
-            self.ready = True
+            self.is_ready = True
         except ssl.SSLWantReadError:
             self.flush()
             return self._receive() > 0
@@ -162,7 +162,7 @@ class TlsTransport:
         try:
             received = receive_into(self.socket, memoryview(self._receive_buffer))
         except DisconnectedError as error:
-            if self.ready:
+            if self.is_ready:
                 raise
             raise DisconnectedError(
                 "the peer closed the connection during the TLS handshake: "

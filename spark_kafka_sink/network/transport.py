@@ -23,7 +23,7 @@ class Transport(Protocol):
     def socket(self) -> ByteSocket: ...
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether payload can be sent and received: there is no handshake, or the handshake is complete."""
 
     @property
@@ -53,7 +53,7 @@ class Transport(Protocol):
 
 
 class PlaintextTransport:
-    ready = True
+    is_ready = True
     has_output = False
     has_input = False
 

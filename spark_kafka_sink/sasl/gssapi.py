@@ -31,7 +31,7 @@ class GssapiClient:
         self._host = host
         self._context: Any = None
         self._context_established = False
-        self.complete = False
+        self.is_complete = False
 
     def __repr__(self) -> str:
         return f"<GssapiClient {self._service}@{self._host}>"
@@ -46,7 +46,7 @@ class GssapiClient:
         return self._advance_context(None)
 
     def step(self, challenge: bytes) -> bytes | None:
-        if self.complete:
+        if self.is_complete:
             raise AuthenticationError("GSSAPI: the broker sent a message after the end of the authentication")
         if not self._context_established:
             return self._advance_context(challenge)
@@ -66,7 +66,7 @@ class GssapiClient:
                     "GSSAPI: the broker requires a security layer of SASL, which Kafka does not have"
                 )
             response: bytes = self._context.wrap(bytes([_NO_SECURITY_LAYER, 0, 0, 0]), False).message
-        self.complete = True
+        self.is_complete = True
         return response
 
 

@@ -12,7 +12,7 @@ class ClientMechanism(Protocol):
     def name(self) -> str: ...
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the client expects no further token."""
 
     def start(self) -> bytes:
@@ -29,7 +29,7 @@ class ServerMechanism(Protocol):
     """
 
     @property
-    def complete(self) -> bool: ...
+    def is_complete(self) -> bool: ...
 
     @property
     def principal(self) -> str:

@@ -54,7 +54,7 @@ class OauthBearerClient:
         self._token = token
         self._extensions = dict(extensions or {})
         self._error_response: str | None = None
-        self.complete = False
+        self.is_complete = False
 
     def __repr__(self) -> str:
         return "<OauthBearerClient>"
@@ -64,10 +64,10 @@ class OauthBearerClient:
         return ("n,,\x01" + "".join(f"{pair}\x01" for pair in pairs) + "\x01").encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        if self._error_response is not None or self.complete:
+        if self._error_response is not None or self.is_complete:
             raise AuthenticationError(f"OAUTHBEARER: the broker rejected the token: {self._error_response}")
         if not challenge:
-            self.complete = True
+            self.is_complete = True
             return None
         self._error_response = sanitize(challenge.decode(errors="replace"))
         return b"\x01"
@@ -87,14 +87,14 @@ class OauthBearerServer:
     def __init__(self, validate_token: Callable[[str], AcceptedToken]) -> None:
         self._validate_token = validate_token
         self._rejected = False
-        self.complete = False
+        self.is_complete = False
         self.principal = ""
         self.credential_lifetime_ms: float | None = None
 
     def step(self, token: bytes) -> bytes:
         if self._rejected:
             raise AuthenticationError(_INVALID_TOKEN_MESSAGE)
-        if self.complete:
+        if self.is_complete:
             raise AuthenticationError("OAUTHBEARER: the client sent a message after the end of the authentication")
         authzid, bearer = _parse_client_first_message(token)
         try:
@@ -105,7 +105,7 @@ class OauthBearerServer:
             return _INVALID_TOKEN_MESSAGE.encode()
         if authzid and authzid != accepted.principal:
             raise AuthenticationError("OAUTHBEARER: the authorization id differs from the principal of the token")
-        self.complete = True
+        self.is_complete = True
         self.principal = accepted.principal
         self.credential_lifetime_ms = accepted.lifetime_ms
         return b""

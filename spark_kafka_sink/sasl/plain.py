@@ -21,13 +21,13 @@ class PlainClient:
     def __init__(self, username: str, password: str) -> None:
         self._username = username
         self._password = password
-        self.complete = False
+        self.is_complete = False
 
     def __repr__(self) -> str:
         return f"<PlainClient {self._username}>"
 
     def start(self) -> bytes:
-        self.complete = True
+        self.is_complete = True
         return f"\0{self._username}\0{self._password}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
@@ -41,12 +41,12 @@ class PlainServer:
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users
-        self.complete = False
+        self.is_complete = False
         self.principal = ""
 
     def step(self, token: bytes) -> bytes:
         fields = token.split(b"\0") if len(token) <= _MAX_MESSAGE_BYTES else []
-        if self.complete or len(fields) != 3:
+        if self.is_complete or len(fields) != 3:
             raise AuthenticationError("PLAIN: expected one message of three fields")
         authorization_id, username, password = fields
         if authorization_id and authorization_id != username:
@@ -57,6 +57,6 @@ class PlainServer:
         matches = hmac.compare_digest(password, (expected or "").encode())
         if expected is None or not matches:
             raise AuthenticationError("PLAIN: invalid user name or password")
-        self.complete = True
+        self.is_complete = True
         self.principal = user
         return b""

@@ -68,7 +68,7 @@ class ScramClient:
         self, mechanism: str, username: str, password: str, *, token_auth: bool = False, nonce: str | None = None
     ) -> None:
         self.name = mechanism
-        self.complete = False
+        self.is_complete = False
         self._username = username
         self._password = password
         self._token_auth = token_auth
@@ -86,13 +86,13 @@ class ScramClient:
         return f"n,,{self._client_first_bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        if self.complete:
+        if self.is_complete:
             raise AuthenticationError(f"{self.name}: the broker sent a message after the end of the authentication")
         message = decode_message(self.name, challenge)
         if self._server_signature is None:
             return self._build_client_final_message(message)
         self._verify_server_final_message(message)
-        self.complete = True
+        self.is_complete = True
         return None
 
     def _build_client_final_message(self, server_first: str) -> bytes:

@@ -33,7 +33,7 @@ class ScramServer:
         self, mechanism: str, find_credential: Callable[[str], ScramCredential | None], *, nonce: str | None = None
     ) -> None:
         self.name = mechanism
-        self.complete = False
+        self.is_complete = False
         self.principal = ""
         self._is_finished = False
         self._find_credential = find_credential
@@ -80,7 +80,7 @@ class ScramServer:
         auth_message = f"{self._first_messages},{parts['without_proof']}".encode()
         if not is_valid_proof(self.name, decode_base64(self.name, parts["proof"]), credential, auth_message):
             raise self._rejected_error()
-        self.complete = True
+        self.is_complete = True
         self.principal = self._username
         return b"v=" + base64.b64encode(compute_server_signature(self.name, credential, auth_message))
 

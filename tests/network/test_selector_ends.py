@@ -189,7 +189,7 @@ def test_channel_that_fails_in_the_poll_in_which_it_connects_is_not_reported_as_
 
     def connect_without_login(channel: KafkaChannel) -> None:
         finish_connect(channel)
-        channel.ready = False
+        channel.is_ready = False
 
     def fail(_: KafkaChannel, now: float) -> None:
         raise ValueError("not expected")

@@ -52,11 +52,16 @@ def server_context(certificates: Path, identity: str = "node.pem", clients: str 
 
 def tls_channels(context: ssl.SSLContext, *, server: bool) -> ChannelBuilder:
     def build(
-        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:
         transport = TlsTransport(sock, context, server_hostname=None if server else address.host)
         return KafkaChannel(
-            channel_id, address, transport, NoAuthentication(), connecting=connecting, max_frame_bytes=max_frame_bytes
+            channel_id,
+            address,
+            transport,
+            NoAuthentication(),
+            is_connecting=is_connecting,
+            max_frame_bytes=max_frame_bytes,
         )
 
     return build

@@ -39,8 +39,8 @@ class Pair:
         for _ in range(10):
             self.client.handshake()
             self.server.handshake()
-        assert self.client.ready
-        assert self.server.ready
+        assert self.client.is_ready
+        assert self.server.is_ready
         return self
 
     def read(self, size: int = 100) -> bytes:
@@ -139,7 +139,7 @@ def test_end_during_handshake_names_possible_causes(pair: Pair) -> None:
     # Not all systems keep what was not read: then the end is a reset.
     with pytest.raises((DisconnectedError, ConnectionResetError), match=r"during the TLS handshake|reset by peer"):
         pair.client.handshake()
-    assert not pair.client.ready
+    assert not pair.client.is_ready
 
 
 def test_reports_end_of_stream_after_partial_handshake(pair: Pair) -> None:

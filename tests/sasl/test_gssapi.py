@@ -65,7 +65,7 @@ def test_sends_ticket_first_and_selects_no_security_layer(client: GssapiClient) 
     assert client.start() == b"ticket"
     assert client.step(b"mutual") == b""
     assert client.step(b"wrapped \x07\x00\x10\x00") == b"wrapped \x01\x00\x00\x00"
-    assert client.complete
+    assert client.is_complete
     with pytest.raises(AuthenticationError):
         client.step(b"more")
 

@@ -34,9 +34,9 @@ def test_plain_client_sends_one_message() -> None:
     client, server = PlainClient("alice", "sécret"), PlainServer({"alice": "sécret"})
     first = client.start()
     assert first == b"\0alice\0s\xc3\xa9cret"
-    assert client.complete
+    assert client.is_complete
     assert server.step(first) == b""
-    assert server.complete
+    assert server.is_complete
     assert server.principal == "alice"
     with pytest.raises(AuthenticationError):
         client.step(b"more")
@@ -69,7 +69,7 @@ def test_plain_server_rejects_invalid_message(message: bytes) -> None:
     server = PlainServer({"alice": "secret"})
     with pytest.raises(AuthenticationError) as caught:
         server.step(message)
-    assert not server.complete
+    assert not server.is_complete
     assert "secret" not in str(caught.value)
 
 
@@ -83,16 +83,16 @@ def test_plain_server_rejects_second_message() -> None:
 def test_oauthbearer_client_sends_token_and_extensions() -> None:
     client = OauthBearerClient("abc.def.ghi", {"logicalCluster": "lkc-1"})
     assert client.start() == b"n,,\x01auth=Bearer abc.def.ghi\x01logicalCluster=lkc-1\x01\x01"
-    assert not client.complete
+    assert not client.is_complete
     assert client.step(b"") is None
-    assert client.complete
+    assert client.is_complete
 
 
 def test_oauthbearer_server_accepts_our_client() -> None:
     client, server = OauthBearerClient(build_token(), {"pool": "p"}), OauthBearerServer(validate_token)
     assert client.step(server.step(client.start())) is None
-    assert client.complete
-    assert server.complete
+    assert client.is_complete
+    assert server.is_complete
     assert server.principal == "alice"
     assert server.credential_lifetime_ms == 60_000
 
@@ -111,7 +111,7 @@ def test_oauthbearer_server_accepts_kafka_python_client() -> None:
     )
     reference_client.receive(server.step(reference_client.auth_bytes()))
     assert reference_client.is_authenticated()
-    assert server.complete
+    assert server.is_complete
 
 
 def test_rejected_token_ends_authentication_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,12 +120,12 @@ def test_rejected_token_ends_authentication_on_both_sides(caplog: pytest.LogCapt
     assert error_response == b'{"status":"invalid_token"}'
     last = client.step(error_response)
     assert last == b"\x01"
-    assert not client.complete
+    assert not client.is_complete
     assert "the token has expired" in caplog.text
     with pytest.raises(AuthenticationError) as caught:
         server.step(last)
     assert str(caught.value) == '{"status":"invalid_token"}'
-    assert not server.complete
+    assert not server.is_complete
     with pytest.raises(AuthenticationError, match="invalid_token"):
         client.step(b"")
 
@@ -148,7 +148,7 @@ def test_oauthbearer_server_rejects_invalid_first_message(message: bytes) -> Non
     server = OauthBearerServer(validate_token)
     with pytest.raises(AuthenticationError):
         server.step(message)
-    assert not server.complete
+    assert not server.is_complete
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,16 @@ def authenticate(client: ScramClient, server: ScramServer) -> None:
 def test_client_messages_equal_those_of_rfc_7677() -> None:
     client = rfc_client()
     assert client.step(SERVER_FIRST) == CLIENT_FINAL
-    assert not client.complete
+    assert not client.is_complete
     assert client.step(SERVER_FINAL) is None
-    assert client.complete
+    assert client.is_complete
 
 
 def test_server_messages_equal_those_of_rfc_7677() -> None:
     server = rfc_server()
     assert server.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == SERVER_FIRST
     assert server.step(CLIENT_FINAL) == SERVER_FINAL
-    assert server.complete
+    assert server.is_complete
     assert server.principal == "user"
 
 
@@ -76,7 +76,7 @@ def test_server_accepts_kafka_python_client(mechanism: str) -> None:
     server = ScramServer(mechanism, {"alice": credential}.get)
     while not reference_client.is_done():
         reference_client.receive(server.step(reference_client.auth_bytes()))
-    assert server.complete
+    assert server.is_complete
     assert server.principal == "alice"
 
 
@@ -102,7 +102,7 @@ def test_delegation_token_sets_tokenauth() -> None:
     assert client.start() == b"n,,n=tokenId,r=N,tokenauth=true"
     server = ScramServer("SCRAM-SHA-256", {"tokenId": build_scram_credential("SCRAM-SHA-256", "hmac", salt=b"s")}.get)
     authenticate(ScramClient("SCRAM-SHA-256", "tokenId", "hmac", token_auth=True), server)
-    assert server.complete
+    assert server.is_complete
 
 
 def test_nonces_are_long_and_unique() -> None:
@@ -152,7 +152,7 @@ def test_client_rejects_broker_that_does_not_know_the_credential(message: bytes,
     client.step(SERVER_FIRST)
     with pytest.raises(AuthenticationError, match=reason):
         client.step(message)
-    assert not client.complete
+    assert not client.is_complete
 
 
 def test_rejects_messages_after_the_end() -> None:
@@ -204,7 +204,7 @@ def test_server_rejects_final_message_without_valid_proof(message: bytes) -> Non
         server.step(message)
     with pytest.raises(AuthenticationError, match="after the end of the authentication"):
         server.step(CLIENT_FINAL)
-    assert not server.complete
+    assert not server.is_complete
     assert server.principal == ""
 
 

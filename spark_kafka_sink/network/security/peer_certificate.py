@@ -112,9 +112,9 @@ def _handshake(context: ssl.SSLContext, address: SocketAddress, system: System, 
         poller.register(sock, EVENT_WRITE)
         _wait(poller, system, address, deadline_ms)
         raise_connect_error(sock)
-        while not transport.ready:
+        while not transport.is_ready:
             transport.handshake()
-            if not transport.ready:
+            if not transport.is_ready:
                 poller.modify(sock, EVENT_READ | (EVENT_WRITE if transport.has_output else 0))
                 _wait(poller, system, address, deadline_ms)
     except OSError as error:

@@ -73,11 +73,11 @@ class SaslClientAuthenticator:
         return f"<SaslClientAuthenticator {self._mechanism}: {self._state.value}>"
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return self._state is _State.COMPLETE
 
     def is_reauthentication_due(self, now: float) -> bool:
-        return self.complete and self._reauthentication_due_ms is not None and now >= self._reauthentication_due_ms
+        return self.is_complete and self._reauthentication_due_ms is not None and now >= self._reauthentication_due_ms
 
     def start(self, now: float) -> Sequence[Buffer] | None:
         if self._state is _State.START:
@@ -88,7 +88,7 @@ class SaslClientAuthenticator:
             return self._send_handshake()
 
     def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
-        if self.complete:
+        if self.is_complete:
             return False
         return not self._has_authenticated or peek_correlation_id(frame) == self._correlation_id
 
@@ -161,13 +161,13 @@ class SaslClientAuthenticator:
     def _handle_token(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
         assert self._sasl_client is not None
         challenge = self._decode_challenge(frame, now)
-        token = None if self._sasl_client.complete else self._sasl_client.step(challenge)
+        token = None if self._sasl_client.is_complete else self._sasl_client.step(challenge)
         if token is not None:
-            if self._authenticate_version is None and self._sasl_client.complete:
+            if self._authenticate_version is None and self._sasl_client.is_complete:
                 # The broker may send no response to the last token if tokens have no request headers.
                 self._finish()
             return self._encode_token(token)
-        if not self._sasl_client.complete:
+        if not self._sasl_client.is_complete:
             raise AuthenticationError(f"SASL {self._mechanism}: the broker ended the authentication early")
         self._finish()
         return None

@@ -55,7 +55,7 @@ class SaslServerAuthenticator:
         return f"<SaslServerAuthenticator {self._mechanism}: {self._state.value}>"
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return self._state is _State.COMPLETE
 
     def is_reauthentication_due(self, now: float) -> bool:
@@ -65,7 +65,7 @@ class SaslServerAuthenticator:
         return None
 
     def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
-        if not self.complete:
+        if not self.is_complete:
             return True
         if self._session_expires_ms is None:
             return False
@@ -111,7 +111,7 @@ class SaslServerAuthenticator:
             self.failure = error
             code = error_codes.SASL_AUTHENTICATION_FAILED
             return _encode(header, SaslAuthenticateResponse(error_code=code, error_message=str(error)))
-        lifetime_ms = self._start_session(now) if self.complete else 0
+        lifetime_ms = self._start_session(now) if self.is_complete else 0
         return _encode(header, SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms))
 
     def _process_token(self, token: bytes) -> bytes:
@@ -119,7 +119,7 @@ class SaslServerAuthenticator:
         server = self._server
         assert server is not None
         response = server.step(token)
-        if server.complete:
+        if server.is_complete:
             if self.principal not in (ANONYMOUS, server.principal):
                 raise AuthenticationError("the principal cannot change when a session is renewed")
             self.principal = server.principal

@@ -63,11 +63,11 @@ def server_channel_builder(
 
 def _channel_builder(create_transport: TransportFactory, create_authenticator: AuthenticatorFactory) -> ChannelBuilder:
     def build(
-        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:
         transport, authenticator = create_transport(sock, address), create_authenticator(address)
         return KafkaChannel(
-            channel_id, address, transport, authenticator, connecting=connecting, max_frame_bytes=max_frame_bytes
+            channel_id, address, transport, authenticator, is_connecting=is_connecting, max_frame_bytes=max_frame_bytes
         )
 
     return build

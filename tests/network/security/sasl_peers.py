@@ -31,10 +31,10 @@ class Password:
 
     def __init__(self, password: str = "right-secret") -> None:
         self._password = password
-        self.complete = False
+        self.is_complete = False
 
     def start(self) -> bytes:
-        self.complete = True
+        self.is_complete = True
         return self._password.encode()
 
     def step(self, challenge: bytes) -> bytes | None:
@@ -46,12 +46,12 @@ class PasswordCheck:
     credential_lifetime_ms: float | None = None
 
     def __init__(self) -> None:
-        self.complete = False
+        self.is_complete = False
 
     def step(self, token: bytes) -> bytes:
         if token != b"right-secret":
             raise AuthenticationError("Authentication failed: invalid credentials")
-        self.complete = True
+        self.is_complete = True
         return b""
 
 
@@ -61,7 +61,7 @@ class Mutual:
     name = "MUTUAL"
 
     def __init__(self) -> None:
-        self.complete = False
+        self.is_complete = False
 
     def start(self) -> bytes:
         return b"hello"
@@ -71,7 +71,7 @@ class Mutual:
             return b"alice"
         if challenge != b"proof":
             raise AuthenticationError("the broker did not prove that it knows the password")
-        self.complete = True
+        self.is_complete = True
         return None
 
 
@@ -79,7 +79,7 @@ class LastWord(Mutual):
     """Like Mutual, but complete with the client's last token: after it only success or failure counts."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        self.complete = True
+        self.is_complete = True
         return b"alice"
 
 
@@ -88,13 +88,13 @@ class MutualCheck:
     credential_lifetime_ms: float | None = None
 
     def __init__(self, proof: bytes = b"proof") -> None:
-        self.complete = False
+        self.is_complete = False
         self._proof = proof
 
     def step(self, token: bytes) -> bytes:
         if token == b"hello":
             return b"who?"
-        self.complete = True
+        self.is_complete = True
         return self._proof
 
 
@@ -142,7 +142,7 @@ class SaslListener(FramePeer):
 
 def sasl_channels(conversation: Callable[[], ClientMechanism], share: float = 0.9) -> ChannelBuilder:
     def build(
-        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:
         authenticator = SaslClientAuthenticator(
             conversation().name, conversation, "client", random_uniform=lambda low, high: share
@@ -152,7 +152,7 @@ def sasl_channels(conversation: Callable[[], ClientMechanism], share: float = 0.
             address,
             PlaintextTransport(sock),
             authenticator,
-            connecting=connecting,
+            is_connecting=is_connecting,
             max_frame_bytes=max_frame_bytes,
         )
 

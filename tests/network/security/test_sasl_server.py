@@ -70,7 +70,7 @@ def test_sends_error_response_before_authentication_failure() -> None:
     client = stranger()
     response = client.log_in(b"wrong")
     assert response.error_code == error_codes.SASL_AUTHENTICATION_FAILED
-    assert not client.authenticator.complete
+    assert not client.authenticator.is_complete
     assert isinstance(client.authenticator.failure, AuthenticationError)
 
 
