@@ -18,17 +18,25 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
+from integration.support.kafka_cluster import CLUSTER_ID
 from integration.support.kafka_of_version import KafkaOfVersion
 from integration.support.kafka_versions import NEWEST, OLDEST, VERSIONS, KafkaVersion
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
 from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.versions import api_versions_request
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, TaskAttempt, task_id
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
+from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
+from tests.requests.node_message import send_to
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
@@ -102,6 +110,32 @@ def command(output: Output, broker: KafkaOfVersion, name: str, *arguments: str) 
     status = main([name, "--bootstrap-server", broker.bootstrap(), "--json", *arguments])
     shown = output.readouterr()
     return status, json.loads(shown.out) if shown.out else shown.err
+
+
+# --- connections
+
+
+@on((NEWEST, NEWEST.transactions[-1]))
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "error_code"),
+    [
+        (CLUSTER_ID, 1, error_codes.NONE),
+        (CLUSTER_ID, 2, error_codes.REBOOTSTRAP_REQUIRED),
+        ("another", 1, error_codes.REBOOTSTRAP_REQUIRED),
+        (CLUSTER_ID, -1, error_codes.INVALID_REQUEST),
+    ],
+)
+def test_broker_rejects_connection_that_was_meant_for_another_cluster_or_node(
+    broker: KafkaOfVersion, cluster_id: str, node_id: int, error_code: int
+) -> None:
+    topic = create_topic(broker.bootstrap())
+    request = api_versions_request(cluster_id, node_id)
+    with BlockingClient(client_config({"bootstrap.servers": broker.bootstrap()})) as client:
+        client.topic(topic)
+        node = client.leader(topic, 0)
+        assert node is not None
+        response = send_to(client, node, ApiVersionsResponse, request, versions=VersionRange(5, 5))
+    assert response.error_code == error_code
 
 
 # --- the producer

@@ -37,3 +37,4 @@ class ClientConfig:
     metadata_max_idle_ms: int = 300_000
     metadata_recovery_strategy: str = REBOOTSTRAP
     metadata_recovery_rebootstrap_trigger_ms: int = 300_000
+    metadata_cluster_check_enable: bool = True

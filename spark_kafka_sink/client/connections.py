@@ -20,8 +20,10 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
 from spark_kafka_sink.client.versions import (
+    ROUTING_CHECK_VERSION,
     FinalizedFeatures,
     NodeApiVersions,
+    has_routing_check,
     newest_features,
     node_versions,
     older_api_versions_version,
@@ -72,6 +74,7 @@ class Connections:
         self._selector = selector
         self._config = config
         self._api_versions_pending: dict[int, int] = {}  # node id -> version of ApiVersions to send
+        self._first_api_versions_version = ROUTING_CHECK_VERSION - 1
         self._nodes: dict[int, Node] = {}
         self._addresses: dict[int, str] = {}
         self._logged_reasons: dict[str, str] = {}  # address -> last logged reason, until it is ready again
@@ -99,7 +102,7 @@ class Connections:
     def accept_connected(self) -> None:
         """Register the connections that the last poll established. TLS and SASL may still be in progress."""
         for channel_id in self._selector.connected:
-            self._api_versions_pending[int(channel_id)] = ApiVersionsRequest.VERSIONS.max
+            self._api_versions_pending[int(channel_id)] = self._first_api_versions_version
 
     def take_ready_for_api_versions(self) -> dict[int, int]:
         """Remove and return the nodes to which ApiVersions can be sent now, with the version of the request."""
@@ -117,10 +120,12 @@ class Connections:
         return due
 
     def handle_api_versions(
-        self, node_id: int, response: ApiVersionsResponse, version: int, now: float
+        self, node_id: int, request: ApiVersionsRequest, response: ApiVersionsResponse, version: int, now: float
     ) -> ConnectionLoss | None:
         """Handle a response to ApiVersions in `version`. Return a ConnectionLoss if the node is unusable."""
         if response.error_code == error_codes.NONE:
+            if has_routing_check(response):
+                self._first_api_versions_version = ROUTING_CHECK_VERSION
             self.versions[node_id] = node_versions(self.describe(node_id), response)
             self.features = newest_features(self.versions.values(), self.features)
             self.states.ready(node_id, now)
@@ -131,6 +136,12 @@ class Connections:
         if response.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
             self._api_versions_pending[node_id] = older_api_versions_version(response, version)
             return None
+        if response.error_code == error_codes.REBOOTSTRAP_REQUIRED and request.cluster_id is not None:
+            return ConnectionLoss(
+                f"the connection is for {self.describe(node_id)} of cluster {request.cluster_id}, but a broker with "
+                "another id or of another cluster accepted it. Check advertised.listeners, and DNS names and proxies "
+                "in front of the brokers"
+            )
         error = lookup_error_code(response.error_code)
         return ConnectionLoss(f"{self.describe(node_id)} rejected ApiVersions: {error.name}. {error.advice}")
 

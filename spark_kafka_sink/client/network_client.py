@@ -18,7 +18,7 @@ from random import Random
 
 from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse, ConnectionLoss
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
@@ -42,7 +42,7 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import encode_request
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 
@@ -75,6 +75,7 @@ class NetworkClient:
         self._selector = selector
         self._metadata = metadata
         self._config = config
+        self._checks_routing = config.metadata_cluster_check_enable and config.metadata_recovery_strategy == REBOOTSTRAP
         self._system = system
         self._random = random if random is not None else Random()
         self._fetch = MetadataFetch(metadata, config)
@@ -296,7 +297,7 @@ class NetworkClient:
 
     def _send_api_versions_requests(self, now: float) -> None:
         for node_id, version in self._connections.take_ready_for_api_versions().items():
-            request = self.new_client_request(node_id, api_versions_request(), now)
+            request = self.new_client_request(node_id, self._api_versions_request(node_id), now)
             self._send(request, version, now, internal=True)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now: float) -> None:
@@ -363,11 +364,20 @@ class NetworkClient:
         self._in_flight.add(in_flight)
         self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
 
+    def _api_versions_request(self, node_id: int) -> ApiVersionsRequest:
+        """Build the request. It names the cluster and the node only if the client can bootstrap again when rejected."""
+        cluster_id = self._metadata.snapshot.cluster_id
+        if self._checks_routing and cluster_id is not None and node_id >= 0:
+            return api_versions_request(cluster_id, node_id)
+        return api_versions_request()
+
     def _handle_api_versions(
         self, responses: list[ClientResponse], in_flight: InFlightRequest, response: ApiVersionsResponse, now: float
     ) -> None:
         node_id = in_flight.request.node_id
-        loss = self._connections.handle_api_versions(node_id, response, in_flight.version, now)
+        request = in_flight.request.message
+        assert isinstance(request, ApiVersionsRequest)
+        loss = self._connections.handle_api_versions(node_id, request, response, in_flight.version, now)
         if self._states.is_ready(node_id, now):
             self._metadata.connected(node_id)
         if loss is not None:

@@ -17,6 +17,7 @@ from spark_kafka_sink.client.option_parsing import (
     ParsedOptions,
     choice_parser,
     integer_parser,
+    parse_boolean,
     parse_list,
     parse_non_negative_int,
     parse_non_negative_long,
@@ -108,6 +109,13 @@ CONNECTION_OPTIONS = (
         ClientConfig.metadata_recovery_rebootstrap_trigger_ms,
         parse_non_negative_int,
         "how long no broker responds before the client does so",
+    ),
+    Option(
+        "metadata.cluster.check.enable",
+        ClientConfig.metadata_cluster_check_enable,
+        parse_boolean,
+        "tells each broker which cluster and broker the connection is meant for, so that it rejects a misrouted one "
+        "and the client bootstraps again; needs brokers of Kafka 4.4 and metadata.recovery.strategy rebootstrap",
     ),
 )
 

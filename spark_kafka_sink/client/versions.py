@@ -3,6 +3,9 @@
 Every connection starts with ApiVersions, to which the broker responds with its APIs and their version ranges. The
 version of this first request is a guess. If it is too new, the broker responds with UNSUPPORTED_VERSION in the layout
 of version 0 and, since Kafka 2.4, with its own range; the next attempt uses the highest version of that range, or 0.
+Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). It is used once a
+broker has announced it: a first connection has no cluster id to send, and brokers before Kafka 4.4 would cost every
+connection a round trip.
 
 The response also contains the cluster's finalized features, such as `transaction.version`, with an increasing epoch.
 """
@@ -26,6 +29,8 @@ from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 DISTRIBUTION = "spark-kafka-sink"
 TRANSACTION_VERSION = "transaction.version"
 """The finalized feature with the cluster's transaction protocol version."""
+ROUTING_CHECK_VERSION = 5
+"""The first version of ApiVersions with the cluster and the node that a connection is meant for (KIP-1242)."""
 
 # From these versions on, a broker responds at once, and the client must not send for throttle_time_ms (KIP-219).
 # In older versions the broker delays the response instead, so the client must not wait again.
@@ -134,15 +139,31 @@ def newest_features(nodes: Iterable[NodeApiVersions], known: FinalizedFeatures) 
     return max([known, *(node.finalized for node in nodes)], key=lambda features: features.epoch)
 
 
+def has_routing_check(response: ApiVersionsResponse) -> bool:
+    """Return whether the broker checks that a connection was meant for its cluster and node (KIP-1242)."""
+    return any(
+        api.api_key == ApiKey.API_VERSIONS and api.max_version >= ROUTING_CHECK_VERSION for api in response.api_keys
+    )
+
+
 def older_api_versions_version(response: ApiVersionsResponse, rejected: int) -> int:
     """Return the version of ApiVersions to try after UNSUPPORTED_VERSION, always older than the rejected one."""
     max_version = next((api.max_version for api in response.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
     return max(0, min(max_version, rejected - 1))
 
 
-def api_versions_request() -> ApiVersionsRequest:
-    """Return a request with this library's name and version, which versions below 3 do not contain."""
-    return ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=software_version())
+def api_versions_request(cluster_id: str | None = None, node_id: int = -1) -> ApiVersionsRequest:
+    """Return a request with this library's name and version, which versions below 3 do not contain.
+
+    The cluster and the node are those that the connection is meant for, if both are known. Versions below 5 do not
+    contain them.
+    """
+    return ApiVersionsRequest(
+        client_software_name=DISTRIBUTION,
+        client_software_version=software_version(),
+        cluster_id=cluster_id,
+        node_id=node_id,
+    )
 
 
 def api_versions_layout(frame: memoryview, version: int) -> int:

@@ -52,6 +52,7 @@ class ProducerConfig:
     metadata_max_idle_ms: int
     metadata_recovery_strategy: str
     metadata_recovery_rebootstrap_trigger_ms: int
+    metadata_cluster_check_enable: bool
     acks: int
     retries: int
     retry_backoff_ms: int

@@ -185,14 +185,6 @@ _NOT_SUPPORTED_YET = (
         "Leave it out",
     ),
     Option(
-        "metadata.cluster.check.enable",
-        False,
-        parse_boolean,
-        "brokers check that a connection is intended for them (KIP-1242)",
-        unsupported_reason="not supported yet: connections do not name the cluster and node that they are intended for "
-        "(KIP-1242). Leave it out",
-    ),
-    Option(
         "buffer.memory.allocation.strategy",
         "full",
         choice_parser("full", "incremental"),

@@ -32,6 +32,7 @@ class ProducerOptions(TypedDict, total=False):
     metadata_max_idle_ms: Number
     metadata_recovery_strategy: Literal["rebootstrap", "none"] | None
     metadata_recovery_rebootstrap_trigger_ms: Number
+    metadata_cluster_check_enable: Boolean
     acks: Literal["all", "-1", "0", "1", -1, 0, 1] | None
     retries: Number
     retry_backoff_ms: Number

@@ -137,6 +137,29 @@ def test_unsupported_version_gets_api_versions_v0_or_closes_connection(
     assert client.request(produce_request(batch(b"a")), 8) is None
 
 
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "error_code"),
+    [
+        (None, -1, error_codes.NONE),
+        ("{own}", 0, error_codes.NONE),
+        ("{own}", 1, error_codes.REBOOTSTRAP_REQUIRED),
+        ("another", 0, error_codes.REBOOTSTRAP_REQUIRED),
+        ("{own}", -1, error_codes.INVALID_REQUEST),
+        (None, 0, error_codes.INVALID_REQUEST),
+    ],
+)
+def test_rejects_connection_that_was_meant_for_another_cluster_or_node(
+    client: WireClient, cluster: SimulatedCluster, cluster_id: str | None, node_id: int, error_code: int
+) -> None:
+    own_id = cluster.core.cluster_id
+    request = ApiVersionsRequest(
+        cluster_id=None if cluster_id is None else cluster_id.format(own=own_id), node_id=node_id
+    )
+    response = client.request(request, 5)
+    assert isinstance(response, ApiVersionsResponse)
+    assert response.error_code == error_code
+
+
 def test_acks_0_gets_no_response_and_error_closes_connection(client: WireClient, cluster: SimulatedCluster) -> None:
     client.send(produce_request(batch(b"a"), acks=0), 9)
     for _ in range(3):

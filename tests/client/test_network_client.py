@@ -178,7 +178,7 @@ def test_api_versions_send_software_name_and_return_features() -> None:
     assert rig.client.finalized_features.levels == {}
     rig.bootstrap()
     request = rig.broker.requests[0]
-    assert request.header.api_version == ApiVersionsRequest.VERSIONS.max
+    assert request.header.api_version == 4
     assert isinstance(request.message, ApiVersionsRequest)
     assert request.message.client_software_name == "spark-kafka-sink"
     assert rig.client.finalized_features.levels == {"transaction.version": 2}

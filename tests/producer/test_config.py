@@ -130,7 +130,6 @@ def test_every_option_of_kafka_clients_is_known() -> None:
     ("name", "default", "value"),
     [
         ("bootstrap.resolve.timeout.ms", "0", "30000"),
-        ("metadata.cluster.check.enable", "false", "true"),
         ("buffer.memory.allocation.strategy", "full", "incremental"),
     ],
 )

@@ -52,12 +52,42 @@ def kafka_struct_name(struct_type: type[Struct]) -> str:
     return name
 
 
+NEWER_DEFINITIONS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "ApiVersionsRequest": (
+        "0-5",
+        [
+            {
+                "name": "ClusterId",
+                "type": "string",
+                "versions": "5+",
+                "nullableVersions": "5+",
+                "default": "null",
+                "ignorable": True,
+            },
+            {"name": "NodeId", "type": "int32", "versions": "5+", "default": -1, "ignorable": True},
+        ],
+    ),
+    "ApiVersionsResponse": ("0-5", []),
+}
+"""The versions of messages that Kafka 4.4 has and kafka-python lacks, and the fields that they add.
+
+integration/test_kafka_versions.py sends them to a broker of Kafka 4.4.
+"""
+
+
+def is_known_to_kafka_python(message_type: type[Message], version: int) -> bool:
+    return bool(version <= kafka_python_class(message_type.__name__).max_version)
+
+
 def load_schema(name: str) -> dict[str, Any]:
     """Load Kafka's JSON definition of a message, with its common structs inserted where they are used."""
     text = importlib.resources.files("kafka.protocol.schemas.resources").joinpath(f"{name}.json").read_text()
     content: dict[str, Any] = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
     common = {struct["name"]: struct["fields"] for struct in content.get("commonStructs", [])}
     _insert_common_structs(content["fields"], common)
+    if name in NEWER_DEFINITIONS:
+        content["validVersions"], added_fields = NEWER_DEFINITIONS[name]
+        content["fields"] += added_fields
     return content
 
 

@@ -18,9 +18,22 @@ TRANSACTION_VERSION_FEATURE = "transaction.version"
 
 
 def handle(context: RequestContext, request: ApiVersionsRequest) -> HandlerResult:
+    error_code = context.injected_error() or _find_routing_error(context, request)
+    if error_code in (error_codes.INVALID_REQUEST, error_codes.REBOOTSTRAP_REQUIRED):
+        return ApiVersionsResponse(error_code=error_code)
     response = build_api_versions_response(context.cluster)
-    response.error_code = context.injected_error()
+    response.error_code = error_code
     return response
+
+
+def _find_routing_error(context: RequestContext, request: ApiVersionsRequest) -> int:
+    """Return the error code of a connection that was meant for another cluster or node, or 0 (KIP-1242)."""
+    if request.cluster_id is None and request.node_id == -1:
+        return 0
+    if request.cluster_id is None or request.node_id == -1:
+        return error_codes.INVALID_REQUEST
+    is_routed = (request.cluster_id, request.node_id) == (context.cluster.cluster_id, context.node)
+    return 0 if is_routed else error_codes.REBOOTSTRAP_REQUIRED
 
 
 def build_api_versions_response(cluster: EmbeddedCluster) -> ApiVersionsResponse:

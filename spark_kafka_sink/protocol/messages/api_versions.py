@@ -1,6 +1,7 @@
 """ApiVersions: look up the APIs and versions that a broker supports.
 
 v3 name and version of the client software (KIP-511), features of the cluster (KIP-584)
+v5 cluster and node that the client intends to connect to; others respond with REBOOTSTRAP_REQUIRED (KIP-1242)
 """
 
 from __future__ import annotations
@@ -8,17 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.schema import Struct, VersionRange, array, boolean, int16, int32, int64, string
+from spark_kafka_sink.protocol.schema import (
+    Struct,
+    VersionRange,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    nullable_string,
+    string,
+)
 
 
 @dataclass(kw_only=True, slots=True)
 class ApiVersionsRequest(Message):
     API_KEY = ApiKey.API_VERSIONS
-    VERSIONS = VersionRange(0, 4)
+    VERSIONS = VersionRange(0, 5)
     FIRST_FLEXIBLE_VERSION = 3
 
     client_software_name: str = string("3+", ignorable=True)
     client_software_version: str = string("3+", ignorable=True)
+    cluster_id: str | None = nullable_string("5+", default=None, ignorable=True)
+    node_id: int = int32("5+", default=-1, ignorable=True)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,7 +58,7 @@ class FinalizedFeatureKey(Struct):
 @dataclass(kw_only=True, slots=True)
 class ApiVersionsResponse(Message):
     API_KEY = ApiKey.API_VERSIONS
-    VERSIONS = VersionRange(0, 4)
+    VERSIONS = VersionRange(0, 5)
     FIRST_FLEXIBLE_VERSION = 3
 
     error_code: int = int16("0+")

@@ -118,12 +118,6 @@ def test_ignored_options_exclude_producer_options() -> None:
     assert not [name for name in (*PRODUCER_OPTIONS, *SECURITY_OPTIONS) if name.startswith(REGISTRY_PREFIXES)]
 
 
-@pytest.mark.parametrize("name", ["metadata.cluster.check.enable"])
-def test_rejects_producer_option_that_is_not_supported_yet(name: str) -> None:
-    (fault,) = faults(NEEDED | {f"kafka.{name}": "true"})
-    assert f"kafka.{name} cannot be set: not supported yet: " in fault
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [

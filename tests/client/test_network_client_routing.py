@@ -1,0 +1,77 @@
+"""Misrouted connections: brokers are told the cluster and the node that a connection is meant for (KIP-1242)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.schema import VersionRange
+from tests.client.rig import Rig
+from tests.client.scripted_broker import ReceivedRequest
+
+
+def api_versions_requests(rig: Rig, broker: int) -> list[tuple[int, str | None, int]]:
+    """Return version, cluster id and node id of each ApiVersions request that a broker has received."""
+    received = rig.brokers[broker].requests_of(ApiKey.API_VERSIONS)
+    messages = [(request.header.api_version, request.message) for request in received]
+    return [
+        (version, message.cluster_id, message.node_id)
+        for version, message in messages
+        if isinstance(message, ApiVersionsRequest)
+    ]
+
+
+def connected_rig(**options: Any) -> Rig:
+    """Build a Rig with connections to the bootstrap server, as such, and to broker 1."""
+    rig = Rig(2, **options).bootstrap()
+    rig.make_ready(1)
+    return rig
+
+
+def test_names_cluster_and_node_once_both_are_known() -> None:
+    rig = connected_rig()
+    assert api_versions_requests(rig, 0) == [(4, None, -1)]
+    assert api_versions_requests(rig, 1) == [(5, "cluster", 1)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"metadata_cluster_check_enable": False}, {"metadata_recovery_strategy": "none"}], ids=str
+)
+def test_names_neither_without_check_or_without_recovery(options: dict[str, Any]) -> None:
+    assert api_versions_requests(connected_rig(**options), 1) == [(5, None, -1)]
+
+
+def test_brokers_before_kafka_4_4_get_one_request_per_connection() -> None:
+    rig = Rig(2)
+    for broker in rig.brokers:
+        broker.versions[ApiKey.API_VERSIONS] = VersionRange(0, 4)
+    rig.bootstrap()
+    rig.make_ready(1)
+    assert [version for version, _, _ in api_versions_requests(rig, 1)] == [4]
+
+
+def test_misrouted_connection_is_closed_and_client_bootstraps_again(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(2).bootstrap()
+
+    def reject_misrouted(received: ReceivedRequest) -> bool:
+        if not isinstance(received.message, ApiVersionsRequest) or received.message.cluster_id is None:
+            return False
+        received.respond(ApiVersionsResponse(error_code=error_codes.REBOOTSTRAP_REQUIRED))
+        return True
+
+    rig.brokers[1].on_request = reject_misrouted
+    node = rig.node(1)
+    with caplog.at_level(logging.WARNING):
+        rig.poll_until(lambda: rig.client.ready(node, rig.now) or rig.metadata.snapshot.is_bootstrap, limit_ms=1_000)
+    assert rig.metadata.snapshot.is_bootstrap
+    expected = "the connection is for broker 1 (b1:9092) of cluster cluster, but a broker with another id or of another"
+    assert [message for message in caplog.messages if expected in message]
+    rig.bootstrap()
+    reason = rig.metadata.connection_failure(1)
+    assert reason is not None
+    assert expected in reason
