@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from integration.support.artifacts import connector_jars
 from spark_kafka_sink import register
+from spark_kafka_sink.spark.pyspark_versions import HAS_PYTHON_DATA_SOURCES
 from tests.runner.class_archive import archive_options
 
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -78,8 +79,10 @@ def connect_session(address: str) -> SparkSession:
 @cache
 def shared_spark() -> SparkSession:
     folder = Path(tempfile.mkdtemp(prefix="spark-tests-"))
-    jars = ",".join(str(jar) for jar in connector_jars())
-    settings = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.jars": jars}
-    session = start_spark(settings | CONNECT_SERVER)
+    settings = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
+    if HAS_PYTHON_DATA_SOURCES:
+        # Neither the jars of the connector nor Spark Connect run in Spark 3.5, which has another version of Scala.
+        settings |= {"spark.jars": ",".join(str(jar) for jar in connector_jars())} | CONNECT_SERVER
+    session = start_spark(settings)
     session.sparkContext.setLogLevel("OFF")
     return session

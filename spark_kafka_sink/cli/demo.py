@@ -59,7 +59,7 @@ def require_spark() -> None:
     Without Java, Spark would fail with JAVA_GATEWAY_EXITED after a page of traceback.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise MissingDependencyError('the demo requires pyspark: pip install "pyspark>=4.0"')
+        raise MissingDependencyError('the demo requires pyspark: pip install "pyspark>=3.5"')
     home = os.environ.get("JAVA_HOME")
     if shutil.which(f"{home}/bin/java" if home else "java") is None:
         problem = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"

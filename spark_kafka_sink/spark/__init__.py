@@ -10,6 +10,7 @@ distribution.py       moves each row to the task that writes its partition or ke
 columns.py            the column contract, and the plan of a DataFrame's columns
 value_formats.py      the encoders of value and key for the columns of a DataFrame
 arrow_types.py        the Arrow types of Spark's columns
+map_in_arrow.py      writes without the data source: Spark 3.5, and writeMethod = mapInArrow
 writer.py             the batch writer and the stream writer that Spark calls
 exactly_once.py       exactly-once delivery in these writers
 write_task.py         the write task: sends Arrow batches and returns acknowledged offsets
@@ -37,5 +38,5 @@ try:
     import pyspark as pyspark  # imported here, so that one error reports that it is missing
 except ModuleNotFoundError as error:
     raise MissingDependencyError(
-        'The Spark data source requires pyspark 4.0 or newer. Install it with pip install "spark-kafka-sink[spark]".'
+        'The Spark data source requires pyspark 3.5 or newer. Install it with pip install "spark-kafka-sink[spark]".'
     ) from error

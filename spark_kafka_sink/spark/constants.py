@@ -10,6 +10,10 @@ DISTRIBUTION_NOT_SUPPORTED_MESSAGE = (
     "Option 'distribution' requires spark_kafka_sink.register(spark) in the program that writes, and save() or "
     "start(). Without them, Spark calls a Python data source too late to move rows to other tasks."
 )
+MAP_IN_ARROW_REQUIRES_REGISTER_MESSAGE = (
+    "Option 'writeMethod' is 'mapInArrow', which requires spark_kafka_sink.register(spark) in the program that writes, "
+    "and save() or start(). Call register(spark), or remove the option."
+)
 IDEMPOTENCY_KEY_IN_STREAM_MESSAGE = (
     "Option 'idempotencyKey' is for batch jobs only. Remove it: the query id and the batch id already identify each "
     "micro-batch of a stream."
@@ -33,7 +37,7 @@ TABLE_OPTIONS_MESSAGE = (
 
 # Internal options, set by the methods that `register` installs. Users do not set them.
 MICRO_BATCH_OPTION = "pykafka.microbatch"
-"""Marks a batch write as a micro-batch of a stream in output mode update, or with the option distribution."""
+"""Marks a batch write as a micro-batch of a stream that `register` runs through foreachBatch."""
 ALREADY_CHECKED_OPTION = "pykafka.checked"
 """Marks a write that `register` has already checked. Such a write also has checkConnection=false."""
 DISTRIBUTED_BY_OPTION = "pykafka.distributed"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigurationError
@@ -18,12 +17,15 @@ from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, check_result_sch
 from spark_kafka_sink.spark.constants import (
     DISTRIBUTION_NOT_SUPPORTED_MESSAGE,
     FORMAT_NAME,
+    MAP_IN_ARROW_REQUIRES_REGISTER_MESSAGE,
     MICRO_BATCH_OPTION,
     SAVE_MODE_NOT_ALLOWED_MESSAGE,
     STREAM_START_OPTION,
     TABLE_OPTIONS_MESSAGE,
 )
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.spark.options.write_method import MAP_IN_ARROW
+from spark_kafka_sink.spark.pyspark_versions import DataSource
 from spark_kafka_sink.spark.worker_log import install_stderr_handler
 from spark_kafka_sink.spark.worker_process import freeze_gc
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
@@ -61,15 +63,9 @@ class KafkaDataSource(DataSource):
             raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format("Overwrite"))
         stream_start = self.options.get(STREAM_START_OPTION)
         options, plan = self._check(schema, stream_start)
-        if options.exactly_once is None or not self._is_planning:
+        if not self._is_planning:
             return KafkaBatchWriter(options, plan)
-        from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch
-
-        # A micro-batch in output mode update is a batch job with its own data source. The option that `register` sets
-        # tells which start of the stream it belongs to.
-        is_micro_batch = MICRO_BATCH_OPTION in self.options
-        exactly_once = begin_micro_batch(options, stream_start) if is_micro_batch else begin_job(options)
-        return KafkaBatchWriter(options, plan, exactly_once)
+        return begin_batch_write(options, plan, stream_start, is_micro_batch=MICRO_BATCH_OPTION in self.options)
 
     def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         # `overwrite` means output mode complete: each micro-batch writes the whole result, as in Spark's own sink.
@@ -94,4 +90,33 @@ class KafkaDataSource(DataSource):
             raise ConfigurationError([*error.faults, TABLE_OPTIONS_MESSAGE]) from None
         if options.distribution is not None:
             raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
+        if options.write_method == MAP_IN_ARROW:
+            raise ConfigurationError(MAP_IN_ARROW_REQUIRES_REGISTER_MESSAGE)
         return dataclasses.replace(options, registry=None), plan
+
+
+def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBatchWriter:
+    """Plan a batch write whose options `register` has checked, in the user's program. The option names are lowercase.
+
+    Returns the same writer as `KafkaDataSource.writer` in a planning worker, and begins exactly-once delivery.
+    """
+    stream_start = options.get(STREAM_START_OPTION)
+    parsed, plan = check_all(options, schema, stream_start)
+    parsed = dataclasses.replace(parsed, registry=None)
+    return begin_batch_write(parsed, plan, stream_start, is_micro_batch=MICRO_BATCH_OPTION in options)
+
+
+def begin_batch_write(
+    options: SinkOptions, plan: ColumnPlan, stream_start: str | None, *, is_micro_batch: bool
+) -> KafkaBatchWriter:
+    """Create the writer of a batch write, and begin exactly-once delivery if the options require it.
+
+    `is_micro_batch`: the write is a micro-batch that `register` runs through foreachBatch. `stream_start` then
+    identifies the start of the stream.
+    """
+    if options.exactly_once is None:
+        return KafkaBatchWriter(options, plan)
+    from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch
+
+    exactly_once = begin_micro_batch(options, stream_start) if is_micro_batch else begin_job(options)
+    return KafkaBatchWriter(options, plan, exactly_once)

@@ -1,8 +1,11 @@
-"""APIs of the newest pyspark, with fallbacks for pyspark 4.0.
+"""APIs of the newest pyspark, with fallbacks for pyspark 3.5 and 4.0.
 
 pyspark 4.0 lacks `DataSourceStreamArrowWriter`, `arrow_udf` and `repartitionById`, and rejects the registration of a
 data source that it has discovered by itself. Its worker passes Arrow batches to every `DataSourceArrowWriter`, also to
 a writer of a stream.
+
+pyspark 3.5 has no Python data sources. Our classes then have placeholders as their base classes, and every write runs
+through mapInArrow (map_in_arrow.py).
 """
 
 from __future__ import annotations
@@ -17,24 +20,68 @@ from spark_kafka_sink.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceStreamArrowWriter,
+        WriterCommitMessage,
+    )
     from pyspark.sql.types import DataType
+
+    HAS_PYTHON_DATA_SOURCES: bool
 else:
     try:
-        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+        # Databricks' Spark 3.5 has a preview of this module, without DataSourceArrowWriter.
+        from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
     except ImportError:
-        from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+        HAS_PYTHON_DATA_SOURCES = False
 
-        class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-            """A stream writer that the worker of pyspark 4.0 treats as an Arrow writer."""
+        class DataSource:
+            """The part of Spark's class that `KafkaDataSource` uses."""
+
+            def __init__(self, options):
+                self.options = options
+
+        class DataSourceArrowWriter:
+            """A placeholder."""
+
+        class DataSourceStreamArrowWriter:
+            """A placeholder."""
+
+        class WriterCommitMessage:
+            """A placeholder."""
+
+    else:
+        HAS_PYTHON_DATA_SOURCES = True
+        try:
+            from pyspark.sql.datasource import DataSourceStreamArrowWriter
+        except ImportError:
+            from pyspark.sql.datasource import DataSourceStreamWriter
+
+            class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+                """A stream writer that the worker of pyspark 4.0 treats as an Arrow writer."""
 
 
-__all__ = ["DataSourceStreamArrowWriter", "build_arrow_udf", "register_data_source", "repartition_by_id"]
+__all__ = [
+    "HAS_PYTHON_DATA_SOURCES",
+    "DataSource",
+    "DataSourceArrowWriter",
+    "DataSourceStreamArrowWriter",
+    "WriterCommitMessage",
+    "build_arrow_udf",
+    "register_data_source",
+    "repartition_by_id",
+]
 _ALREADY_EXISTS = "DATA_SOURCE_ALREADY_EXISTS"
 
 
 def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> None:
-    """Register a data source, unless pyspark 4.0 has discovered it already and rejects the registration."""
+    """Register a data source, unless pyspark 4.0 has discovered it already and rejects the registration.
+
+    It does nothing with pyspark 3.5, which has no data sources.
+    """
+    if not HAS_PYTHON_DATA_SOURCES:
+        return
     try:
         spark.dataSource.register(data_source)
     except AnalysisException as error:
@@ -43,7 +90,7 @@ def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> 
 
 
 def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataType) -> Callable[[Any], Any]:
-    """Wrap a function of one column as an Arrow UDF; with pyspark 4.0, as a pandas UDF."""
+    """Wrap a function of one column as an Arrow UDF; with pyspark 4.0 and older, as a pandas UDF."""
     try:
         from pyspark.sql.pandas.functions import arrow_udf
     except ImportError:
@@ -67,14 +114,14 @@ def _import_pandas() -> Any:
         import pandas
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            "With pyspark 4.0, distribution = 'partition' needs pandas on the driver and on the workers. Install "
-            "pandas, set distribution to 'key', or use pyspark 4.1 or newer."
+            "With pyspark 4.0 and older, distribution = 'partition' needs pandas on the driver and on the workers. "
+            "Install pandas, set distribution to 'key', or use pyspark 4.1 or newer."
         ) from error
     return pandas
 
 
 def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:
-    """Bring the rows of each id to one task. pyspark 4.0 hashes the ids, so a task may get the rows of several."""
+    """Bring the rows of each id to one task. pyspark 4.0 and older hash the ids, so a task may get those of several."""
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(partitions, column)
     return frame.repartition(partitions, column)

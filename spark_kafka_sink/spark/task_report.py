@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import WriterCommitMessage
-
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import WriteTotals
+from spark_kafka_sink.spark.pyspark_versions import WriterCommitMessage
 
 if TYPE_CHECKING:
     from spark_kafka_sink.exactly_once.batch_start import BatchStart

@@ -2,22 +2,29 @@
 
 A writer is created on the driver and pickled to the tasks, so it holds configuration only. In a stream, another process
 creates the writer that commits. Everything that this writer needs comes with the task reports.
+
+Spark calls `commit` and `abort` in a Python process of its own, which they also set up. A write through mapInArrow
+(map_in_arrow.py) ends in the user's program, which calls `commit_job` and `abort_job`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.pyspark_versions import DataSourceStreamArrowWriter
+from spark_kafka_sink.spark.pyspark_versions import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from spark_kafka_sink.spark.task_report import BATCH_JOB_LABEL, TaskReport, build_write_report
 from spark_kafka_sink.spark.worker_log import LOGGER, install_stderr_handler
 from spark_kafka_sink.spark.worker_process import freeze_gc
@@ -26,6 +33,8 @@ from spark_kafka_sink.spark.write_task import write_rows
 if TYPE_CHECKING:
     from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite, UnreportedBatch
 
+REPORT_COLUMN = "report"
+"""The column of `write_in_map`."""
 CONTINUOUS_TRIGGER_MESSAGE = (
     "trigger(continuous=...) is not supported for 'pykafka': Spark's continuous processing does not run Python sinks. "
     'Use micro-batches: .trigger(processingTime="0 seconds").'
@@ -52,10 +61,23 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze_gc()
-        commit(self._options, validate_reports(messages), BATCH_JOB_LABEL, self._exactly_once)
+        install_stderr_handler()
+        self.commit_job(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        install_stderr_handler()
+        self.abort_job(messages)
+
+    def commit_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        commit(self._options, validate_reports(messages), BATCH_JOB_LABEL, self._exactly_once)
+
+    def abort_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         abort(self._options, messages, BATCH_JOB_LABEL, self._exactly_once)
+
+    def write_in_map(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of a task of mapInArrow, and yield its pickled report as the task's only row."""
+        report = pickle.dumps(self.write(batches))
+        yield pa.record_batch([pa.array([report], pa.binary())], [REPORT_COLUMN])
 
 
 class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
@@ -78,10 +100,12 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
         if messages and not select_task_reports(messages):
             # Continuous processing never calls `write`. Spark logs the error that is raised here, and continues.
             raise ConfigurationError(f"No task has written anything. {CONTINUOUS_TRIGGER_MESSAGE}")
+        install_stderr_handler()
         reports = validate_reports(messages)
         commit(self._options, reports, f"batch {batchId}", self._restore_exactly_once(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        install_stderr_handler()
         abort(self._options, messages, f"batch {batchId}", self._restore_exactly_once(messages))
 
     def _restore_exactly_once(
@@ -131,7 +155,6 @@ def commit(
     if exactly_once is not None:
         exactly_once.commit(reports)
     report = build_write_report(reports, None if reports else name)
-    install_stderr_handler()
     # Dead letters are a warning, because a reader of the topic does not find these rows there.
     LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
     if any(task_report.was_already_committed for task_report in reports):
@@ -153,7 +176,6 @@ def abort(
 
     reports = select_task_reports(messages)
     report = build_write_report(reports, None if reports else name, "failed")
-    install_stderr_handler()
     if exactly_once is not None:
         was_aborted, outcome = exactly_once.abort(reports)
         LOGGER.warning("The write failed: %s [%s]", outcome, report.batch)
@@ -167,6 +189,12 @@ def abort(
             len(messages),
             "remain" if report.is_acknowledged else "may be",
             report.line(),
+        )
+    elif not messages:
+        LOGGER.warning(
+            "The write failed, and Spark returned no reports of its tasks. They may have written rows, which running "
+            "the write again writes again. [%s]",
+            report.batch,
         )
     else:
         LOGGER.warning(

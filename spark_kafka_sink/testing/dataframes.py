@@ -22,7 +22,16 @@ _CORRUPT_RECORD_COLUMN = "_pykafka_unread"
 
 def topic_frame(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
     """Return the records of a topic as a DataFrame with the columns of Spark's Kafka source."""
-    return spark.createDataFrame(topic.read())
+    return _create_frame(spark, topic.read())
+
+
+def _create_frame(spark: SparkSession, records: pa.Table) -> DataFrame:
+    if not spark.version.startswith("3."):
+        return spark.createDataFrame(records)
+    # Spark 3 creates no DataFrame from an Arrow table.
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return spark.createDataFrame(records.to_pylist(), from_arrow_schema(records.schema))
 
 
 def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: bool = False) -> None:
@@ -50,7 +59,7 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
     for field in expected.schema.fields:
         if _is_json(field):
             _check_json_fields(records, field, topic.name)
-    stored = expected.sparkSession.createDataFrame(records)
+    stored = _create_frame(expected.sparkSession, records)
     if in_order:
         stored = stored.orderBy("partition", "offset")
     fields = expected.schema.fields

@@ -64,6 +64,8 @@ nodes of `kafka3` run in one part only.
 """
 
 REST = "real kafka"
+PYSPARK_VERSIONS = ROOT / "tests" / "spark" / "pyspark_versions.txt"
+"""The versions of pyspark that the smoke suite runs on, beside the newest. The Makefile reads them, too."""
 
 
 def parts() -> list[Part]:
@@ -72,14 +74,20 @@ def parts() -> list[Part]:
     named = [f"--ignore=integration/{file}" for files in FILES.values() for file in files]
     return [
         Part("jars", ["make", "--no-print-directory", "test-prepare"]),
-        Part("installation", ["make", "--no-print-directory", "test-prepare-oldest"]),
+        Part("installation", ["make", "--no-print-directory", "test-prepare-pyspark"]),
         Part("unit", ["make", "--no-print-directory", "test-unit"]),
         _pytest("spark", ["tests/spark"]),
         _pytest(REST, ["integration", *named]),
         *real,
-        Part("oldest pyspark", ["make", "--no-print-directory", "test-oldest-spark"], after=("jars", "installation")),
+        *(_smoke_tests(version) for version in PYSPARK_VERSIONS.read_text().split()),
         short,
     ]
+
+
+def _smoke_tests(version: str) -> Part:
+    """Return the part of the smoke suite on one version of pyspark."""
+    target = f"test-pyspark-{version}"
+    return Part(f"pyspark {version}", ["make", "--no-print-directory", target], after=("jars", "installation"))
 
 
 def _pytest(name: str, arguments: Sequence[str]) -> Part:

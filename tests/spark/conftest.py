@@ -37,9 +37,14 @@ def preflights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Preflights]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """pyspark 4.0 and 4.1 leave the sockets to the garbage collector, through which rows come from the JVM."""
-    if pyspark.__version__.startswith(("4.0", "4.1")):
+    """Ignore warnings about pyspark itself.
+
+    pyspark 3.5, 4.0 and 4.1 leave the sockets to the garbage collector, through which rows come from the JVM. pyspark
+    3.5 compares versions with distutils.
+    """
+    if pyspark.__version__.startswith(("3.5", "4.0", "4.1")):
         for item in items:
             if "tests/spark/" in item.nodeid:
                 item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
                 item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+                item.add_marker(pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning"))

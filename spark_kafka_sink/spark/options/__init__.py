@@ -5,6 +5,7 @@ parse.py            parses all options of a write
 create_topic.py     the options of createTopic
 distribution.py     the options of distribution
 client_rack.py      the option clientRackEnv
+write_method.py     the option writeMethod
 delivery.py         the options of deliveryGuarantee
 values.py           parsers of option values that only the sink has
 names.py            option names as a Spark job writes them, and options that need their own error message

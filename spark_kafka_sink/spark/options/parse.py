@@ -126,6 +126,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         client_rack_env=values["clientRackEnv"],
         formats=formats,
         registry=registry,
+        write_method=values["writeMethod"],
         exactly_once=delivery,
     )
 

@@ -42,6 +42,9 @@ class SinkOptions:
     registry: RegistryOptions | None = None
     """Only the driver uses it. It is not pickled to the tasks, which do not need its secrets."""
 
+    write_method: str | None = None
+    """DATA_SOURCE or MAP_IN_ARROW; None if the user has not set the option."""
+
     exactly_once: DeliveryOptions | None = None
     """None for at-least-once delivery."""
 

@@ -16,6 +16,7 @@ from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION_OPTION, 
 from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, MAX_TASK_COUNT
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.values import text_without_error, topic_name
+from spark_kafka_sink.spark.options.write_method import WRITE_METHOD_OPTION
 
 MAX_BYTES_PER_SECOND = 1 << 50
 
@@ -80,6 +81,7 @@ _ROWS = (
         "[an equal share](tuning.md#limit-tasks-and-rate)",
     ),
     CLIENT_RACK_OPTION,
+    WRITE_METHOD_OPTION,
     *DELIVERY_OPTIONS,
     CHECKPOINT_LOCATION_OPTION,
     Option("queryName", None, parse_optional_text, "Spark's own option of a stream; the sink ignores it"),

@@ -1,7 +1,8 @@
 """register(): provides what Spark's own Kafka sink supports and Spark does not support for a Python data source.
 
-Spark finds the data source without `register` through the module `pyspark_pykafka`, and `mode("append")` then works.
-`register` adds:
+Spark 3.5 has no Python data sources, and only the methods that `register` installs know the format `pykafka`. From
+Spark 4.0 on, Spark finds the data source without `register` through the module `pyspark_pykafka`, and `mode("append")`
+then works. `register` adds:
 
 - `save()` without a mode, output mode update, and checks before Spark plans the write: see write_methods.py.
   `insertInto` and `writeTo`, which write to an existing table, do not name the format `pykafka`. Spark therefore runs
@@ -29,6 +30,7 @@ from typing import Any
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
+from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.patches.plain_errors import wrap_with_plain_errors
 from spark_kafka_sink.spark.patches.recorded_writer import record_calls
@@ -39,7 +41,7 @@ from spark_kafka_sink.spark.patches.write_methods import (
     wrap_to_table,
     wrap_with_active_session,
 )
-from spark_kafka_sink.spark.pyspark_versions import register_data_source
+from spark_kafka_sink.spark.pyspark_versions import HAS_PYTHON_DATA_SOURCES, register_data_source
 
 # The pattern matches parts of names, because ignored and misspelt options may contain secrets, too.
 _SECRET_NAME_PATTERN = "sasl|ssl|auth|password|secret|token"
@@ -50,6 +52,10 @@ REDACTION_CONFS = {
     + _SECRET_NAME_PATTERN
     + r')[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
 }
+_CONNECT_REQUIRES_SPARK_4_MESSAGE = (
+    "With Spark Connect, 'pykafka' requires Spark 4.0 or newer, because older versions have no Python data sources. "
+    "Run the program on the driver instead, with a classic session."
+)
 _PATCHED_ATTRIBUTE = "_pykafka_drop_in"
 _Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -65,7 +71,11 @@ def register(spark: SparkSession) -> None:
         frame.write.format("pykafka").options(**{"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}).save()
     """
     register_data_source(spark, KafkaDataSource)
+    # The active session matters only where Spark looks up data sources.
+    wrap_with_session = wrap_with_active_session if HAS_PYTHON_DATA_SOURCES else _keep_method
     if type(spark).__module__.startswith("pyspark.sql.connect"):
+        if not HAS_PYTHON_DATA_SOURCES:
+            raise ConfigurationError(_CONNECT_REQUIRES_SPARK_4_MESSAGE)
         from pyspark.sql.connect import readwriter
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectStreamWriter
 
@@ -74,7 +84,7 @@ def register(spark: SparkSession) -> None:
         from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-        _patch_writers(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, wrap_with_active_session)
+        _patch_writers(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, wrap_with_session)
         _warn_about_python_mismatch(str(spark.sparkContext.master), str(spark.sparkContext.pythonExec))
     _redact_secrets(spark)
 

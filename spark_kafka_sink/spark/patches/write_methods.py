@@ -16,7 +16,8 @@ therefore process a write before Spark plans it:
    Kafka sink.
 
 Output mode `update` runs through foreachBatch: each micro-batch is an ordinary batch write of the rows that changed.
-So does every stream with the option distribution, because Spark cannot sort a streaming DataFrame.
+So does every stream with the option distribution, because Spark cannot sort a streaming DataFrame, and every stream
+that runs through mapInArrow (map_in_arrow.py), which Spark does not allow for a streaming DataFrame's sink.
 
 `saveAsTable` and `toTable` go through the same checks, but keep all columns, because these are the table's columns.
 """
@@ -55,6 +56,7 @@ from spark_kafka_sink.spark.distribution import (
     distribute_rows,
     limit_micro_batch_tasks,
 )
+from spark_kafka_sink.spark.map_in_arrow import uses_map_in_arrow, write_with_map_in_arrow
 from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
 from spark_kafka_sink.spark.patches.recorded_writer import (
     RecordedCalls,
@@ -66,7 +68,7 @@ from spark_kafka_sink.spark.writer import CONTINUOUS_TRIGGER_MESSAGE
 
 _ALLOWED_SAVE_MODES = {"append", "error", "errorifexists", "default"}
 _REJECTED_SAVE_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
-_ALREADY_CHECKED_OPTIONS = {"checkConnection": "false", ALREADY_CHECKED_OPTION: "true"}
+_ALREADY_CHECKED_OPTIONS = {"checkconnection": "false", ALREADY_CHECKED_OPTION: "true"}
 _STREAMING_QUERY_OPTIONS = ("checkpointlocation", "queryname")
 _TABLE_LAYOUT_METHODS = ("partitionBy", "clusterBy")
 _CHECKPOINT_LOCATION_CONF = "spark.sql.streaming.checkpointLocation"
@@ -83,12 +85,19 @@ _UPDATE_MODE_TO_TABLE_MESSAGE = (
     "toTable() does not support outputMode('update'), because Spark rejects this mode for Python data sources. Use "
     ".outputMode('update').start() instead. The table is not needed: it would store nothing except its name."
 )
+_MAP_IN_ARROW_TO_TABLE_MESSAGE = (
+    "saveAsTable() and toTable() write through a Python data source, which requires Spark 4.0 or newer, and not "
+    "through mapInArrow. Use save() or start(). The table is not needed: it would store nothing except its name."
+)
 
 _log = logging.getLogger(__name__)
 
 
 def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `save` of a batch writer: check the write, select the sink's columns and append the rows."""
+    """Wrap `save` of a batch writer: check the write, select the sink's columns and append the rows.
+
+    The rows are appended through the data source, or through mapInArrow.
+    """
 
     @functools.wraps(original)
     def save(
@@ -108,9 +117,13 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is not None:
             self.option("path", path)
         _check_save_mode(calls)
+        is_map_in_arrow = uses_map_in_arrow(calls.options(), is_connect=_is_connect(self))
         positions, distribution = _check_write(self, calls)
         frame, extra_options = _select_and_distribute(writer_dataframe(self), calls, positions, distribution)
         _warn_about_table_layout(calls)
+        if is_map_in_arrow:
+            write_with_map_in_arrow(frame, calls.options() | _ALREADY_CHECKED_OPTIONS | extra_options)
+            return
         writer = rebuild_writer(self, frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
         writer = writer.format(FORMAT_NAME).mode("append")
         original(writer.options(**_ALREADY_CHECKED_OPTIONS, **extra_options))
@@ -149,7 +162,8 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `start` of a stream writer: check the write, select the sink's columns and start the query.
 
-    Output mode update and streams with the option distribution write each micro-batch as a batch job.
+    Output mode update, and streams with the option distribution or through mapInArrow, write each micro-batch as a
+    batch job.
     """
 
     @functools.wraps(original)
@@ -168,6 +182,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is not None:
             self.option("path", path)
         _prepare_stream(self, calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
+        is_map_in_arrow = uses_map_in_arrow(calls.options(), is_connect=_is_connect(self))
         positions, distribution = _check_write(self, calls)
         if distribution is None:
             frame = _coalesce(_select_columns(writer_dataframe(self), positions), calls)
@@ -177,7 +192,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
             frame = _select_columns(writer_dataframe(self), required)
         _warn_about_table_layout(calls)
         extra_options = _ALREADY_CHECKED_OPTIONS | {STREAM_START_OPTION: uuid.uuid4().hex}
-        if _output_mode(calls) != "update" and distribution is None:
+        if _output_mode(calls) != "update" and distribution is None and not is_map_in_arrow:
             writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
             return original(writer.options(**extra_options))
         writer = rebuild_writer(self, frame, excluding=["format", "option", "options", *_TABLE_LAYOUT_METHODS])
@@ -348,6 +363,8 @@ def _select_and_distribute(
 
 
 def _check_table_write(writer: Any, calls: RecordedCalls) -> None:
+    if uses_map_in_arrow(calls.options(), is_connect=_is_connect(writer)):
+        raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)
     _, distribution = _check_write(writer, calls)
     if distribution is not None:
         raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)

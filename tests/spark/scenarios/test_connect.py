@@ -14,7 +14,7 @@ from spark_kafka_sink.testing import assert_topic_equals, embedded_broker
 from tests.documents import blocks
 from tests.spark_session import connect_address
 
-pytestmark = pytest.mark.needs("java")
+pytestmark = [pytest.mark.needs("java"), pytest.mark.data_source]
 
 TOPICS = {"t": 2, "t-placed": 5, "t-stream": 1, "t-update": 5, "t-once": 2, "t-key": 2, "t-sums": 1}
 UNAUTHORIZED = {

@@ -9,7 +9,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, topic_frame
 
 pytestmark = pytest.mark.needs("java")
 
@@ -81,7 +81,7 @@ def written(spark: SparkSession, broker: EmbeddedBroker, frame: DataFrame, **opt
     broker.create_topic(topic, 1)
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
     writer.option("topic", topic).options(**options).save()
-    stored = spark.createDataFrame(read_topic(broker.bootstrap_servers, topic))
+    stored = topic_frame(spark, broker.topic(topic))
     return stored.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
 
 

@@ -33,10 +33,13 @@ def connections(broker: EmbeddedBroker) -> int:
     return sum(row[2].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
 
 
-def test_cancelled_job_leaves_no_connection_and_next_job_writes(spark: SparkSession) -> None:
+@pytest.mark.parametrize("options", [{}, {"writeMethod": "mapInArrow"}])
+def test_cancelled_job_leaves_no_connection_and_next_job_writes(spark: SparkSession, options: dict[str, str]) -> None:
     with embedded_broker(topics={"t": 2, "next": 1}) as broker:
         slow = spark.range(0, 2_000_000, 1, 2).mapInArrow(slowly, "id LONG").selectExpr("CAST(id AS STRING) AS value")
-        writer = slow.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        writer = (
+            slow.write.format("pykafka").options(**options).option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        )
         failures: list[Exception] = []
 
         def run() -> None:

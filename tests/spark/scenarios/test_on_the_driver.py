@@ -233,6 +233,7 @@ def test_reading_error_names_format_kafka(spark: SparkSession) -> None:
         spark.read.format("pykafka").option("subscribe", "t").load()
 
 
+@pytest.mark.data_source
 def test_runs_same_checks_without_register(rows: DataFrame, broker: EmbeddedBroker, unused_port: int) -> None:
     """By another session, which shares the JVM but not what was registered; and by the `save` that Spark came with."""
     save = inspect.unwrap(DataFrameWriter.save)

@@ -21,7 +21,7 @@ from tests.spark_session import connect_address
 
 pytest.importorskip("pyspark.pipelines", reason="this pyspark has no pipelines")
 pytest.importorskip("yaml", reason="pipelines need pyyaml")
-pytestmark = pytest.mark.needs("java")
+pytestmark = [pytest.mark.needs("java"), pytest.mark.data_source]
 
 PROJECT = ROOT / "docs" / "examples" / "pipeline"
 TOPIC = '"topic": "orders",'

@@ -16,7 +16,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import blocks
 from tests.spark.scenarios.test_on_the_driver import Upstream, refused
 
-pytestmark = pytest.mark.needs("java")
+pytestmark = [pytest.mark.needs("java"), pytest.mark.data_source]
 
 WITH_EACH_WRITE = "Spark does not pass the options of CREATE TABLE to a Python data source. Set them on each write"
 

@@ -1,0 +1,78 @@
+"""Writes a DataFrame through `mapInArrow` instead of the data source (the option `writeMethod`).
+
+Spark 3.5 has no Python data sources, so every write takes this path there. From Spark 4.0 on, the data source is the
+default. Spark starts a Python daemon each to look up, plan, run and commit a data source; `mapInArrow` needs only the
+one of the tasks, so a short job ends sooner.
+
+    user's program    plan_batch_write        creates the writer that a planning worker would create
+    task              writer.write_in_map     writes the rows, and yields the report of the task as its only row
+    user's program    writer.commit_job       gets the reports
+                      writer.abort_job        gets no reports if the job failed, because Spark returns none
+
+Spark accepts the result of one attempt of each task. The reports of other attempts, which were retried or speculative,
+do not reach the user's program, so their transactions are not committed.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
+from spark_kafka_sink.spark.datasource import plan_batch_write
+from spark_kafka_sink.spark.options.write_method import DATA_SOURCE, MAP_IN_ARROW, WRITE_METHOD_OPTION
+from spark_kafka_sink.spark.pyspark_versions import HAS_PYTHON_DATA_SOURCES, WriterCommitMessage
+from spark_kafka_sink.spark.worker_log import LOGGER
+from spark_kafka_sink.spark.writer import REPORT_COLUMN, KafkaBatchWriter
+
+_NO_DATA_SOURCES_MESSAGE = (
+    "Option 'writeMethod' is 'dataSource', but this Spark has no Python data sources. Remove the option, or use Spark "
+    "4.0 or newer."
+)
+_CONNECT_MESSAGE = (
+    "Option 'writeMethod' is 'mapInArrow', which is not supported with Spark Connect: the program that calls save() or "
+    "start() commits such a write, and with Spark Connect it is not the driver. Remove the option."
+)
+
+
+def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
+    """Return whether a write with these options runs through mapInArrow. The option names are lowercase.
+
+    Raises ConfigurationError if this Spark does not support the method that the options name. An invalid value counts
+    as none, because the checks of the options report it.
+    """
+    requested = options.get(WRITE_METHOD_OPTION.name.lower(), "").strip().lower()
+    if requested == MAP_IN_ARROW.lower():
+        if is_connect:
+            raise ConfigurationError(_CONNECT_MESSAGE)
+        return True
+    if requested == DATA_SOURCE.lower() and not HAS_PYTHON_DATA_SOURCES:
+        raise ConfigurationError(_NO_DATA_SOURCES_MESSAGE)
+    return not HAS_PYTHON_DATA_SOURCES
+
+
+def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
+    """Write the rows of the DataFrame and commit. The options are checked, and their names are lowercase."""
+    writer = plan_batch_write(options, frame.schema)
+    reports: list[WriterCommitMessage] = []
+    try:
+        reports = _run_tasks(frame, writer)
+        writer.commit_job(reports)
+    except BaseException:  # including KeyboardInterrupt, with which a user cancels the job
+        _abort(writer, reports)
+        raise
+
+
+def _run_tasks(frame: Any, writer: KafkaBatchWriter) -> list[WriterCommitMessage]:
+    """Run one Spark job that writes all rows, and return the reports of its tasks."""
+    rows = frame.mapInArrow(writer.write_in_map, f"{REPORT_COLUMN} BINARY").collect()
+    return [pickle.loads(row[REPORT_COLUMN]) for row in rows]
+
+
+def _abort(writer: KafkaBatchWriter, reports: Sequence[WriterCommitMessage]) -> None:
+    """Abort the write. Its own error is only logged, so that the user gets the error that made the write fail."""
+    try:
+        writer.abort_job(reports)
+    except KafkaSinkError as error:
+        LOGGER.warning("The failed write could not be aborted: %s", error)

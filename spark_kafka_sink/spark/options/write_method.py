@@ -1,0 +1,16 @@
+"""The option `writeMethod`: how Spark runs a write. map_in_arrow.py decides which method a write uses."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.client.option_parsing import choice_parser
+from spark_kafka_sink.options import Option
+
+DATA_SOURCE, MAP_IN_ARROW = "dataSource", "mapInArrow"
+
+WRITE_METHOD_OPTION = Option(
+    "writeMethod",
+    None,
+    choice_parser(DATA_SOURCE, MAP_IN_ARROW),
+    "how Spark runs the write: `dataSource`, the default from Spark 4.0 on, or `mapInArrow`, the default before and "
+    "[faster for a single short job](batch.md#start-a-short-job-faster)",
+)

@@ -1,0 +1,259 @@
+"""Writes through mapInArrow, with a DataFrame that runs its tasks in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_kafka_sink.errors import ConfigurationError, DeliveryError, ExactlyOnceError
+from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
+from spark_kafka_sink.requests.transaction_description import ONGOING
+from spark_kafka_sink.spark import map_in_arrow, write_task
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.map_in_arrow import uses_map_in_arrow, write_with_map_in_arrow
+from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.spark.task_report import TaskIdentity
+from spark_kafka_sink.spark.worker_log import LOGGER
+from spark_kafka_sink.spark.writer import KafkaBatchWriter
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.exactly_once.cases import client_of, seen
+
+SCHEMA = StructType([StructField("value", StringType())])
+EXACTLY_ONCE = {"deliveryguarantee": "exactly-once", "idempotencykey": "today"}
+
+RunTask = Callable[[int], dict[str, bytes]]
+
+
+@dataclasses.dataclass
+class FakeFrame:
+    """A DataFrame of Spark: `tasks` are the values of each partition. `run` runs the tasks as Spark's scheduler would.
+
+    The function of mapInArrow is pickled for each attempt, because each runs in another process.
+    """
+
+    tasks: Sequence[Sequence[str]]
+    monkeypatch: pytest.MonkeyPatch
+    run: Callable[[FakeFrame], list[dict[str, bytes]]]
+    schema: StructType = dataclasses.field(default_factory=lambda: SCHEMA)
+    write: bytes = b""
+    result_schema: str = ""
+
+    def mapInArrow(self, function: Any, schema: str) -> FakeFrame:  # noqa: N802
+        return dataclasses.replace(self, write=pickle.dumps(function), result_schema=schema)
+
+    def collect(self) -> list[dict[str, bytes]]:
+        assert self.result_schema == "report BINARY"
+        return self.run(self)
+
+    def run_task(self, partition: int, attempt: int = 0) -> dict[str, bytes]:
+        task_attempt = partition * 10 + attempt
+        identity = TaskIdentity(partition, attempt, task_attempt, 0)
+        self.monkeypatch.setattr(write_task, "_build_identity", lambda context: identity)
+        values = self.tasks[partition]
+        rows = iter([pa.record_batch({"value": list(values)})]) if values else iter(())
+        (batch,) = pickle.loads(self.write)(rows)
+        (row,) = batch.to_pylist()
+        return dict(row)
+
+
+def run_all(frame: FakeFrame) -> list[dict[str, bytes]]:
+    return [frame.run_task(partition) for partition in range(len(frame.tasks))]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={"t": 2}) as broker:
+        yield broker
+    POOL.close()
+
+
+@pytest.fixture
+def given(broker: EmbeddedBroker, tmp_path: Path) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "topic": "t",
+        "reportpath": str(tmp_path / "report.jsonl"),
+    }
+
+
+def open_count(broker: EmbeddedBroker) -> int:
+    with client_of(broker) as client:
+        return len(list_transactional_ids(client, ONGOING))
+
+
+def test_writes_rows_and_reports_all_tasks(
+    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_with_map_in_arrow(FakeFrame([["a", "b"], [], ["c"]], monkeypatch, run_all), given)
+    assert seen(broker) == ["a", "b", "c"]
+    (report,) = read_reports(given["reportpath"])
+    assert (report.status, report.tasks, report.rows) == ("committed", 3, 3)
+
+
+def test_writes_dataframe_without_partitions(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for options in (given, given | EXACTLY_ONCE):
+        write_with_map_in_arrow(FakeFrame([], monkeypatch, run_all), options)
+    assert [(report.status, report.tasks) for report in read_reports(given["reportpath"])] == [("committed", 0)] * 2
+
+
+def test_commits_reports_of_hundreds_of_tasks(
+    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = FakeFrame([[str(number)] for number in range(300)], monkeypatch, run_all)
+    write_with_map_in_arrow(frame, given)
+    (report,) = read_reports(given["reportpath"])
+    assert (report.tasks, report.rows) == (300, 300)
+
+
+def test_commits_only_attempts_whose_results_spark_returned(
+    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both attempts of a speculative task end; Spark keeps the result of one."""
+
+    def run(frame: FakeFrame) -> list[dict[str, bytes]]:
+        frame.run_task(0, attempt=0)
+        return [frame.run_task(0, attempt=1), frame.run_task(1)]
+
+    write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, run), given | EXACTLY_ONCE)
+    assert seen(broker) == ["a", "b"]
+    assert open_count(broker) == 0
+
+
+def test_failed_job_aborts_transactions_of_finished_tasks(
+    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
+        frame.run_task(0)
+        assert open_count(broker) == 1
+        raise RuntimeError("of Spark")
+
+    with pytest.raises(RuntimeError, match="of Spark"):
+        write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, fail), given | EXACTLY_ONCE)
+    assert (seen(broker), open_count(broker)) == ([], 0)
+    assert "The write failed: its transactions were aborted" in caplog.text
+    assert [report.status for report in read_reports(given["reportpath"])] == ["failed"]
+    write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, run_all), given | EXACTLY_ONCE)
+    assert seen(broker) == ["a", "b"]
+
+
+def test_interrupted_job_aborts_its_transactions(
+    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(frame: FakeFrame) -> list[dict[str, bytes]]:
+        frame.run_task(0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, interrupt), given | EXACTLY_ONCE)
+    assert (seen(broker), open_count(broker)) == ([], 0)
+
+
+def test_task_that_outlives_its_job_writes_nothing(
+    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark kills the tasks of a failed job without waiting for their end."""
+    frames: list[FakeFrame] = []
+
+    def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
+        frames.append(frame)
+        raise RuntimeError("of Spark")
+
+    with pytest.raises(RuntimeError, match="of Spark"):
+        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, fail), given | EXACTLY_ONCE)
+    with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
+        frames[0].run_task(0)
+    assert (seen(broker), open_count(broker)) == ([], 0)
+
+
+def test_failed_job_warns_that_tasks_may_have_written(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
+        frame.run_task(0)
+        raise RuntimeError("of Spark")
+
+    with pytest.raises(RuntimeError, match="of Spark"):
+        write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, fail), given)
+    assert "Spark returned no reports of its tasks. They may have written rows" in caplog.text
+    (report,) = read_reports(given["reportpath"])
+    assert (report.status, report.tasks) == ("failed", 0)
+
+
+def test_rejects_two_reports_of_one_task(
+    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = FakeFrame([["a"]], monkeypatch, lambda frame: [frame.run_task(0), frame.run_task(0, attempt=1)])
+    with pytest.raises(DeliveryError, match="1 partitions were committed by more than one task"):
+        write_with_map_in_arrow(frame, given | EXACTLY_ONCE)
+    assert (seen(broker), open_count(broker)) == ([], 0)
+
+
+def test_raises_error_of_the_job_if_it_cannot_be_aborted(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
+        raise RuntimeError("of Spark")
+
+    def cannot_abort(*arguments: object) -> None:
+        raise DeliveryError("no broker")
+
+    monkeypatch.setattr(KafkaBatchWriter, "abort_job", cannot_abort)
+    with pytest.raises(RuntimeError, match="of Spark"):
+        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, fail), given)
+    assert "The failed write could not be aborted: no broker" in caplog.text
+
+
+def test_leaves_logging_to_the_program(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data source prints its log lines in processes of Spark's; this path runs in the user's program."""
+    handlers, level = list(LOGGER.handlers), LOGGER.level
+    monkeypatch.setattr(LOGGER, "handlers", [])
+    LOGGER.setLevel(logging.NOTSET)
+    try:
+        write_with_map_in_arrow(FakeFrame([], monkeypatch, run_all), given)
+        assert (LOGGER.handlers, LOGGER.level) == ([], logging.NOTSET)
+    finally:
+        LOGGER.handlers, LOGGER.level = handlers, level
+
+
+@pytest.mark.parametrize("has_data_sources", [True, False])
+@pytest.mark.parametrize(
+    ("value", "expected"), [("mapInArrow", True), (" MAPINARROW ", True), ("", None), ("unknown", None)]
+)
+def test_uses_map_in_arrow_if_set_or_without_data_sources(
+    monkeypatch: pytest.MonkeyPatch, has_data_sources: bool, value: str, expected: bool | None
+) -> None:
+    monkeypatch.setattr(map_in_arrow, "HAS_PYTHON_DATA_SOURCES", has_data_sources)
+    uses = uses_map_in_arrow({"writemethod": value}, is_connect=False)
+    assert uses is (not has_data_sources if expected is None else expected)
+
+
+def test_rejects_data_source_on_spark_without_data_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"writemethod": "datasource"}
+    monkeypatch.setattr(map_in_arrow, "HAS_PYTHON_DATA_SOURCES", True)
+    assert not uses_map_in_arrow(options, is_connect=False)
+    monkeypatch.setattr(map_in_arrow, "HAS_PYTHON_DATA_SOURCES", False)
+    with pytest.raises(ConfigurationError, match=r"this Spark has no Python data sources. Remove the option, or use"):
+        uses_map_in_arrow(options, is_connect=False)
+
+
+def test_rejects_map_in_arrow_with_spark_connect() -> None:
+    with pytest.raises(ConfigurationError, match="'mapInArrow', which is not supported with Spark Connect"):
+        uses_map_in_arrow({"writemethod": "mapInArrow"}, is_connect=True)
+
+
+def test_data_source_rejects_map_in_arrow_without_register(given: dict[str, str]) -> None:
+    source = KafkaDataSource(given | {"writemethod": "mapInArrow"})
+    for create_writer in (source.writer, source.streamWriter):
+        with pytest.raises(
+            ConfigurationError, match=r"'mapInArrow', which requires spark_kafka_sink.register\(spark\)"
+        ):
+            create_writer(SCHEMA, False)
