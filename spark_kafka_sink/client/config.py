@@ -21,6 +21,8 @@ class ClientConfig:
     bootstrap_servers: tuple[str, ...]
     client_id: str = ""
     client_dns_lookup: str = USE_ALL_DNS_IPS
+    bootstrap_resolve_timeout_ms: int = 0
+    """How long clients retry to resolve bootstrap.servers; 0 if they resolve it when they are created."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100

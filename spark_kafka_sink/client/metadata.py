@@ -322,6 +322,15 @@ class Metadata:
             self.snapshot = replace(snapshot, nodes=known_nodes, topics=topics)
             return {(partition.topic, partition.index) for partition in changed}
 
+    def bootstrap(self, nodes: Sequence[Node]) -> None:
+        """Set the bootstrap servers, whose names could not be resolved before, and request an update at once."""
+        with self._lock:
+            self._bootstrap_nodes = tuple(nodes)
+            self.snapshot = bootstrap_snapshot(nodes)
+            self._unusable_response = ""
+            self._failures = 0
+            self._skip_backoff()
+
     def rebootstrap(self) -> None:
         """Replace the known brokers by the bootstrap servers. Epochs and topics in use are kept."""
         with self._lock:
@@ -404,7 +413,10 @@ def new_metadata(
 ) -> Metadata:
     """Create metadata with the addresses of bootstrap.servers.
 
-    Raise ConfigurationError if none of them can be resolved.
+    Raise ConfigurationError if none of them can be resolved. With bootstrap.resolve.timeout.ms, they are not resolved
+    yet, and the snapshot has no nodes.
     """
-    nodes = bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
+    nodes: tuple[Node, ...] = ()
+    if not config.bootstrap_resolve_timeout_ms:
+        nodes = bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
     return Metadata(nodes, config, system=system, random=random, allow_auto_topic_creation=allow_auto_topic_creation)

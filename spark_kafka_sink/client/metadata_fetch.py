@@ -16,10 +16,12 @@ import logging
 import math
 from collections.abc import Mapping
 
+from spark_kafka_sink.client.bootstrap import BootstrapLookup
 from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
-from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
+from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
@@ -30,8 +32,9 @@ _log = logging.getLogger(__name__)
 class MetadataFetch:
     """Sender thread only."""
 
-    def __init__(self, metadata: Metadata, config: ClientConfig) -> None:
+    def __init__(self, metadata: Metadata, config: ClientConfig, system: System) -> None:
         self._metadata = metadata
+        self._lookup = None if metadata.snapshot.nodes else BootstrapLookup(config, system)
         self._may_rebootstrap = config.metadata_recovery_strategy == REBOOTSTRAP
         self._trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._query: MetadataQuery | None = None
@@ -39,6 +42,26 @@ class MetadataFetch:
         self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._due_since_ms = math.inf
         """Since when an update has been due without a response; -inf if a broker has demanded a rebootstrap."""
+
+    def resolve_bootstrap_servers(self, now: float) -> float:
+        """Resolve the names of bootstrap.servers if this is still to be done. Return the time until the next attempt.
+
+        The time is 0 if bootstrap servers are known, and inf after bootstrap.resolve.timeout.ms. All callers that wait
+        for metadata get the error then.
+        """
+        if self._lookup is None:
+            return 0.0
+        try:
+            nodes = self._lookup.attempt()
+        except ConfigurationError as error:
+            self._metadata.fatal_error(error)
+            return math.inf
+        if not nodes:
+            self._metadata.update_failed(now, f"No name in bootstrap.servers can be resolved: {self._lookup.failures}")
+            return self._lookup.wait_ms()
+        self._lookup = None
+        self._metadata.bootstrap(nodes)
+        return 0.0
 
     def is_due(self, now: float) -> bool:
         return self._query is None and self._metadata.time_to_next_update(now) <= 0

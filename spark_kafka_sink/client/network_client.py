@@ -78,7 +78,7 @@ class NetworkClient:
         self._checks_routing = config.metadata_cluster_check_enable and config.metadata_recovery_strategy == REBOOTSTRAP
         self._system = system
         self._random = random if random is not None else Random()
-        self._fetch = MetadataFetch(metadata, config)
+        self._fetch = MetadataFetch(metadata, config, system)
         self._connections = Connections(selector, config, system=system, random=self._random)
         self._states, self.losses = self._connections.states, self._connections.losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
@@ -234,6 +234,9 @@ class NetworkClient:
 
     def _maybe_update_metadata(self, now: float) -> float:
         """Send a metadata request if one is due and a node can be used. Return the time until the next call."""
+        unresolved_ms = self._fetch.resolve_bootstrap_servers(now)
+        if unresolved_ms > 0:
+            return unresolved_ms
         wait_ms = self._fetch.wait_ms(now, self._last_response_ms)
         if wait_ms > 0:
             return wait_ms

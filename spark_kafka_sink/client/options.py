@@ -45,6 +45,13 @@ CONNECTION_OPTIONS = (
         "replaces bootstrap hosts by the canonical names of their addresses",
     ),
     Option(
+        "bootstrap.resolve.timeout.ms",
+        ClientConfig.bootstrap_resolve_timeout_ms,
+        parse_non_negative_long,
+        "0: bootstrap.servers is resolved when the client is created, which fails if no name can be resolved; "
+        "otherwise the client retries for this long in the background, and every call fails afterwards",
+    ),
+    Option(
         "send.buffer.bytes",
         ClientConfig.send_buffer_bytes,
         integer_parser(-1, INT_MAX),

@@ -34,7 +34,7 @@ class Option:
     secret: bool = False
     """Keeps the value out of errors, logs and reprs."""
     ignored: bool = False
-    """Accepts every value without any effect, because the option concerns only a JVM."""
+    """Accepts valid values without any effect, because the option concerns only a JVM or how Java's client works."""
 
     @property
     def has_effect(self) -> bool:

@@ -45,7 +45,7 @@ class _RequestCall(Call[ResponseT]):
         self._sent_ms = self._wall_ms()
         return True
 
-    def responded(self, request: Request[ResponseT], response: ResponseT) -> None:
+    def handle_response(self, request: Request[ResponseT], response: ResponseT) -> None:
         self.exchange = Exchange(response, (self._sent_ms + self._wall_ms()) // 2)
 
 
@@ -57,7 +57,9 @@ class _TopicsCall(Call[MetadataResponse]):
         self.response: MetadataResponse | None = None
         self.brokers: dict[int, Node] = {}
 
-    def done(self, request: Request[MetadataResponse], key: str, response: MetadataResponse, now: float) -> None:
+    def handle_result(
+        self, request: Request[MetadataResponse], key: str, response: MetadataResponse, now: float
+    ) -> None:
         self.response = response
         nodes = [Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers]
         self.brokers = {node.id: node for node in nodes} or self.brokers
@@ -150,7 +152,7 @@ class Probe:
     def _poll(self, timeout_ms: float, now: float) -> None:
         delay_ms = self._requests.send_due(now)
         for response in self.client.poll(min(_POLL_INTERVAL_MS, timeout_ms, delay_ms), now):
-            self._requests.responded(response)
+            self._requests.handle_response(response)
 
     def should_create(self, topic: MetadataResponseTopic) -> bool:
         """Return whether the topic is missing and the writer creates it before the write."""

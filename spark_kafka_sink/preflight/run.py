@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from spark_kafka_sink.client.bootstrap import bootstrap_nodes
+from spark_kafka_sink.client.bootstrap import BootstrapLookup, bootstrap_nodes
+from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.system import OperatingSystem, System
@@ -42,7 +43,7 @@ def preflight(
     timeouts = timeouts if timeouts is not None else PreflightTimeouts()
     system = system if system is not None else OperatingSystem()
     try:
-        nodes = bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
+        nodes = _resolve_bootstrap_servers(config, system)
     except ConfigurationError as error:
         remedy = "Correct the host names in bootstrap.servers, or the name resolution of this machine."
         check = Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy, concerns_address=True)
@@ -63,6 +64,17 @@ def preflight(
             checks += _run_cluster_checks(probe, probe.metadata_response.topics, thorough=thorough)
             checks = suggest_topics(checks, probe)
         return checks
+
+
+def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[Node, ...]:
+    """Resolve the names, repeatedly for bootstrap.resolve.timeout.ms if it is set, as the clients of the job will."""
+    if not config.bootstrap_resolve_timeout_ms:
+        return bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
+    lookup = BootstrapLookup(config, system)
+    with closing(system.poller()) as poller:
+        while not (nodes := lookup.attempt()):
+            poller.select(lookup.wait_ms() / 1000)
+    return nodes
 
 
 def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *, thorough: bool) -> list[Check]:

@@ -41,6 +41,7 @@ class ProducerConfig:
     bootstrap_servers: tuple[str, ...]
     client_id: str
     client_dns_lookup: str
+    bootstrap_resolve_timeout_ms: int
     send_buffer_bytes: int
     receive_buffer_bytes: int
     reconnect_backoff_ms: int

@@ -1,7 +1,7 @@
 """Table of all options of the Java producer, with their current defaults and limits.
 
-Each option has a parser. An option that cannot work in Python or is not supported yet has an `unsupported_reason`, and
-only its default is accepted. No option is accepted and then ignored. The options of connections, requests and metadata
+Each option has a parser. An option that cannot work in Python has an `unsupported_reason`, and only its default is
+accepted. An option without effect says so in its description. The options of connections, requests and metadata
 come from client/options.py. The options of TLS and SASL are in network/security_options.py.
 """
 
@@ -127,6 +127,14 @@ _BATCHING = (
         "memory for records from send to acknowledgement; send waits when it is used up",
     ),
     Option(
+        "buffer.memory.allocation.strategy",
+        "full",
+        choice_parser("full", "incremental"),
+        "no effect: memory is reserved for the records that wait, as with incremental in Java, and never for the whole "
+        "batch.size of each partition; unlike there, it works with compression",
+        ignored=True,
+    ),
+    Option(
         "max.request.size",
         1_048_576,
         parse_non_negative_int,
@@ -172,24 +180,6 @@ _BATCHING = (
         "",
         parse_text,
         "the rack or zone of this client, spelled as `broker.rack`; only partitioner.rack.aware uses it",
-    ),
-)
-
-_NOT_SUPPORTED_YET = (
-    Option(
-        "bootstrap.resolve.timeout.ms",
-        0,
-        parse_non_negative_long,
-        "how long failed lookups of the names in bootstrap.servers are repeated; 0: not at all",
-        unsupported_reason="not supported yet: {bootstrap.servers} is resolved once, when the producer is created. "
-        "Leave it out",
-    ),
-    Option(
-        "buffer.memory.allocation.strategy",
-        "full",
-        choice_parser("full", "incremental"),
-        "how batches allocate their memory from buffer.memory (KIP-1332)",
-        unsupported_reason="not supported yet: the allocation strategy cannot be chosen (KIP-1332). Leave it out",
     ),
 )
 
@@ -239,6 +229,4 @@ _JAVA_ONLY = tuple(
     )
 )
 
-PRODUCER_OPTIONS = build_option_table(
-    (*CONNECTION_OPTIONS, *_DELIVERY, *_BATCHING, *_OBSERVATION, *_NOT_SUPPORTED_YET, *_JAVA_ONLY)
-)
+PRODUCER_OPTIONS = build_option_table((*CONNECTION_OPTIONS, *_DELIVERY, *_BATCHING, *_OBSERVATION, *_JAVA_ONLY))

@@ -21,6 +21,7 @@ class ProducerOptions(TypedDict, total=False):
     bootstrap_servers: Texts
     client_id: Text
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] | None
+    bootstrap_resolve_timeout_ms: Number
     send_buffer_bytes: Number
     receive_buffer_bytes: Number
     reconnect_backoff_ms: Number
@@ -47,6 +48,7 @@ class ProducerOptions(TypedDict, total=False):
     batch_size: Number
     linger_ms: Number
     buffer_memory: Number
+    buffer_memory_allocation_strategy: object
     max_request_size: Number
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None
     compression_gzip_level: Number

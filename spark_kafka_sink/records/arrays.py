@@ -1,8 +1,9 @@
 """Conversions between Arrow, numpy and Python that do not import pandas.
 
-`pa.array`, `pa.scalar`, `array.fill_null(0)` and `np.asarray(array)` give the same results. But the first such call of
-a process imports pandas, if it is installed, because Arrow checks whether its argument is a DataFrame. This takes 48 MB
-in every process that only writes. So all code that handles records uses this module, except that for rejected records.
+`pa.array`, `pa.scalar`, `array.fill_null(0)`, `array.to_numpy()` and `np.asarray(array)` give the same results. But the
+first such call of a process imports pandas, if it is installed, because Arrow checks whether its argument is a
+DataFrame. This takes 48 MB in every process that only writes. So all code that handles records uses this module, except
+that for rejected records.
 """
 
 from __future__ import annotations

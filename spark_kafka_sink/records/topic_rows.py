@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import numbers_to_arrow
+from spark_kafka_sink.records.arrays import integers_to_numpy, numbers_to_arrow
 from spark_kafka_sink.records.columns import RecordColumns
 
 
@@ -61,7 +61,7 @@ def _group_by_topic(topic: pa.Array) -> tuple[list[str | None], list[NDArray[np.
     """Return the topics in the order of appearance, including null, and the row indices of each topic."""
     encoded = topic.dictionary_encode(null_encoding="encode")
     names: list[str | None] = encoded.dictionary.to_pylist()
-    topic_indices = encoded.indices.to_numpy(zero_copy_only=False)
+    topic_indices = integers_to_numpy(encoded.indices)
     order = np.argsort(topic_indices, kind="stable")
     ends = np.cumsum(np.bincount(topic_indices, minlength=len(names)))
     return names, np.split(order, ends[:-1])

@@ -224,13 +224,13 @@ class BlockingClient:
 
     def _send_due(self) -> None:
         now = self._system.now()
-        for attempt in self._pending.due(now):
+        for attempt in self._pending.find_due_attempts(now):
             queue = self._queues.setdefault(attempt.node.id, _NodeQueue(attempt.node))
             queue.node = attempt.node  # Its address may have changed.
             if not queue.queued and not queue.in_flight:
                 queue.connection_tried = False
             queue.queued.append(_QueuedAttempt(attempt, now))
-            self._pending.sent(attempt)
+            self._pending.mark_sent(attempt)
 
     def _run_once(self, now: float, timeout_ms: float) -> None:
         """Send queued requests and poll the client once."""
@@ -276,7 +276,7 @@ class BlockingClient:
 
     def _fail_attempt(self, attempt: Attempt, error: KafkaSinkError) -> None:
         self._ended += 1
-        self._pending.failed(attempt, error, self._system.now())
+        self._pending.handle_failure(attempt, error, self._system.now())
 
     def _disconnect_unresponsive_nodes(self, now: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the time until the next check."""
@@ -324,7 +324,7 @@ class BlockingClient:
             self._node_timeouts.pop(queue.node.id, None)
             queue.last_response_ms = response.received_ms
             self._ended += 1
-            self._pending.responded(attempt, response.message, self._system.now())
+            self._pending.handle_response(attempt, response.message, self._system.now())
         else:
             disconnected = DisconnectedError(response.reason)
             self._fail_attempt(attempt, response.version_error or response.authentication_error or disconnected)

@@ -8,10 +8,10 @@ states:
     in flight    was sent to its broker
     done         has a final result: a response, which the caller evaluates, or an error
 
-A caller of the engine sends the attempts that are `due`, one request to each node about all of its keys. It reports
-`sent`, then `responded` or `failed`. A key is due again after a growing backoff if its error is retriable or its node
-was lost. The engine has two callers: requests/blocking.py for threads that wait for the results, and requests/polled.py
-for owners of a client that they poll, which are the producer's sender and preflight.
+A caller of the engine sends the due attempts (`find_due_attempts`), one request to each node about all of its keys. It
+calls `mark_sent`, and then `handle_response` or `handle_failure`. A key is due again after a growing backoff if its
+error is retriable or its node was lost. The engine has two callers. requests/blocking.py serves threads that wait for
+the results. requests/polled.py serves owners of a client that they poll: the producer's sender and preflight.
 """
 
 from __future__ import annotations
@@ -106,29 +106,29 @@ class Call(Generic[ResponseT]):
         """Return whether the request may still be sent. Called immediately before sending."""
         return True
 
-    def verdict(self, classification: Classification) -> Verdict:
+    def decide_verdict(self, classification: Classification) -> Verdict:
         is_unknown = classification.code == codes.UNKNOWN_SERVER_ERROR
         return Verdict.RETRY if is_unknown and self._retries_unknown_errors else classification.verdict
 
-    def lost(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
-        """Note that there will be no response to these keys."""
+    def handle_disconnect(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
+        """Note that no response for these keys will be received."""
         if was_sent:
             self.in_doubt.update(keys)
 
-    def responded(self, request: Request[ResponseT], response: ResponseT) -> None:
-        """Note a response, before the results of its keys."""
+    def handle_response(self, request: Request[ResponseT], response: ResponseT) -> None:
+        """Note a response. Called before the results of its keys are handled."""
 
-    def done(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
+    def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
         """Note the final response for a key."""
         self.responses[key] = response
         self.progress += 1
 
-    def failed(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
+    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
         """Note a final error of a key whose request cannot be sent, or whose coordinator cannot be looked up."""
         self.error = self.error or error
         self.progress += 1
 
-    def retrying(self, failure: KafkaSinkError) -> None:
+    def handle_retry(self, failure: KafkaSinkError) -> None:
         """Note the failure of a key that will be retried."""
         self.last_failure = failure
 
@@ -150,7 +150,7 @@ class Attempt:
 
 
 class PendingRequests:
-    """The engine. Not thread-safe."""
+    """The request engine. Not thread-safe."""
 
     def __init__(self, routing: Routing, backoff_ms: Callable[[int], float]) -> None:
         """Create the engine. `backoff_ms`: return the backoff after a number of consecutive failures."""
@@ -158,7 +158,7 @@ class PendingRequests:
         self._backoff_ms = backoff_ms
         self._calls: list[Call[Any]] = []
         self._sent: set[Attempt] = set()
-        self._awaits_node = False
+        self._is_waiting_for_node = False
 
     def add(self, call: Call[Any]) -> None:
         self._calls.append(call)
@@ -171,12 +171,12 @@ class PendingRequests:
 
     # --- send
 
-    def due(self, now: float) -> list[Attempt]:
-        """Return the attempts to send now. An attempt stays due until the caller reports it as `sent`."""
-        self._awaits_node = False
-        return [attempt for call in list(self._calls) for attempt in self._due_attempts(call, now)]
+    def find_due_attempts(self, now: float) -> list[Attempt]:
+        """Return the attempts to send now. An attempt stays due until the caller calls `mark_sent`."""
+        self._is_waiting_for_node = False
+        return [attempt for call in list(self._calls) for attempt in self._find_call_attempts(call, now)]
 
-    def _due_attempts(self, call: Call[Any], now: float) -> list[Attempt]:
+    def _find_call_attempts(self, call: Call[Any], now: float) -> list[Attempt]:
         call.refresh(now)
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
         unknown_coordinator: CoordinatorKey | None = None
@@ -192,7 +192,7 @@ class PendingRequests:
             elif isinstance(route, CoordinatorKey):
                 unknown_coordinator = route
             else:
-                self._awaits_node = True
+                self._is_waiting_for_node = True
                 self._fail_unknown_topic(call, key, route, now)
         attempts = [Attempt(call, request.subset(keys), node, keys) for (node, request), keys in keys_by_target.items()]
         if unknown_coordinator is not None and call.lookup is None:
@@ -209,22 +209,26 @@ class PendingRequests:
 
     def _new_lookup(self, call: Call[Any], key_type: int, now: float) -> list[Attempt]:
         """Return one lookup of all unknown coordinators of this type, including keys that are not due yet."""
-        routes = {route for _, route in self._coordinators_of(call, key_type) if self.routing.find(route, now) is None}
+        routes = {
+            route
+            for _, route in self._list_due_coordinator_keys(call, key_type)
+            if self.routing.find(route, now) is None
+        }
         node = self.routing.find(Role.ANY_BROKER, now)
         if node is None:
-            self._awaits_node = True
+            self._is_waiting_for_node = True
             return []
         request = FindCoordinator(sorted(route.key for route in routes), key_type)
         return [Attempt(call, request, node, request.keys, is_lookup=True)]
 
     def next_due_ms(self, now: float) -> float:
-        """Return when to call `due` again if no response is received before."""
-        if self._awaits_node:
+        """Return the time of the next call of `find_due_attempts` if no response is received before."""
+        if self._is_waiting_for_node:
             return now + POLL_INTERVAL_MS
         later = (due_ms for call in self._calls for due_ms in call.due.values() if due_ms > now)
         return min(later, default=float("inf"))
 
-    def sent(self, attempt: Attempt) -> None:
+    def mark_sent(self, attempt: Attempt) -> None:
         self._sent.add(attempt)
         if attempt.is_lookup:
             attempt.call.lookup = attempt
@@ -235,29 +239,29 @@ class PendingRequests:
 
     # --- results
 
-    def responded(self, attempt: Attempt, response: Message, now: float) -> None:
+    def handle_response(self, attempt: Attempt, response: Message, now: float) -> None:
         if attempt not in self._sent:
             return
         self._sent.discard(attempt)
         call, request = attempt.call, attempt.request
         if attempt.is_lookup:
-            self._looked_up(call, cast("FindCoordinator", request), response, now)
+            self._handle_lookup_response(call, cast("FindCoordinator", request), response, now)
             return
-        call.responded(request, response)
+        call.handle_response(request, response)
         classifications = request.classify_keys(response)
         for key in attempt.keys:
-            call.in_flight.discard(key)  # one at a time, so that the call is done with its last key only
+            call.in_flight.discard(key)  # one at a time, so that the call is not done before its last key
             classification = classifications.get(key, MISSING_IN_RESPONSE)
-            verdict = call.verdict(classification)
+            verdict = call.decide_verdict(classification)
             if verdict not in (Verdict.RETRY, Verdict.LOOK_UP):
                 call.failures.pop(key, None)
-                call.done(request, key, response, now)
+                call.handle_result(request, key, response, now)
                 continue
             if verdict is Verdict.LOOK_UP or not isinstance(request.route(key), CoordinatorKey):
                 self.routing.forget(request.route(key))
             self._retry(call, key, now, request.rejection(key, classification), classification.code)
 
-    def failed(self, attempt: Attempt, error: KafkaSinkError, now: float) -> None:
+    def handle_failure(self, attempt: Attempt, error: KafkaSinkError, now: float) -> None:
         """Handle an attempt that ended without a response, or could not be sent."""
         was_sent = attempt in self._sent
         self._sent.discard(attempt)
@@ -265,10 +269,10 @@ class PendingRequests:
         if call not in self._calls:
             return
         if attempt.is_lookup:
-            self._lookup_failed(call, cast("FindCoordinator", request), error, now)
+            self._handle_lookup_failure(call, cast("FindCoordinator", request), error, now)
             return
         if isinstance(error, NetworkError):
-            call.lost(request, attempt.keys, was_sent=was_sent)
+            call.handle_disconnect(request, attempt.keys, was_sent=was_sent)
         for key in attempt.keys:
             call.in_flight.discard(key)
             if isinstance(error, NetworkError):
@@ -277,14 +281,14 @@ class PendingRequests:
             else:
                 self._fail(call, key, error, Verdict.FATAL, now)
 
-    def _looked_up(self, call: Call[Any], lookup: FindCoordinator, response: Any, now: float) -> None:
+    def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now: float) -> None:
         call.lookup = None
         for name, node in lookup.coordinators(response).items():
             self.routing.add_coordinator(CoordinatorKey(lookup.key_type, name), node)
         classifications = lookup.classify_keys(response)
-        for key, route in self._coordinators_of(call, lookup.key_type):
+        for key, route in self._list_due_coordinator_keys(call, lookup.key_type):
             classification = classifications.get(route.key, MISSING_IN_RESPONSE)
-            verdict = call.verdict(classification)
+            verdict = call.decide_verdict(classification)
             if route.key not in lookup.keys or verdict is Verdict.DONE:
                 continue
             error = lookup.rejection(route.key, classification)
@@ -293,9 +297,11 @@ class PendingRequests:
             else:
                 self._fail(call, key, error, verdict, now)
 
-    def _lookup_failed(self, call: Call[Any], lookup: FindCoordinator, error: KafkaSinkError, now: float) -> None:
+    def _handle_lookup_failure(
+        self, call: Call[Any], lookup: FindCoordinator, error: KafkaSinkError, now: float
+    ) -> None:
         call.lookup = None
-        for key, route in self._coordinators_of(call, lookup.key_type):
+        for key, route in self._list_due_coordinator_keys(call, lookup.key_type):
             if route.key not in lookup.keys:
                 continue
             if isinstance(error, NetworkError):
@@ -304,7 +310,7 @@ class PendingRequests:
                 self._fail(call, key, error, Verdict.FATAL, now)
 
     @staticmethod
-    def _coordinators_of(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
+    def _list_due_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
         """Return the due keys that belong to a coordinator of this type, with their routes.
 
         Due keys are neither in flight nor done.
@@ -317,13 +323,13 @@ class PendingRequests:
     @staticmethod
     def _fail(call: Call[Any], key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
         call.due.pop(key, None)
-        call.failed(key, error, verdict, now)
+        call.handle_failure(key, error, verdict, now)
 
     def _retry(self, call: Call[Any], key: str, now: float, failure: KafkaSinkError, code: int = codes.NONE) -> None:
         if not call.retries:
             self._fail(call, key, failure, Verdict.RETRY, now)
             return
-        call.retrying(failure)
+        call.handle_retry(failure)
         failures = call.failures.get(key, 0)
         call.failures[key] = failures + 1
         call.due[key] = now + self.pause_ms(failures, code)

@@ -12,7 +12,7 @@ from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS, Attempt, Call, P
 
 
 class PolledRequests:
-    """Not thread-safe. The owner polls the client, and passes responses to `responded`."""
+    """Requests on a client that its owner polls. The owner passes responses to `handle_response`. Not thread-safe."""
 
     def __init__(self, client: NetworkClient, pending: PendingRequests, timeout_ms: float | None = None) -> None:
         """Create an instance. `timeout_ms`: the timeout of each request; request.timeout.ms by default."""
@@ -34,18 +34,18 @@ class PolledRequests:
     def send_due(self, now: float) -> float:
         """Send the due attempts whose nodes are ready. Return the time until the next call."""
         delay_ms = float("inf")
-        for attempt in self._pending.due(now):
+        for attempt in self._pending.find_due_attempts(now):
             delay_ms = min(delay_ms, self._send(attempt, now))
         return min(delay_ms, max(0.0, self._pending.next_due_ms(now) - now))
 
-    def responded(self, response: ClientResponse) -> None:
+    def handle_response(self, response: ClientResponse) -> None:
         """Handle the response, or the failure, of a request that this object sent."""
         attempt = cast("Attempt", response.request.tag)
         if response.message is not None:
-            self._pending.responded(attempt, response.message, response.received_ms)
+            self._pending.handle_response(attempt, response.message, response.received_ms)
         else:
             error = response.version_error or DisconnectedError(response.reason)
-            self._pending.failed(attempt, error, response.received_ms)
+            self._pending.handle_failure(attempt, error, response.received_ms)
 
     def _send(self, attempt: Attempt, now: float) -> float:
         """Send an attempt if its node is ready. Return the time until the next try."""
@@ -53,19 +53,19 @@ class PolledRequests:
         if not self._client.ready(node, now):
             if self._client.connection_failed(node.id) and not attempt.is_for_any_node:
                 loss = self._client.losses.get(node.id)
-                self._pending.failed(attempt, DisconnectedError("" if loss is None else loss.reason), now)
+                self._pending.handle_failure(attempt, DisconnectedError("" if loss is None else loss.reason), now)
                 return 0.0
             return max(POLL_INTERVAL_MS, self._client.poll_delay(node.id, now))
         try:
             version = self._client.version_for(node.id, request.api_key, request.versions)
             message = request.message(version)
         except UnsupportedVersionError as error:
-            self._pending.failed(attempt, error, now)
+            self._pending.handle_failure(attempt, error, now)
             return 0.0
         # Checked and recorded before the bytes leave, because another thread may reject a record at any time.
         if not attempt.is_lookup and not call.may_send(request):
             return 0.0
-        self._pending.sent(attempt)
+        self._pending.mark_sent(attempt)
         self._client.send(
             self._client.new_client_request(
                 node.id,

@@ -306,6 +306,13 @@ def test_reads_snapshot_without_lock(metadata: Metadata) -> None:
     holder.join(PATIENCE_SECONDS)
 
 
+def test_new_metadata_does_not_resolve_bootstrap_servers_with_resolve_timeout(system: FakeSystem) -> None:
+    system.names["later"] = []
+    metadata = new_metadata(ClientConfig(("later:9092",), bootstrap_resolve_timeout_ms=1), system=system)
+    assert not metadata.snapshot.nodes
+    assert metadata.snapshot.is_bootstrap
+
+
 def test_new_metadata_rejects_unresolvable_bootstrap_server(system: FakeSystem) -> None:
     system.names["typo"] = []
     with pytest.raises(ConfigurationError, match="typo:9092"):

@@ -34,9 +34,10 @@ def simulated(nodes: int = 2, **options: Any) -> SimulatedCluster:
 
 
 def run_checks(
-    cluster: SimulatedCluster, *topics: str, servers: str | None = None, create: bool = True
+    cluster: SimulatedCluster, *topics: str, servers: str | None = None, create: bool = True, **options: object
 ) -> dict[str, Check]:
-    config = client_config({"bootstrap.servers": servers or cluster.bootstrap_servers})
+    kafka_options = {name.replace("_", "."): value for name, value in options.items()}
+    config = client_config({"bootstrap.servers": servers or cluster.bootstrap_servers, **kafka_options})
     target = Target(topics, connect_all_brokers=not topics, allow_auto_topic_creation=create)
     results = preflight(config, target, system=cluster.system)
     assert not cluster.system.open_sockets, "checks close their connections"
@@ -110,6 +111,16 @@ def test_unresolvable_bootstrap_server_ends_checks() -> None:
     }
     assert "nowhere:9092: the name cannot be resolved" in error_message(checks)
     assert "Correct the host names in bootstrap.servers" in error_message(checks)
+
+
+def test_waits_for_unresolvable_bootstrap_server_until_resolve_timeout() -> None:
+    cluster = simulated()
+    cluster.system.names["nowhere"] = []
+    started = cluster.system.now()
+    checks = run_checks(cluster, "t", servers="nowhere:9092", bootstrap_resolve_timeout_ms=20_000)
+    assert cluster.system.now() == pytest.approx(started + 20_000, abs=200)
+    assert outcomes(checks)["bootstrap servers"] == "failed"
+    assert "could be resolved within 20000 ms (bootstrap.resolve.timeout.ms)" in error_message(checks)
 
 
 def test_names_refusing_server_after_retry_time() -> None:

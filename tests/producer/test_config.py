@@ -126,20 +126,14 @@ def test_every_option_of_kafka_clients_is_known() -> None:
     assert not PRODUCER_OPTION_NAMES - PRODUCER_OPTIONS.keys() - SECURITY_OPTIONS.keys()
 
 
-@pytest.mark.parametrize(
-    ("name", "default", "value"),
-    [
-        ("bootstrap.resolve.timeout.ms", "0", "30000"),
-        ("buffer.memory.allocation.strategy", "full", "incremental"),
-    ],
-)
-def test_rejects_option_that_is_not_supported_yet_unless_it_has_its_default(
-    name: str, default: str, value: str
-) -> None:
-    assert parse(**{name: default}) == parse()
-    (fault,) = faults_of(**{name: value})
-    assert fault.startswith(f"{name} cannot be set: not supported yet: ")
-    assert fault.endswith(". Leave it out.")
+@pytest.mark.parametrize("strategy", ["full", "incremental", "INCREMENTAL"])
+def test_allocation_strategy_of_java_has_no_effect(strategy: str) -> None:
+    assert parse(buffer_memory_allocation_strategy=strategy, compression_type="zstd") == parse(compression_type="zstd")
+
+
+def test_rejects_unknown_allocation_strategy() -> None:
+    (fault,) = faults_of(buffer_memory_allocation_strategy="lazy")
+    assert fault == "buffer.memory.allocation.strategy must be one of full, incremental. It is 'lazy'."
 
 
 @pytest.mark.parametrize("rack", [{}, {"client_rack": " "}])

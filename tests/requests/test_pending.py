@@ -67,9 +67,9 @@ class Engine:
 
     def send(self) -> list[Attempt]:
         """Send all requests that are due."""
-        attempts = self.pending.due(self.now)
+        attempts = self.pending.find_due_attempts(self.now)
         for attempt in attempts:
-            self.pending.sent(attempt)
+            self.pending.mark_sent(attempt)
         return attempts
 
     def send_one(self) -> Attempt:
@@ -84,7 +84,7 @@ class Engine:
             if isinstance(attempt.request, FindCoordinator)
             else descriptions_response(by_id)
         )
-        self.pending.responded(attempt, message, self.now)
+        self.pending.handle_response(attempt, message, self.now)
 
     def wait(self) -> None:
         """Advance the time until a request may be due."""
@@ -160,7 +160,7 @@ def test_each_call_looks_up_its_own_coordinators(engine: Engine) -> None:
     first, second = engine.describe("a", "b"), engine.describe("c")
     of_first, of_second = engine.send()
     assert [list(attempt.keys) for attempt in (of_first, of_second)] == [["a", "b"], ["c"]]
-    engine.pending.failed(of_first, UnsupportedVersionError("node 0 looks up one key"), engine.now)
+    engine.pending.handle_failure(of_first, UnsupportedVersionError("node 0 looks up one key"), engine.now)
     assert first.error is not None
     engine.respond(of_second)
     assert keys_by_node(engine.send()) == {1: ["c"]}
@@ -182,7 +182,7 @@ def test_time_limit_restarts_when_topic_becomes_unknown_again(engine: Engine) ->
     engine.send()
     engine.now = 1_000
     engine.leader = NODES[1]
-    assert len(engine.pending.due(engine.now)) == 1, "the leader is known"
+    assert len(engine.pending.find_due_attempts(engine.now)) == 1, "the leader is known"
     engine.now, engine.leader = 20_000, None
     engine.send()
     assert not call.is_done
@@ -200,10 +200,10 @@ def test_polls_while_no_node_is_usable(engine: Engine) -> None:
 def test_attempt_is_due_until_it_is_sent(engine: Engine) -> None:
     engine.add_coordinators(a=1)
     engine.describe("a")
-    assert len(engine.pending.due(engine.now)) == 1
-    assert len(engine.pending.due(engine.now)) == 1, "the attempt is due until it is sent"
+    assert len(engine.pending.find_due_attempts(engine.now)) == 1
+    assert len(engine.pending.find_due_attempts(engine.now)) == 1, "the attempt is due until it is sent"
     engine.send()
-    assert engine.pending.due(engine.now) == []
+    assert engine.pending.find_due_attempts(engine.now) == []
 
 
 # --- retry
@@ -254,7 +254,7 @@ def test_looks_up_moved_coordinator(engine: Engine) -> None:
 def test_lost_response_causes_lookup_and_leaves_keys_in_doubt(engine: Engine) -> None:
     engine.add_coordinators(a=2)
     call = engine.describe("a")
-    engine.pending.failed(engine.send_one(), LOST, engine.now)
+    engine.pending.handle_failure(engine.send_one(), LOST, engine.now)
     assert call.in_doubt == {"a"}
     assert call.last_failure is LOST
     engine.wait()
@@ -264,8 +264,8 @@ def test_lost_response_causes_lookup_and_leaves_keys_in_doubt(engine: Engine) ->
 def test_unsent_request_is_not_in_doubt(engine: Engine) -> None:
     engine.add_coordinators(a=2)
     call = engine.describe("a")
-    (attempt,) = engine.pending.due(engine.now)
-    engine.pending.failed(attempt, LOST, engine.now)
+    (attempt,) = engine.pending.find_due_attempts(engine.now)
+    engine.pending.handle_failure(attempt, LOST, engine.now)
     assert call.in_doubt == set()
 
 
@@ -273,7 +273,7 @@ def test_lost_node_does_not_delay_other_keys(engine: Engine) -> None:
     engine.add_coordinators(a=1, b=2)
     call = engine.describe("a", "b")
     first, second = engine.send()
-    engine.pending.failed(first, LOST, engine.now)
+    engine.pending.handle_failure(first, LOST, engine.now)
     engine.respond(second)
     assert list(call.responses) == ["b"]
 
@@ -284,7 +284,7 @@ def test_retries_lookup_with_growing_backoff(engine: Engine, is_lost: bool) -> N
     for failures in range(3):
         sent_ms, lookup = engine.now, engine.send_one()
         if is_lost:
-            engine.pending.failed(lookup, LOST, engine.now)
+            engine.pending.handle_failure(lookup, LOST, engine.now)
         else:
             engine.respond(lookup, a=codes.COORDINATOR_NOT_AVAILABLE)
         engine.wait()
@@ -294,7 +294,7 @@ def test_retries_lookup_with_growing_backoff(engine: Engine, is_lost: bool) -> N
 def test_retries_key_missing_in_response(engine: Engine) -> None:
     engine.add_coordinators(a=1)
     call = engine.describe("a")
-    engine.pending.responded(engine.send_one(), descriptions_response({}), engine.now)
+    engine.pending.handle_response(engine.send_one(), descriptions_response({}), engine.now)
     engine.wait()
     engine.respond(engine.send_one())
     assert list(call.results()) == ["a"]
@@ -305,7 +305,7 @@ def test_retries_unknown_server_error_only_if_call_allows_it(engine: Engine) -> 
         call = Call([InitProducerId(None)], retries_unknown_errors=waits)
         engine.pending.add(call)
         rejected = InitProducerIdResponse(error_code=codes.UNKNOWN_SERVER_ERROR)
-        engine.pending.responded(engine.send_one(), rejected, engine.now)
+        engine.pending.handle_response(engine.send_one(), rejected, engine.now)
         assert call.is_done != waits
         engine.pending.remove(call)
 
@@ -316,7 +316,7 @@ def test_retries_description_until_transaction_has_ended(engine: Engine) -> None
     attempt = engine.send_one()
     response = descriptions_response({"a": codes.NONE, "b": codes.NONE})
     response.transaction_states[0].transaction_state = "PrepareCommit"
-    engine.pending.responded(attempt, response, engine.now)
+    engine.pending.handle_response(attempt, response, engine.now)
     assert list(call.responses) == ["b"]
     engine.wait()
     engine.respond(engine.send_one())
@@ -371,8 +371,8 @@ def test_rejected_lookup_ends_call_after_other_keys(engine: Engine) -> None:
 def test_unsupported_request_fails_its_keys(engine: Engine) -> None:
     engine.add_coordinators(a=1)
     call = engine.describe("a")
-    (attempt,) = engine.pending.due(engine.now)
-    engine.pending.failed(attempt, UnsupportedVersionError("node 1 does not support it"), engine.now)
+    (attempt,) = engine.pending.find_due_attempts(engine.now)
+    engine.pending.handle_failure(attempt, UnsupportedVersionError("node 1 does not support it"), engine.now)
     with pytest.raises(UnsupportedVersionError):
         call.results()
 
@@ -383,7 +383,7 @@ def test_call_without_retries_fails_at_first_failure(engine: Engine, is_lost: bo
     call = engine.describe("a", retries=False)
     attempt = engine.send_one()
     if is_lost:
-        engine.pending.failed(attempt, LOST, engine.now)
+        engine.pending.handle_failure(attempt, LOST, engine.now)
     else:
         engine.respond(attempt, a=codes.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(DisconnectedError if is_lost else BrokerError):
@@ -396,7 +396,7 @@ def test_ignores_responses_of_removed_call(engine: Engine) -> None:
     attempt = engine.send_one()
     engine.pending.remove(call)
     engine.respond(attempt)
-    engine.pending.failed(attempt, LOST, engine.now)
+    engine.pending.handle_failure(attempt, LOST, engine.now)
     assert (call.responses, call.in_doubt) == ({}, set())
     assert engine.send() == []
 

@@ -27,12 +27,12 @@ class BlockingCall(Call[ResponseT]):
         super().__init__(requests)
         self.ended = threading.Event()
 
-    def done(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
-        super().done(request, key, response, now)
+    def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
+        super().handle_result(request, key, response, now)
         if self.is_done:
             self.ended.set()
 
-    def failed(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
+    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
         self.end(error)
 
     def end(self, error: KafkaSinkError) -> None:

@@ -23,18 +23,18 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self,
         is_needed: Callable[[], bool],
         set_producer_id_and_epoch: Callable[[ProducerIdAndEpoch], None],
-        handle_failure: Callable[[KafkaSinkError, float], None],
+        on_failure: Callable[[KafkaSinkError, float], None],
         retry_backoff_ms: Callable[[int], float],
     ) -> None:
         """`is_needed`: returns whether records wait for a producer id.
 
-        `handle_failure`: called with the error of a rejected request and the time.
+        `on_failure`: called with the error of a rejected request and the time.
         `retry_backoff_ms`: returns the backoff after a number of failures in a row.
         """
         super().__init__([InitProducerId(None)])
         self._is_needed = is_needed
         self._set_producer_id_and_epoch = set_producer_id_and_epoch
-        self._handle_failure = handle_failure
+        self._on_failure = on_failure
         self._retry_backoff_ms = retry_backoff_ms
         (self._key,) = self.due
         self._due_ms = 0.0
@@ -45,24 +45,24 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
             self._due_ms = self.due.get(self._key, self._due_ms)
             self.due = {self._key: self._due_ms} if self._is_needed() else {}
 
-    def done(
+    def handle_result(
         self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now: float
     ) -> None:
         classification = request.classify(response)
         id_and_epoch = producer_id_and_epoch(response)
         if classification.verdict is not Verdict.DONE:
-            self.failed(key, request.rejection(key, classification), classification.verdict, now)
+            self.handle_failure(key, request.rejection(key, classification), classification.verdict, now)
         elif min(id_and_epoch) < 0:
             producer_id, epoch = id_and_epoch
             message = (
                 f"A broker returned the producer id {producer_id} with the epoch {epoch}: neither can be negative."
             )
-            self.failed(key, DecodeError(message), Verdict.FATAL, now)
+            self.handle_failure(key, DecodeError(message), Verdict.FATAL, now)
         else:
             self._failure_count = 0
             self._set_producer_id_and_epoch(id_and_epoch)
 
-    def failed(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
+    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
         self._due_ms = now + self._retry_backoff_ms(self._failure_count)
         self._failure_count += 1
-        self._handle_failure(error, now)
+        self._on_failure(error, now)

@@ -351,7 +351,7 @@ class Sender:
             if fatal_error is not None and self._transactions is not None:
                 self._transactions.fail_fatally(fatal_error)
         else:
-            self._requests.responded(response)
+            self._requests.handle_response(response)
             fatal_error = self._transaction_error()
         self._set_fatal_error(fatal_error)
 

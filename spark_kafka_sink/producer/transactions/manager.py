@@ -1,9 +1,12 @@
 """TransactionManager: the state machine of a transactional producer, and its next request.
 
     callers' threads    init, begin, commit, abort, ...    return an Operation to wait for, or raise
-    sender's thread     next_request -> begin_sending -> responded, finished | lost | failed    one request at a time
-                        admit_batch                        whether a batch may be sent now
-                        batch_failed, fail_fatally         failures of batches and of the producer
+    sender's thread     next_request -> begin_sending          send one request at a time
+                        -> handle_response, handle_result      the request got a response
+                        or handle_disconnect                   the connection was lost
+                        or handle_failure                      the request was rejected or could not be sent
+                        admit_batch                            return whether a batch may be sent now
+                        batch_failed, fail_fatally             failures of batches and of the producer
 
 The manager does no I/O and reads no clock; times are arguments. It has no queue of requests. `_derive_request` computes
 the next request from the state before each attempt, in the order of priority: first a producer id, then additions to
@@ -350,13 +353,13 @@ class TransactionManager:
                 transaction.started |= request.starts_v2_transaction and transaction.version >= 2
             return True
 
-    def lost(self, request: Request, *, was_sent: bool) -> None:
+    def handle_disconnect(self, request: Request, *, was_sent: bool) -> None:
         """Handle a request whose connection ended before the response. It may be executed now or later."""
         with self._lock:
             self._has_delayable_request |= was_sent and request.unsafe_when_delayed
             self._mark_in_doubt(request)
 
-    def responded(self, request: Request, response: Message) -> None:
+    def handle_response(self, request: Request, response: Message) -> None:
         """Apply the partial results of a response, even if the request will be retried."""
         with self._lock:
             classification = request.classify(response)
@@ -365,7 +368,7 @@ class TransactionManager:
             if classification.verdict < Verdict.ABORTABLE:
                 request.apply_partial(response, self)
 
-    def finished(self, request: Request, response: Message, now: float) -> None:
+    def handle_result(self, request: Request, response: Message, now: float) -> None:
         """Handle the final response of a request."""
         with self._lock:
             if isinstance(request, InitProducerId) and not self._is_expected(request):
@@ -376,9 +379,9 @@ class TransactionManager:
                 return
             advice = self._timeout_advice(now) if classification.code in OWNERSHIP_LOST_ERRORS else None
             error = request.rejection(self.transactional_id, classification, advice)
-            self.failed(request, error, classification.verdict)
+            self.handle_failure(request, error, classification.verdict)
 
-    def failed(self, request: Request, error: KafkaSinkError, verdict: Verdict) -> None:
+    def handle_failure(self, request: Request, error: KafkaSinkError, verdict: Verdict) -> None:
         """Handle a request that was rejected or could not be sent.
 
         An abortable error is fatal if the transaction is already being aborted and the abort requires this request.

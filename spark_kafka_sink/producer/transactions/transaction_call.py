@@ -1,4 +1,4 @@
-"""TransactionCall: adapts a TransactionManager to the request engine (requests/pending.py). Sender's thread only."""
+"""TransactionCall: adapter of a TransactionManager to the request engine (requests/pending.py)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ class TransactionCall(Call[Any]):
     """A call that never completes: it sends one request at a time, derived from the manager's state at each attempt.
 
     `is_flushed` returns whether all batches of the transaction are done and none of their requests is in flight.
-    `changed` is called after each event that may change the manager's state.
+    `on_change` is called after each event that may change the manager's state. All methods must be called by the sender
+    thread.
     """
 
     def __init__(
-        self, manager: TransactionManager, is_flushed: Callable[[], bool], changed: Callable[[], None] = lambda: None
+        self, manager: TransactionManager, is_flushed: Callable[[], bool], on_change: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(())
         self._manager = manager
         self._is_flushed = is_flushed
-        self._changed = changed
+        self._on_change = on_change
         self._request: TransactionRequest[Any]  # the request that is due
 
     def refresh(self, now: float) -> None:
@@ -46,22 +47,22 @@ class TransactionCall(Call[Any]):
     def may_send(self, request: Request[Any]) -> bool:
         return self._manager.begin_sending(cast("TransactionRequest[Any]", request))
 
-    def lost(self, request: Request[Any], keys: Sequence[str], *, was_sent: bool) -> None:
-        self._manager.lost(cast("TransactionRequest[Any]", request), was_sent=was_sent)
-        self._changed()
+    def handle_disconnect(self, request: Request[Any], keys: Sequence[str], *, was_sent: bool) -> None:
+        self._manager.handle_disconnect(cast("TransactionRequest[Any]", request), was_sent=was_sent)
+        self._on_change()
 
-    def responded(self, request: Request[Any], response: Any) -> None:
-        self._manager.responded(cast("TransactionRequest[Any]", request), response)
-        self._changed()
+    def handle_response(self, request: Request[Any], response: Any) -> None:
+        self._manager.handle_response(cast("TransactionRequest[Any]", request), response)
+        self._on_change()
 
-    def done(self, request: Request[Any], key: str, response: Any, now: float) -> None:
+    def handle_result(self, request: Request[Any], key: str, response: Any, now: float) -> None:
         self._manager.last_failure = None
-        self._manager.finished(cast("TransactionRequest[Any]", request), response, now)
-        self._changed()
+        self._manager.handle_result(cast("TransactionRequest[Any]", request), response, now)
+        self._on_change()
 
-    def retrying(self, failure: KafkaSinkError) -> None:
+    def handle_retry(self, failure: KafkaSinkError) -> None:
         self._manager.last_failure = failure
 
-    def failed(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
-        self._manager.failed(self._request, error, verdict)
-        self._changed()
+    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
+        self._manager.handle_failure(self._request, error, verdict)
+        self._on_change()

@@ -45,7 +45,7 @@ class Sender:
         return ClientRequest(node_id, message, len(self.sent), now, 30_000, tag=tag)
 
     def respond(self, message: Message | None, reason: str = "") -> None:
-        self.requests.responded(ClientResponse(self.sent[-1], 0, 0, message=message, reason=reason))
+        self.requests.handle_response(ClientResponse(self.sent[-1], 0, 0, message=message, reason=reason))
 
 
 @pytest.fixture

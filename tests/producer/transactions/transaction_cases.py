@@ -121,7 +121,7 @@ class Talk:
     # --- one step, or all
 
     def next(self) -> Request | None:
-        attempt = next(iter(self.pending.due(self.now)), None)
+        attempt = next(iter(self.pending.find_due_attempts(self.now)), None)
         if attempt is None:
             return None
         self.attempts[attempt.request] = attempt
@@ -137,7 +137,7 @@ class Talk:
         assert kind in (None, type(request))
         self.asked.append(type(request))
         assert self.may_send(request)
-        self.pending.sent(self.attempts[request])
+        self.pending.mark_sent(self.attempts[request])
         return request
 
     def may_send(self, request: Request) -> bool:
@@ -162,7 +162,7 @@ class Talk:
         self.respond(request, self.response(request, code))
 
     def respond(self, request: Request, message: Message) -> None:
-        self.pending.responded(self.attempts[request], message, self.now)
+        self.pending.handle_response(self.attempts[request], message, self.now)
 
     def lose(self, kind: type[Request]) -> None:
         """Lose the answer to the request, and let the pause pass."""
@@ -172,7 +172,7 @@ class Talk:
         self.wait()
 
     def lose_response(self, request: Request) -> None:
-        self.pending.failed(self.attempts[request], DisconnectedError("the connection was lost"), self.now)
+        self.pending.handle_failure(self.attempts[request], DisconnectedError("the connection was lost"), self.now)
 
     def settle(self) -> None:
         """PartitionResponse all that is asked, until nothing is."""
