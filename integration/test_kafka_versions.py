@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
@@ -167,6 +168,22 @@ def test_a_transactional_producer_commits_and_aborts(broker: KafkaOfVersion) -> 
             ends()
     assert numbers(broker, topic) == {0: 1, 2: 1}
     assert numbers(broker, topic, "read_uncommitted") == {0: 1, 1: 1, 2: 1}
+
+
+@on_each
+def test_a_transactional_producer_commits_offsets_of_a_group(broker: KafkaOfVersion) -> None:
+    topic = create_topic(broker.bootstrap())
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap(), "transactional.id": topic}) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_offsets_to_transaction({(topic, 0): 17}, topic)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({(topic, 0): 99}, topic)
+        producer.abort_transaction()
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap(), "group.id": topic})
+    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
+    consumer.close()
+    assert committed.offset == 17
 
 
 # --- Spark

@@ -2,6 +2,9 @@
 
 v3 generation and member of the group (KIP-447)
 v5 transactions v2 (KIP-890)
+
+Version 6 (KIP-1319) replaces names by topic ids. It is not declared: a producer has no metadata of the topics that its
+group reads, and brokers of Kafka 4.4 accept version 5.
 """
 
 from __future__ import annotations
