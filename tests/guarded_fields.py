@@ -63,8 +63,8 @@ GUARDS = [
         "_lock",
         _names("_topics _new_topics _epochs _failed_addresses _failed_nodes _omitted_topics"),
         _names(
-            "snapshot _version _full_update_requested _partial_update_requested _failures _unchanged_responses "
-            "_last_attempt_ms _last_full_ms _backoff_ms _fatal _closed _new_topics_version _unusable_response"
+            "snapshot _version _is_full_update_requested _is_partial_update_requested _failures _unchanged_responses "
+            "_last_attempt_ms _last_full_ms _backoff_ms _fatal _is_closed _new_topics_version _unusable_response"
         ),
         _names("has_connection_failures connection_failure"),
     ),
@@ -72,7 +72,7 @@ GUARDS = [
         BufferPool,
         "_lock",
         _names("_free_bytes _waiters"),
-        _names("_closed total_wait_ms exhausted_total"),
+        _names("_is_closed total_wait_ms exhausted_total"),
         _names("__repr__ free_bytes waiter_count"),
     ),
     Guard(
@@ -85,7 +85,7 @@ GUARDS = [
         RecordAccumulator,
         "_lock",
         _names("_queues _incomplete _node_latency_stats"),
-        _names("_closed"),
+        _names("_is_closed"),
         _names("next_expiry_ms"),
     ),
     Guard(

@@ -62,7 +62,7 @@ def _reaction(row: ErrorCode) -> str:
             return "treats the records as written"
         case Split():
             return "splits the batch and sends the parts; a single record fails"
-        case Retry(new_sequence=True):
+        case Retry(needs_new_sequence=True):
             return "retries under a new epoch"
         case Retry():
             again = "looks up the leader and retries" if row.requires_metadata_refresh else "retries"

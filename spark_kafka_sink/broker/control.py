@@ -238,7 +238,7 @@ class FaultBuilder:
 
     def _add_response_fault(self, fault: ResponseFault, *, execute: bool) -> FaultRule:
         def effect(effects: FaultEffects, _: Random) -> None:
-            effects.response_fault, effects.execute = fault, execute
+            effects.response_fault, effects.should_execute = fault, execute
 
         return self._add_rule(effect)
 

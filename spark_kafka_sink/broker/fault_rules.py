@@ -50,7 +50,7 @@ class FaultEffects:
     """The combined effects of all rules that strike one request."""
 
     errors: list[InjectedError] = field(default_factory=list)
-    execute: bool = True
+    should_execute: bool = True
     """Whether the handler is called."""
     response_fault: ResponseFault = ResponseFault.NONE
     raw_bytes: bytes = b""

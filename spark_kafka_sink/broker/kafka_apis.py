@@ -79,7 +79,7 @@ def _delay(
 
 def _execute(context: RequestContext, frame: memoryview, request: Message, now: float) -> RequestOutcome:
     effects = context.effects
-    if not effects.execute:
+    if not effects.should_execute:
         is_dropped = effects.response_fault is ResponseFault.DROP
         return CLOSE_CONNECTION if is_dropped else ChannelResponse(action=ChannelAction.KEEP_MUTED)
     context.now = now

@@ -61,7 +61,7 @@ class ConnectionLoss:
     timed_out: bool = False
     expected: bool = False
     """Whether the end of the connection is not a failure: it was idle, or the client closed it to bootstrap again."""
-    served: bool = False
+    is_served: bool = False
     """Whether the broker closed a working connection, as brokers do when they restart or when it is idle."""
     authentication_error: AuthenticationError | None = None
 

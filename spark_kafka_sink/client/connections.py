@@ -176,7 +176,7 @@ class Connections:
             detail += " (during the TLS or SASL handshake: check security.protocol)"
         elif node_id not in self.versions and final_state.kind is ChannelStateKind.READY:
             detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
-        return ConnectionLoss(detail, address, served=node_id in self.versions)
+        return ConnectionLoss(detail, address, is_served=node_id in self.versions)
 
     def record_loss(self, node_id: int, loss: ConnectionLoss, now: float) -> None:
         """Record and log the end of a connection or of an attempt to connect."""
@@ -188,7 +188,7 @@ class Connections:
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.authentication_failed(node_id, now, loss.authentication_error)
         else:
-            was_connected = loss.expected or loss.served or loss.timed_out
+            was_connected = loss.expected or loss.is_served or loss.timed_out
             event = "Disconnected" if was_connected else "Connection failed"
             _log.log(self._log_level(node_id, loss), "%s: %s", event, loss.reason)
             self.states.disconnected(node_id, now)
@@ -196,7 +196,7 @@ class Connections:
     def _log_level(self, node_id: int, loss: ConnectionLoss) -> int:
         if loss.expected:
             return logging.DEBUG
-        if loss.served:
+        if loss.is_served:
             return logging.INFO
         return logging.WARNING if self._is_new_reason(node_id, loss) else logging.DEBUG
 

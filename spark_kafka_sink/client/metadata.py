@@ -94,8 +94,8 @@ class Metadata:
         self._new_topics_version = 0  # incremented when a new topic is added
         self._epochs: Epochs = {}
         self._version = 0
-        self._full_update_requested = True
-        self._partial_update_requested = False
+        self._is_full_update_requested = True
+        self._is_partial_update_requested = False
         self._failures = 0
         self._unchanged_responses = 0  # consecutive responses without anything new
         self._last_attempt_ms = -math.inf
@@ -106,7 +106,7 @@ class Metadata:
         self._omitted_topics: set[str] = set()  # topics that the last response about them did not contain
         self._unusable_response = ""  # the problem of the last response, if it could not be applied
         self._failed_nodes: dict[int, str] = {}  # node id -> reason, until the node is connected again
-        self._closed = False
+        self._is_closed = False
 
     # --- topics and waiting (any thread)
 
@@ -137,7 +137,7 @@ class Metadata:
             if not known:
                 self._new_topics.add(topic)
                 self._new_topics_version += 1
-                self._partial_update_requested = True
+                self._is_partial_update_requested = True
                 self._skip_backoff()
 
     def request_update(self, *, reset_backoff: bool = False) -> int:
@@ -147,7 +147,7 @@ class Metadata:
         unless the last attempt failed.
         """
         with self._lock:
-            self._full_update_requested = True
+            self._is_full_update_requested = True
             if reset_backoff and not self._failures:
                 self._skip_backoff()
             elif reset_backoff:
@@ -163,7 +163,7 @@ class Metadata:
         with self._lock:
             if topic not in self._new_topics:
                 return self.request_update()
-            self._partial_update_requested = True
+            self._is_partial_update_requested = True
             return self._version
 
     def await_update(self, last_version: int, timeout_ms: float) -> None:
@@ -171,7 +171,7 @@ class Metadata:
         deadline_ms = self._system.now() + timeout_ms
         with self._lock:
             while True:
-                if self._closed:
+                if self._is_closed:
                     raise ProducerClosedError("closed while waiting for metadata") from self._fatal
                 self.raise_if_fatal()
                 if self._version > last_version:
@@ -240,28 +240,28 @@ class Metadata:
             with self._lock:
                 self._unchanged_responses = 0
                 self._draw_backoff()
-        is_requested = self._full_update_requested or self._partial_update_requested
+        is_requested = self._is_full_update_requested or self._is_partial_update_requested
         return max(0.0 if is_requested else to_expiry_ms, self._last_attempt_ms + self._backoff_ms - now)
 
     def new_query(self, now: float) -> MetadataQuery:
         with self._lock:
-            partial = not self._full_update_requested and self._last_full_ms + self._max_age_ms > now
+            partial = not self._is_full_update_requested and self._last_full_ms + self._max_age_ms > now
             topics = self._new_topics if partial else self._topics
             return MetadataQuery(tuple(topics), partial, self._new_topics_version, self._allow_auto_topic_creation)
 
     def update(self, query: MetadataQuery, response: MetadataResponse, version: int, now: float) -> None:
         """Apply a response to the query."""
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 raise IllegalStateError("a metadata response after close()")
             contained = {topic.name for topic in response.topics if topic.name is not None}
             self._new_topics -= contained
             self._omitted_topics = (self._omitted_topics - contained) | (set(query.topics) - contained)
             self._unusable_response = ""
             has_newer_topics = query.new_topics_version < self._new_topics_version
-            self._partial_update_requested = bool(self._new_topics) and has_newer_topics
+            self._is_partial_update_requested = bool(self._new_topics) and has_newer_topics
             if not query.partial:
-                self._full_update_requested = False
+                self._is_full_update_requested = False
                 self._last_full_ms = now
             self._remove_idle_topics(now)
             self._omitted_topics &= self._topics.keys()
@@ -277,12 +277,12 @@ class Metadata:
                 _log.info("Cluster id: %s", merged.snapshot.cluster_id)
             self.snapshot = merged.snapshot
             self._epochs = merged.epochs
-            self._full_update_requested |= merged.refresh_again
+            self._is_full_update_requested |= merged.needs_refresh
             self._unchanged_responses = 0 if merged.has_changes else self._unchanged_responses + 1
             self._failures = 0
             self._last_attempt_ms = now
             self._draw_backoff()
-            if self._partial_update_requested:  # for topics that were added after the request was sent
+            if self._is_partial_update_requested:  # for topics that were added after the request was sent
                 self._skip_backoff()
             self._fatal = None
             self._failed_addresses.clear()
@@ -337,7 +337,7 @@ class Metadata:
             if not self.snapshot.is_bootstrap:
                 _log.info("Bootstrapped again from %s", [*map(str, self._bootstrap_nodes)])
             self.snapshot = bootstrap_snapshot(self._bootstrap_nodes)
-            self._full_update_requested = True
+            self._is_full_update_requested = True
 
     def fatal_error(self, error: KafkaSinkError) -> None:
         with self._lock:
@@ -358,7 +358,7 @@ class Metadata:
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             self._changed.notify_all()
 
     # --- helpers (with _lock held)

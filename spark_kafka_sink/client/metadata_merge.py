@@ -63,7 +63,7 @@ class MetadataMerge:
     epochs: Epochs = field(default_factory=dict)
     has_changes: bool = False
     """Whether the response contained new information."""
-    refresh_again: bool = False
+    needs_refresh: bool = False
     """Whether the leader of some partition is unknown for now."""
 
 
@@ -107,7 +107,7 @@ def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: in
     known = old.topics.get(name)
     error = lookup_error_code(topic.error_code)
     if error.requires_metadata_refresh:
-        merged.refresh_again = True
+        merged.needs_refresh = True
     if topic.error_code == error_codes.NONE:
         partitions = tuple(
             _merge_partition(old, topic, partition, version, merged) for partition in _valid_partitions(name, topic)
@@ -139,7 +139,7 @@ def _merge_partition(
 ) -> PartitionInfo:
     name = topic.name or ""
     if lookup_error_code(partition.error_code).requires_metadata_refresh:
-        merged.refresh_again = True
+        merged.needs_refresh = True
     new = _partition_info(name, partition, version)
     key = name, new.index
     known = merged.epochs.get(key)

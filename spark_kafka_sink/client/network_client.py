@@ -350,7 +350,7 @@ class NetworkClient:
         """Return whether no node can be used or connected to now, or all nodes failed their last connection attempt."""
         snapshot = self._metadata.snapshot
         if choice.node is None:
-            return not choice.any_connected
+            return not choice.has_connected_node
         return not snapshot.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in snapshot.nodes)
 
     def _send_metadata_request(self, node: Node, now: float) -> None:

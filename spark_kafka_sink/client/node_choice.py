@@ -18,7 +18,7 @@ cluster may have elected new leaders."""
 @dataclass(frozen=True)
 class NodeChoice:
     node: Node | None
-    any_connected: bool
+    has_connected_node: bool
     """Whether any node is connected, even if it is too busy or throttled to be chosen."""
 
 
@@ -40,7 +40,7 @@ def choose_node(
     """
     nodes = random.sample(nodes, len(nodes))
     states = connections.states
-    any_connected = any(states.is_connected(node.id) for node in nodes)
+    has_connected_node = any(states.is_connected(node.id) for node in nodes)
     sendable = [node for node in nodes if connections.is_ready(node.id, now) and in_flight.can_send_more(node.id)]
     sendable.sort(key=lambda node: in_flight.count(node.id))
     connecting = [node for node in nodes if states.is_preparing(node.id)]
@@ -48,4 +48,4 @@ def choose_node(
     connectable.sort(key=lambda node: states.last_attempt_ms(node.id))
     usable = sendable + connecting
     responsive = [node for node in usable if is_responsive(node.id)]
-    return NodeChoice(next(iter(responsive + connectable + usable), None), any_connected)
+    return NodeChoice(next(iter(responsive + connectable + usable), None), has_connected_node)

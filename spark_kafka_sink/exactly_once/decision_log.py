@@ -283,7 +283,9 @@ class DecisionLog:
         end: int,
         ahead: Call[FetchResponse] | None = None,
     ) -> None:
-        for batch in self._reader.stored(self.topic, partition, start=state.next_offset, stop=end, ahead=ahead):
+        for batch in self._reader.read_stored_batches(
+            self.topic, partition, start=state.next_offset, stop=end, ahead=ahead
+        ):
             state.add_batch(batch, key)
         state.next_offset = end
 

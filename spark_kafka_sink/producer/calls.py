@@ -63,13 +63,13 @@ class Call(Protocol):
     def bytes_per_row(self) -> int:
         """The bytes of buffer.memory charged per row besides its record: for its future, if it has one of its own."""
 
-    def stored(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+    def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         """Record that brokers have stored these ranges, `row_count` rows in total.
 
         `row_indices` holds the row index of each row of the group that the ranges are parts of.
         """
 
-    def failed(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:
+    def fail_rows(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:
         """Record that these rows failed.
 
         `errors_by_position` holds the errors of rows that the broker rejected individually, by their positions in

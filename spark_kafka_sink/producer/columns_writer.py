@@ -125,7 +125,7 @@ class ColumnsWriter(Generic[ContextT]):
     def fail(self, rows: TopicRows, error: KafkaSinkError, context: ContextT, context_bytes: int) -> None:
         """Add a failed result for rows that were not sent, after the results of all earlier calls."""
         future = ColumnsFuture(rows.topic or "", rows.columns.num_rows)
-        future.failed(FailedRows(np.arange(rows.columns.num_rows), error, rows.topic))
+        future.fail_rows(FailedRows(np.arange(rows.columns.num_rows), error, rows.topic))
         self._add_pending(future, context, context_bytes)
 
     def _add_pending(self, future: ColumnsFuture, context: ContextT, context_bytes: int) -> None:

@@ -190,11 +190,13 @@ class RecordFutures:
         """Set the fields of each RecordMetadata that brokers do not return. A size of -1 stands for null."""
         self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
 
-    def stored(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+    def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         for start, stop, partition, base_offset, log_append_time in np.asarray(stored_ranges).tolist():
             self._add_outcome(_RowsOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
 
-    def failed(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS) -> None:
+    def fail_rows(
+        self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
+    ) -> None:
         partition = -1 if failed.partition is None else failed.partition
         self._add_outcome(_RowsOutcome(failed.rows, partition, -1, -1, failed.error, errors_by_position))
 
@@ -303,7 +305,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         if not row_count:
             self.set_result(ColumnsResult(topic, (), 0, ()))
 
-    def stored(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+    def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         with self._lock:
             self._stored_ranges.append(stored_ranges)
             self._rows_written += row_count
@@ -312,7 +314,9 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         if is_complete:
             self._complete()
 
-    def failed(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS) -> None:
+    def fail_rows(
+        self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
+    ) -> None:
         rows = failed.rows
         has_common_error = np.ones(len(rows), np.bool_)
         has_common_error[list(errors_by_position)] = False

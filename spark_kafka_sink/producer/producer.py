@@ -183,7 +183,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             system=self._system,
         )
         self._pid = os.getpid()
-        self._closed = False
+        self._is_closed = False
         # The finalizer refers to the sender, because a reference to the producer would keep the producer alive forever.
         self._finalizer = weakref.finalize(self, abandon, self._sender, self._pid)
         self._finalizer.atexit = False
@@ -195,7 +195,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return system, SenderThread(system, flush_at_exit), Random()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "closed" if self._is_closed else "open"
         return f"KafkaProducer({self.config.client_id}, {','.join(self.config.bootstrap_servers)}, {state})"
 
     def __reduce__(self) -> NoReturn:
@@ -321,7 +321,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Fail the rows in `failures`, and return the others."""
         for failure in failures:
             self._record_rejection(len(failure.rows), failure.error, check_open)
-            rows.call.failed(failure)
+            rows.call.fail_rows(failure)
         return rows.exclude(failures)
 
     def _await_requested_partitions(
@@ -358,7 +358,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._record_rejection(len(rows) - staged_count, error, check_open)
             if not staged_count and isinstance(error, IllegalStateError):
                 raise error
-            rows.call.failed(FailedRows(rows.row_indices[staged_count:], self._explain_full_buffer(error), topic))
+            rows.call.fail_rows(FailedRows(rows.row_indices[staged_count:], self._explain_full_buffer(error), topic))
 
     def _send(
         self, record: ProducerRecord, callbacks: tuple[Callback, ...], check_open: OpenTransactionCheck | None
@@ -481,7 +481,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             producer.send("orders", b"12.50")
             producer.close(timeout=60)
         """
-        self._closed = True
+        self._is_closed = True
         if os.getpid() != self._pid:
             return  # in a forked child, the thread and the sockets belong to the parent
         self._finalizer.detach()

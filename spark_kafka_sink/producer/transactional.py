@@ -42,7 +42,7 @@ class TransactionalProducer:
 
     config: ProducerConfig
     _pid: int
-    _closed: bool
+    _is_closed: bool
     _client: NetworkClient
     _accumulator: RecordAccumulator
     _requests: ClusterRequests
@@ -188,7 +188,7 @@ class TransactionalProducer:
         self._ensure_same_process()
         if self._transactions is None:
             raise IllegalStateError("The producer has no transactional.id. Set it to use transactions.")
-        if self._closed:
+        if self._is_closed:
             raise self._build_closed_error()
         return self._transactions
 
@@ -204,7 +204,7 @@ class TransactionalProducer:
         In a transaction, return a check that raises if the transaction ends while the call waits.
         """
         check_open = None
-        if self._transactions is not None and not self._closed:
+        if self._transactions is not None and not self._is_closed:
             self._ensure_same_process()
             manager = self._transactions.manager
             check_open = OpenTransactionCheck(manager, manager.ensure_can_send())
@@ -220,7 +220,7 @@ class TransactionalProducer:
 
     def _ensure_usable(self) -> None:
         self._ensure_same_process()
-        if self._closed or self._sender.fatal_error is not None:
+        if self._is_closed or self._sender.fatal_error is not None:
             raise self._build_closed_error()
 
     def _build_closed_error(self) -> ProducerClosedError:

@@ -139,7 +139,10 @@ class TopicReader:
                 yield rows
 
     def fetch_ahead(self, topic: str, partition: int, start: int) -> Call[FetchResponse]:
-        """Send a fetch from this offset without waiting. The caller must pass the call to `stored`, or `abandon` it."""
+        """Send a fetch from this offset without waiting for the response.
+
+        The caller must pass the result to `read_stored_batches` or to `abandon`.
+        """
         progress = self._new_progress(topic, {partition: start}, {partition: LONG_MAX}, _to_stored_batches)
         return self._begin(self._next_fetch(progress, max_wait_ms=0))
 
@@ -147,7 +150,7 @@ class TopicReader:
         """Abandon a call of `fetch_ahead`."""
         self._client.abandon(ahead)
 
-    def stored(
+    def read_stored_batches(
         self, topic: str, partition: int, *, start: int, stop: int, ahead: Call[FetchResponse] | None = None
     ) -> Iterator[StoredBatch]:
         """Yield a partition's batches as they are stored, including control batches, whatever the isolation level is.

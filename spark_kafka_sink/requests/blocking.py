@@ -49,7 +49,7 @@ class _NodeQueue:
     queued: deque[_QueuedAttempt] = field(default_factory=deque)
     in_flight: dict[int, Attempt] = field(default_factory=dict)
     """Attempts by correlation id."""
-    connection_tried: bool = False
+    has_tried_connection: bool = False
     """Whether a connection existed or was attempted since the first of these requests was queued."""
     last_response_ms: float = 0.0
 
@@ -228,7 +228,7 @@ class BlockingClient:
             queue = self._queues.setdefault(attempt.node.id, _NodeQueue(attempt.node))
             queue.node = attempt.node  # Its address may have changed.
             if not queue.queued and not queue.in_flight:
-                queue.connection_tried = False
+                queue.has_tried_connection = False
             queue.queued.append(_QueuedAttempt(attempt, now))
             self._pending.mark_sent(attempt)
 
@@ -246,7 +246,7 @@ class BlockingClient:
             return
         node = queue.node
         if self._client.ready(node, now):
-            queue.connection_tried = True
+            queue.has_tried_connection = True
             attempt = queue.queued.popleft().attempt
             try:
                 version = self._client.version_for(node.id, attempt.request.api_key, attempt.request.versions)
@@ -262,11 +262,11 @@ class BlockingClient:
             return
         connection_failed = self._client.connection_failed(node.id)
         failures = self.metadata.describe_connection_failures
-        if connection_failed and queue.connection_tried:
+        if connection_failed and queue.has_tried_connection:
             self._fail_queued(queue, f"{node} cannot be reached. {failures()}")
         elif now - max(queue.last_response_ms, queue.queued[0].queued_ms) >= self._timeout_ms:
             self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {failures()}")
-        queue.connection_tried = queue.connection_tried or not connection_failed
+        queue.has_tried_connection = queue.has_tried_connection or not connection_failed
 
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:
         """Fail the queued requests. Requests in flight fail when their connection is lost."""

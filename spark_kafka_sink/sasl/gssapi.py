@@ -30,7 +30,7 @@ class GssapiClient:
         self._service = service
         self._host = host
         self._context: Any = None
-        self._context_established = False
+        self._has_established_context = False
         self.is_complete = False
 
     def __repr__(self) -> str:
@@ -48,14 +48,14 @@ class GssapiClient:
     def step(self, challenge: bytes) -> bytes | None:
         if self.is_complete:
             raise AuthenticationError("GSSAPI: the broker sent a message after the end of the authentication")
-        if not self._context_established:
+        if not self._has_established_context:
             return self._advance_context(challenge)
         return self._negotiate_security_layer(challenge)
 
     def _advance_context(self, token: bytes | None) -> bytes:
         with _translate_errors(self._gssapi):
             response: bytes | None = self._context.step(token)
-            self._context_established = bool(self._context.complete)
+            self._has_established_context = bool(self._context.complete)
         return response or b""
 
     def _negotiate_security_layer(self, challenge: bytes) -> bytes:

@@ -159,7 +159,7 @@ def test_keeps_partitions_of_topic_with_temporary_error(error: int, kept: bool, 
     assert merged.snapshot.topics["t"].error_code == error
     assert merged.snapshot.partition_count("t") == (1 if kept else None)
     assert merged.snapshot.topic_id("t") == (ID_1 if kept else None)
-    assert merged.refresh_again is again
+    assert merged.needs_refresh is again
 
 
 @pytest.mark.parametrize(
@@ -168,5 +168,5 @@ def test_keeps_partitions_of_topic_with_temporary_error(error: int, kept: bool, 
 )
 def test_requests_refresh_for_partition_without_leader(error: int, again: bool) -> None:
     merged = merge(EMPTY, metadata_response(topic("t", [partition(0, -1, epoch=4, error=error), partition(1)])))
-    assert merged.refresh_again is again
+    assert merged.needs_refresh is again
     assert leader(merged) == (None, 4)

@@ -83,13 +83,13 @@ def test_reads_newest_entry_until_a_tombstone(broker: EmbeddedBroker, held: Quer
 
 def test_does_not_read_cached_records_again(held: QueryTransactions) -> None:
     read: list[int] = []
-    original = TopicReader.stored
+    original = TopicReader.read_stored_batches
 
-    def stored(reader: TopicReader, topic: str, partition: int, *, start: int, **rest: Any) -> Any:
+    def read_stored_batches(reader: TopicReader, topic: str, partition: int, *, start: int, **rest: Any) -> Any:
         read.append(start)
         return original(reader, topic, partition, start=start, **rest)
 
-    with patch.object(TopicReader, "stored", stored):
+    with patch.object(TopicReader, "read_stored_batches", read_stored_batches):
         mine = held.write(fence(held), Entry(PREFIX, generation=1))
         assert held.read_entry().generation == 1
         mine = held.write(mine, Entry(PREFIX, generation=2))

@@ -33,7 +33,7 @@ class ScriptedFuture(ColumnsFuture):
         self._producer = producer
 
     def answer(self) -> None:
-        self.stored(np.arange(10), [StoredRange(0, 10, 0, 0, -1)], 10)
+        self.complete_rows(np.arange(10), [StoredRange(0, 10, 0, 0, -1)], 10)
 
     def result(self, timeout: float | None = None) -> ColumnsResult:
         if not self.done():

@@ -46,11 +46,11 @@ def future(*callbacks: object) -> Sent:
 
 def stored(one: Sent, offset: int = 17, log_append_time: int = -1) -> None:
     """A broker has the record."""
-    one.call.stored(np.zeros(1, np.int64), [StoredRange(0, 1, 3, offset, log_append_time)], 1)
+    one.call.complete_rows(np.zeros(1, np.int64), [StoredRange(0, 1, 3, offset, log_append_time)], 1)
 
 
 def failed(one: Sent, error: KafkaSinkError) -> None:
-    one.call.failed(FailedRows(np.zeros(1, np.int64), error, "t", 3))
+    one.call.fail_rows(FailedRows(np.zeros(1, np.int64), error, "t", 3))
 
 
 def test_an_outcome_that_came_before_the_first_look_is_there() -> None:
@@ -180,12 +180,12 @@ def test_the_records_of_a_call_get_their_offsets_and_errors_by_their_places_in_w
     call.set_record_fields(np.arange(6) + 100, np.arange(6, dtype=np.int32), np.full(6, -1, np.int32))
     futures = [SendFuture(call, row) for row in range(6)]
     assert not futures[4].done()
-    call.stored(np.array([3, 1, 4]), [StoredRange(1, 3, 7, 50, -1)], 2)
-    call.failed(FailedRows(np.array([0, 5]), no, "t"), {1: gone})
+    call.complete_rows(np.array([3, 1, 4]), [StoredRange(1, 3, 7, 50, -1)], 2)
+    call.fail_rows(FailedRows(np.array([0, 5]), no, "t"), {1: gone})
     assert futures[4].result(0) == RecordMetadata("t", 7, 51, 104, 4, -1)
     assert futures[1].result(0).offset == 50
     assert [str(futures[row].exception(0)) for row in (0, 5)] == ["no", "gone"]
-    call.stored(np.array([2, 3]), np.array([(0, 1, 8, -1, 9), (1, 2, 8, -1, 9)]), 2)
+    call.complete_rows(np.array([2, 3]), np.array([(0, 1, 8, -1, 9), (1, 2, 8, -1, 9)]), 2)
     assert [futures[row].result(0) for row in (2, 3)] == [RecordMetadata("t", 8, -1, 9, row, -1) for row in (2, 3)]
 
 
@@ -199,7 +199,7 @@ def test_a_call_s_future_is_done_and_its_other_callbacks_run_when_one_raises(rai
 
     call.add_done_callback(end_all)
     call.add_done_callback(seen.append)
-    call.failed(FailedRows(np.arange(3), DeliveryError("no"), "t", 0))
+    call.fail_rows(FailedRows(np.arange(3), DeliveryError("no"), "t", 0))
     assert seen == [call]
     assert call.result(0).rows_failed == 3
 
@@ -311,7 +311,7 @@ def test_ctrl_c_while_a_call_refuses_its_rows_reaches_the_caller(monkeypatch: py
     call = ColumnsFuture("t", 3)
     interrupted_once(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        call.failed(FailedRows(np.arange(3), DeliveryError("no"), "t", 0))
+        call.fail_rows(FailedRows(np.arange(3), DeliveryError("no"), "t", 0))
 
 
 @pytest.mark.parametrize("raised", MORE_THAN_EXCEPTIONS)

@@ -238,7 +238,7 @@ def test_reads_prefetched_batches_without_fetching_again() -> None:
     with cluster.reader() as reader:
         ahead = reader.fetch_ahead("t", 0, 1)
         assert reader.end_offsets("t", [0]) == {0: 3}
-        batches = list(reader.stored("t", 0, start=1, stop=2, ahead=ahead))
+        batches = list(reader.read_stored_batches("t", 0, start=1, stop=2, ahead=ahead))
     assert [batch.header.base_offset for batch in batches] == [1]
     assert cluster.fetches == 1
 
@@ -251,7 +251,7 @@ def test_fetches_batches_written_after_prefetch() -> None:
         reader.end_offsets("t", [0])  # the prefetch has its response by now
         log.batches.append(batch(1, b"b"))
         end = reader.end_offsets("t", [0])[0]
-        batches = list(reader.stored("t", 0, start=0, stop=end, ahead=ahead))
+        batches = list(reader.read_stored_batches("t", 0, start=0, stop=end, ahead=ahead))
     assert [batch.header.base_offset for batch in batches] == [0, 1]
     assert cluster.fetches == 2
 
@@ -263,6 +263,6 @@ def test_fetches_again_after_failed_prefetch() -> None:
         reader.end_offsets("t", [0])
         log.errors = [error_codes.NOT_LEADER_OR_FOLLOWER]
         ahead = reader.fetch_ahead("t", 0, 0)
-        batches = list(reader.stored("t", 0, start=0, stop=1, ahead=ahead))
+        batches = list(reader.read_stored_batches("t", 0, start=0, stop=1, ahead=ahead))
     assert [batch.header.base_offset for batch in batches] == [0]
     assert cluster.fetches == 2

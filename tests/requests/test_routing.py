@@ -49,7 +49,7 @@ def test_broker_route_leads_to_that_broker() -> None:
 def test_unknown_leader_requests_metadata() -> None:
     routes = routing()
     version = routes._metadata.request_update()
-    routes._metadata._full_update_requested = False
+    routes._metadata._is_full_update_requested = False
     assert routes.find(Leader("t", 0), 0) is None
-    assert routes._metadata._full_update_requested
+    assert routes._metadata._is_full_update_requested
     assert version is not None

@@ -127,7 +127,7 @@ class RecordAccumulator:
         )
         self._node_latency_stats = NodeLatencyStats(config.partitioner_availability_timeout_ms)
         self._encoded_copies = 1 if config.codec is Codec.NONE else 2  # compression needs room for a second copy
-        self._closed = False
+        self._is_closed = False
         self._linger_suspensions: WeakSet[_LingerSuspension] = WeakSet()
 
     # -- callers of send ----------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class RecordAccumulator:
         if not self.pool.try_reserve(reservation):
             self._wait_and_reserve(reservation, None if max_block_ms is None else max_block_ms())
         with self._lock:
-            if self._closed or check_open is not None:
+            if self._is_closed or check_open is not None:
                 self._ensure_open(reservation, check_open)
             stage = self._filler.stages.get(topic)
             is_new = stage is None
@@ -253,7 +253,7 @@ class RecordAccumulator:
         ends before they are staged.
         """
         try:
-            if self._closed:
+            if self._is_closed:
                 raise ProducerClosedError("The producer was closed.")
             if check_open is not None:
                 check_open()
@@ -310,16 +310,18 @@ class RecordAccumulator:
     def ready(self, snapshot: ClusterSnapshot, now: float) -> ReadyCheckResult:
         """Fill batches with the rows that have lingered, and return the nodes with batches that can be sent."""
         with self._lock:
-            is_flushing = self._closed or self._incomplete.is_flush_in_progress
+            is_flushing = self._is_closed or self._incomplete.is_flush_in_progress
             is_memory_short = self.pool.waiter_count > 0
-            linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
+            is_linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
             self._queues.set_snapshot(snapshot, now)
-            self._queues.set_linger_suspended(linger_suspended, now)
+            self._queues.set_linger_suspended(is_linger_suspended, now)
             self._queues.fire_timers(now)
             if is_memory_short and not is_flushing:
                 self._filler.free_sparse_leases()
             flushes = self._incomplete.unarmed_flushes()
-            due_topics, next_ms = self._find_due_topics(now, is_flushing=is_flushing, linger_suspended=linger_suspended)
+            due_topics, next_ms = self._find_due_topics(
+                now, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
+            )
             if flushes:
                 due_topics = dict.fromkeys(self._filler.known_topics(), False)
             elif not due_topics:
@@ -337,7 +339,7 @@ class RecordAccumulator:
             return self._ready_check_result(now, next_ms)
 
     def _find_due_topics(
-        self, now: float, *, is_flushing: bool, linger_suspended: bool
+        self, now: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
         """Return the topics whose stages are due, and the time at which the next stage is due.
 
@@ -346,7 +348,9 @@ class RecordAccumulator:
         due_topics: dict[str, bool] = {}
         next_ms = INFINITE_MS
         for stage in self._filler.all_stages():
-            due_ms = -INFINITE_MS if is_flushing else self._stage_due_ms(stage, now, linger_suspended=linger_suspended)
+            due_ms = (
+                -INFINITE_MS if is_flushing else self._stage_due_ms(stage, now, is_linger_suspended=is_linger_suspended)
+            )
             only_full = due_ms > now
             if only_full:
                 next_ms = min(next_ms, due_ms)
@@ -358,14 +362,14 @@ class RecordAccumulator:
                 due_topics[stage.topic] = only_full
         return due_topics, next_ms
 
-    def _stage_due_ms(self, stage: Stage, now: float, *, linger_suspended: bool) -> float:
+    def _stage_due_ms(self, stage: Stage, now: float, *, is_linger_suspended: bool) -> float:
         """Return when batches are filled with the rows of a stage that is not full.
 
         If linger is suspended, rows that a leader could accept now are due immediately.
         """
-        if linger_suspended and not self._queues.extra_linger_ms(stage.topic):
+        if is_linger_suspended and not self._queues.extra_linger_ms(stage.topic):
             return stage.oldest_row_ms
-        due_ms = stage.oldest_row_ms + (0.0 if linger_suspended else self._config.linger_ms)
+        due_ms = stage.oldest_row_ms + (0.0 if is_linger_suspended else self._config.linger_ms)
         due_ms = max(due_ms, self._queues.fill_pause_end_ms(stage.topic))
         return due_ms if due_ms > now else due_ms + self._queues.extra_linger_ms(stage.topic)
 
@@ -531,7 +535,7 @@ class RecordAccumulator:
         lock.
         """
         with self._lock:
-            self._closed = True
+            self._is_closed = True
         self.pool.close()
 
     def complete_flushes(self) -> None:
@@ -539,7 +543,7 @@ class RecordAccumulator:
         with self._lock:
             self._incomplete.arm(self._incomplete.unarmed_flushes())
 
-    def abort_incomplete_batches(self, error: Exception, *, include_in_flight: bool = True) -> list[ProducerBatch]:
+    def abort_incomplete_batches(self, error: Exception, *, includes_in_flight: bool = True) -> list[ProducerBatch]:
         """Fail all staged and queued rows and, by default, those in flight. Return the failed batches.
 
         Must be called by the sender thread, which fails the futures and then calls remove_completed.
@@ -553,7 +557,7 @@ class RecordAccumulator:
                     for batch in self._incomplete:
                         if batch.topic_partition.topic != topic or batch.is_done:
                             continue
-                        if include_in_flight or batch.state is not IN_FLIGHT:
+                        if includes_in_flight or batch.state is not IN_FLIGHT:
                             self._queues.remove(batch, now)
                             batch.fail(error)
                             aborted.append(batch)

@@ -51,7 +51,7 @@ class BufferPool:
         self._lock = threading.Lock()
         self._free_bytes = total_bytes
         self._waiters: deque[_Waiter] = deque()
-        self._closed = False
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"BufferPool({self._free_bytes} of {self.total_bytes} bytes free, {len(self._waiters)} waiting)"
@@ -69,7 +69,7 @@ class BufferPool:
     def try_reserve(self, nbytes: int) -> bool:
         """Reserve `nbytes` if they are free and no other call waits for memory. Return whether they were reserved."""
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 raise ProducerClosedError("The producer was closed.")
             if self._waiters or self._free_bytes < nbytes:
                 return False
@@ -101,11 +101,11 @@ class BufferPool:
                     self._waiters.remove(waiter)
                     self._serve_waiters()
                 self.total_wait_ms += self._clock() - started_ms
-        if self._closed:
-            if waiter.served:
+        if self._is_closed:
+            if waiter.is_served:
                 self.release(nbytes)
             raise ProducerClosedError("The producer was closed while this call waited for memory.")
-        if not waiter.served:
+        if not waiter.is_served:
             with self._lock:
                 self.exhausted_total += 1
             raise BufferExhaustedError(
@@ -125,7 +125,7 @@ class BufferPool:
     def close(self) -> None:
         """Wake all waiting calls, which raise ProducerClosedError. Reserved bytes may still be released."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             for waiter in self._waiters:
                 waiter.woken.set()
 
@@ -133,18 +133,18 @@ class BufferPool:
         while self._waiters and self._free_bytes >= self._waiters[0].nbytes:
             waiter = self._waiters.popleft()
             self._free_bytes -= waiter.nbytes
-            waiter.served = True
+            waiter.is_served = True
             waiter.woken.set()
 
 
 class _Waiter:
     """A call of `reserve` that waits for memory. Guarded by the pool's lock."""
 
-    __slots__ = ("nbytes", "served", "woken")
+    __slots__ = ("is_served", "nbytes", "woken")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.served = False  # the bytes are reserved for this call
+        self.is_served = False  # the bytes are reserved for this call
         self.woken = threading.Event()  # set when the bytes are reserved or the pool is closed
 
 

@@ -114,7 +114,7 @@ class PartitionQueues:
         self._snapshot = ClusterSnapshot()
         self._topic_leaders: dict[str, frozenset[int]] = {}  # a cache for the current snapshot
         self._fill_pause_ends_ms: dict[str, float] = {}  # by topic
-        self._linger_suspended = False
+        self._is_linger_suspended = False
         self._muted: set[PartitionQueue] = set()
 
     def __iter__(self) -> Iterator[PartitionQueue]:
@@ -178,12 +178,12 @@ class PartitionQueues:
 
         They are while memory is short, during a flush or the close, and while a caller waits in `without_linger`.
         """
-        if suspended and not self._linger_suspended:
-            self._linger_suspended = True
+        if suspended and not self._is_linger_suspended:
+            self._is_linger_suspended = True
             for queue in self._queues.values():
                 if queue.batches and not queue.is_ready:
                     self.schedule(queue, now)
-        self._linger_suspended = suspended
+        self._is_linger_suspended = suspended
 
     def schedule(self, queue: PartitionQueue, now: float) -> None:
         """Make a queue ready or set its timer, depending on the current state of its head."""
@@ -328,7 +328,7 @@ class PartitionQueues:
             return INFINITE_MS
         if head.is_backing_off:
             return head.backoff_until_ms
-        if head.state is not OPEN or len(batches) > 1 or self._linger_suspended:
+        if head.state is not OPEN or len(batches) > 1 or self._is_linger_suspended:
             return -INFINITE_MS
         return head.created_ms + self._linger_ms
 

@@ -93,7 +93,7 @@ class Deliveries:
         self._stored_batches: list[ProducerBatch] = []
         """Batches that are DONE, but whose futures are not completed yet."""
         self._stored_ms = 0.0
-        self.producer_abandoned = False
+        self.is_producer_abandoned = False
         """Whether the producer was dropped, so that further failures are counted as unobserved."""
         self.unobserved_failures: UnobservedFailures | None = None
 
@@ -197,10 +197,10 @@ class Deliveries:
     def _retry(self, batch: ProducerBatch, response: PartitionResponse, outcome: Retry, now: float) -> None:
         error = build_attempt_error(batch, response)
         _log.debug("Retrying %r after an error: %s", batch, error)
-        if outcome.refresh_metadata:
+        if outcome.should_refresh_metadata:
             self._metadata.request_update()
         self._metrics.record_retries(batch.topic_partition.topic, batch.record_count, now)
-        self._idempotence.handle_retry(batch, new_sequence=outcome.new_sequence)
+        self._idempotence.handle_retry(batch, needs_new_sequence=outcome.needs_new_sequence)
         self._accumulator.reenqueue(batch, now, error)
 
     def _split(self, batch: ProducerBatch, now: float) -> None:
@@ -216,7 +216,7 @@ class Deliveries:
         self, batch: ProducerBatch, response: PartitionResponse, outcome: Fail, now: float
     ) -> KafkaSinkError:
         error = build_final_error(batch, response, outcome)
-        if outcome.refresh_metadata:
+        if outcome.should_refresh_metadata:
             self._metadata.request_update()
         rejected, remaining_error = build_record_errors(batch, response)
         # After a lost response, the records that the broker did not name may be stored and must not be sent again.
@@ -252,7 +252,7 @@ class Deliveries:
             batch.fail(error)
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
         self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now)
-        if self.producer_abandoned:
+        if self.is_producer_abandoned:
             failures = self.unobserved_failures or UnobservedFailures(0, error)
             self.unobserved_failures = failures._replace(records=failures.records + batch.record_count)
         fail_futures(batch, error, record_errors)
@@ -310,7 +310,7 @@ def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[Prod
 
 def complete_futures(stored_rows: Sequence[StoredRows]) -> None:
     for call, row_indices, stored_ranges, row_count in stored_rows:
-        complete_safely(call.stored, row_indices, stored_ranges, row_count)
+        complete_safely(call.complete_rows, row_indices, stored_ranges, row_count)
 
 
 def fail_futures(
@@ -327,4 +327,4 @@ def fail_futures(
             for delta, record_error in (record_errors or {}).items()
             if 0 <= delta - first_delta < len(row_indices)
         }
-        complete_safely(call.failed, FailedRows(row_indices, error, topic, partition), errors_by_position)
+        complete_safely(call.fail_rows, FailedRows(row_indices, error, topic, partition), errors_by_position)

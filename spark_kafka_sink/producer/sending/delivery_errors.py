@@ -55,7 +55,7 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
     error = build_attempt_error(batch, response)
     if failure.timed_out:
         return build_timeout_error(batch, error, in_doubt=failure.in_doubt)
-    if failure.retries_used_up or failure.in_doubt:
+    if failure.has_used_up_retries or failure.in_doubt:
         message = f"{_to_sentence(error)} Attempts: {batch.attempts + 1}."
         return _with_cause(DeliveryError(message, possibly_stored=failure.in_doubt), error)
     record_error = _RECORD_ERRORS.get(response.code) if batch.record_count == 1 else None

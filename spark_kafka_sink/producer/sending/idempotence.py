@@ -213,7 +213,7 @@ class Idempotence:
             state.in_doubt |= {batch}
 
     def handle_stored_batch(self, batch: ProducerBatch, connection: NodeApiVersions | None) -> None:
-        """Record that a broker has stored a batch, as it has responded on `connection`.
+        """Record that a broker has stored a batch. The response was received on `connection`.
 
         The batch may have failed before, because it expired in flight.
         """
@@ -230,12 +230,15 @@ class Idempotence:
         elif not state.pending and connection is not None:
             state.confirm(connection)
 
-    def handle_retry(self, batch: ProducerBatch, *, new_sequence: bool) -> None:
-        """Record that a batch is reenqueued. `new_sequence`: it can never be stored under its current sequence."""
+    def handle_retry(self, batch: ProducerBatch, *, needs_new_sequence: bool) -> None:
+        """Record that a batch is reenqueued.
+
+        `needs_new_sequence`: whether the batch can never be stored under its current sequence.
+        """
         if not self.enabled:
             return
         state = self._partitions[batch.topic_partition]
-        if new_sequence:
+        if needs_new_sequence:
             state.extend_gap(batch.base_sequence)
         self._update_phase(state)
 

@@ -49,8 +49,8 @@ class Done:
 class Retry:
     """The batch is sent again."""
 
-    refresh_metadata: bool = False
-    new_sequence: bool = False
+    should_refresh_metadata: bool = False
+    needs_new_sequence: bool = False
     """The batch needs a new sequence under a new epoch, because its sequence does not fit the broker's state."""
 
 
@@ -63,10 +63,10 @@ class Split:
 class Fail:
     """The batch fails."""
 
-    refresh_metadata: bool = False
+    should_refresh_metadata: bool = False
     timed_out: bool = False
     """The batch could have been sent again, but delivery.timeout.ms has passed."""
-    retries_used_up: bool = False
+    has_used_up_retries: bool = False
     in_doubt: bool = False
     """The records may be stored although they fail."""
     fatal: bool = False
@@ -97,9 +97,9 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
     if not isinstance(outcome, Retry):
         return outcome
     if facts.expired:
-        return Fail(outcome.refresh_metadata, timed_out=True, in_doubt=facts.in_doubt)
+        return Fail(outcome.should_refresh_metadata, timed_out=True, in_doubt=facts.in_doubt)
     if facts.attempts >= facts.max_retries:
-        return Fail(outcome.refresh_metadata, retries_used_up=True, in_doubt=facts.in_doubt)
+        return Fail(outcome.should_refresh_metadata, has_used_up_retries=True, in_doubt=facts.in_doubt)
     return outcome
 
 
@@ -122,4 +122,4 @@ def _restart_from_batch(facts: BatchFacts) -> Outcome:
     """
     if facts.transactional:
         return Fail(in_doubt=facts.in_doubt)
-    return Fail(in_doubt=True) if facts.in_doubt else Retry(new_sequence=True)
+    return Fail(in_doubt=True) if facts.in_doubt else Retry(needs_new_sequence=True)

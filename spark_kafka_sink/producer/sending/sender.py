@@ -81,9 +81,9 @@ class Sender:
         self._requests = requests
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
         self._add_calls()
-        self._closing = False
-        self._forced = False
-        self._abandoned = False
+        self._is_closing = False
+        self._is_forced = False
+        self._is_abandoned = False
         self.fatal_error: KafkaSinkError | None = None
 
     # --- start and end
@@ -94,8 +94,8 @@ class Sender:
         A signal handler may call this while its thread holds any lock of the producer. So this method takes no lock: it
         only sets flags and wakes the sender.
         """
-        self._forced = self._forced or force
-        self._closing = True
+        self._is_forced = self._is_forced or force
+        self._is_closing = True
         self.client.wakeup()
 
     def handle_interrupted_append(self, call_name: str, interruption: BaseException) -> None:
@@ -108,7 +108,7 @@ class Sender:
             f"{call_name} was interrupted by {type(interruption).__name__} while it appended records, so this producer "
             "cannot continue. Create a new KafkaProducer, and send the failed records again."
         )
-        self._forced = True
+        self._is_forced = True
         self.fatal_error = self.fatal_error or error
         if self._transactions is not None:
             self._transactions.fail_fatally(error)
@@ -123,7 +123,7 @@ class Sender:
         The garbage collector may call this on any thread between any two bytecodes, while the thread holds any lock of
         the producer. So this method takes no lock: it only sets flags and wakes the sender.
         """
-        self._abandoned = True
+        self._is_abandoned = True
         self.initiate_close(force=force or self._transactions is not None)
 
     def run(self) -> None:
@@ -142,7 +142,7 @@ class Sender:
 
     @property
     def is_finished(self) -> bool:
-        return self._closing and (self._forced or not self.has_incomplete)
+        return self._is_closing and (self._is_forced or not self.has_incomplete)
 
     @property
     def has_incomplete(self) -> bool:
@@ -158,7 +158,7 @@ class Sender:
             "The producer was closed before these records were acknowledged."
         )
         self.accumulator.close()
-        self._deliveries.producer_abandoned = self._abandoned
+        self._deliveries.is_producer_abandoned = self._is_abandoned
         now = self._system.now()
         self._requests.fail(error)
         if self._transactions is not None:
@@ -185,9 +185,9 @@ class Sender:
     def run_once(self, now: float) -> None:
         """Run one round: fail, send and receive. Block for at most the time until the next deadline."""
         snapshot = self.metadata.snapshot
-        if self._closing:
+        if self._is_closing:
             self.accumulator.close()
-            self._deliveries.producer_abandoned = self._abandoned
+            self._deliveries.is_producer_abandoned = self._is_abandoned
         self._fail_unsent_batches_after_fatal_error(now)
         self._fail_batches_dropped_by_transaction(now)
         ready = self.accumulator.ready(snapshot, now)
@@ -226,7 +226,7 @@ class Sender:
 
     def _fail_unsent_batches(self, error: KafkaSinkError, now: float) -> None:
         self._deliveries.fail_batches(
-            self.accumulator.abort_incomplete_batches(error, include_in_flight=False), error, now
+            self.accumulator.abort_incomplete_batches(error, includes_in_flight=False), error, now
         )
 
     def _fail_batches_dropped_by_transaction(self, now: float) -> None:

@@ -135,7 +135,7 @@ class TransactionManager:
             self._version = prepared.version
             # The requests that the other process has sent under this epoch, and its next sequence, are unknown here.
             self._has_delayable_request = True
-            self._transaction = OpenTransaction(prepared.version, started=True)
+            self._transaction = OpenTransaction(prepared.version, is_started=True)
             self._calls.transition_to(_State.PREPARED)
 
     def begin(self, version: int | None) -> None:
@@ -163,7 +163,7 @@ class TransactionManager:
         """Begin an abort. It may follow a pending commit whose EndTxn was not sent yet."""
         with self._lock:
             transaction = self._transaction
-            if self.state is _State.COMMITTING and transaction is not None and not transaction.end_sent:
+            if self.state is _State.COMMITTING and transaction is not None and not transaction.is_end_sent:
                 self._make_abortable(
                     TransactionAbortedError("abort_transaction() was called before the commit was sent.")
                 )
@@ -193,7 +193,7 @@ class TransactionManager:
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
             transaction = self._require_transaction()
-            if not transaction.started:
+            if not transaction.is_started:
                 self._calls.transition_to(_State.COMMITTING)
                 self._complete()
                 return None
@@ -258,7 +258,7 @@ class TransactionManager:
         """
         with self._lock:
             transaction = self._transaction
-            if transaction is None or transaction.end_sent or self._needs_producer_id:
+            if transaction is None or transaction.is_end_sent or self._needs_producer_id:
                 return False
             is_writable = self.state in WRITABLE_STATES
             if topic_partition in transaction.partitions:
@@ -269,7 +269,7 @@ class TransactionManager:
                 transaction.partitions_to_add.add(topic_partition)
                 return False
             transaction.partitions.add(topic_partition)
-            transaction.started = True
+            transaction.is_started = True
             return True
 
     @property
@@ -301,7 +301,7 @@ class TransactionManager:
                 return
             transaction.needs_new_epoch |= has_sequence
             # After EndTxn was sent, only the coordinator knows the outcome: it may have committed already.
-            if not transaction.end_sent:
+            if not transaction.is_end_sent:
                 self._make_abortable(error)
 
     def batch_stored(self, topic: str, topic_id: UUID | None) -> None:
@@ -330,7 +330,7 @@ class TransactionManager:
         """
         with self._lock:
             transaction = self._transaction
-            if transaction is not None and transaction.started and transaction.started_ms is None:
+            if transaction is not None and transaction.is_started and transaction.started_ms is None:
                 transaction.started_ms = now
             if self.state in ENDING_STATES and is_flushed and not self._needs_producer_id and self._is_empty():
                 self._complete()
@@ -349,8 +349,8 @@ class TransactionManager:
                 return False
             transaction = self._transaction
             if transaction is not None:
-                transaction.end_sent |= request.ends_transaction
-                transaction.started |= request.starts_v2_transaction and transaction.version >= 2
+                transaction.is_end_sent |= request.ends_transaction
+                transaction.is_started |= request.starts_v2_transaction and transaction.version >= 2
             return True
 
     def handle_disconnect(self, request: Request, *, was_sent: bool) -> None:
@@ -443,7 +443,7 @@ class TransactionManager:
                 return self._build_offsets_request(transaction.groups[0])
         if transaction is None or self.state not in ENDING_STATES or not is_flushed:
             return None
-        return EndTransaction(self.identity, self.state is _State.COMMITTING, has_begun=transaction.started)
+        return EndTransaction(self.identity, self.state is _State.COMMITTING, has_begun=transaction.is_started)
 
     def _is_expected(self, request: InitProducerId) -> bool:
         """Return whether the response belongs to the current wait for a producer id.

@@ -37,7 +37,7 @@ class OpenTransaction:
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     """The topic ids by topic name when records of the transaction were acknowledged."""
     groups: list[GroupOffsets] = field(default_factory=list)
-    started: bool = False
+    is_started: bool = False
     """Whether brokers know of the transaction, so that it must be ended with EndTxn."""
     started_ms: float | None = None
     """The time when the sender noticed the start. The coordinator's timeout began at the same time or earlier
@@ -46,7 +46,7 @@ class OpenTransaction:
     """Whether a request that adds a partition or a group may have been executed without the producer knowing."""
     needs_new_epoch: bool = False
     """Whether sequence numbers may have gaps after the transaction."""
-    end_sent: bool = False
+    is_end_sent: bool = False
     """Whether EndTxn was sent, so that no record may follow and the coordinator decides the outcome."""
     accepts_records: bool = True
     """False while the transaction is being prepared: no record or offset may be added any more."""
@@ -54,15 +54,15 @@ class OpenTransaction:
     def is_empty(self, *, aborting: bool) -> bool:
         """Return whether brokers do not know the transaction, and nothing remains to be added before its end."""
         has_pending_additions = not aborting and bool(self.partitions_to_add or self.groups)
-        return not (self.started or self.in_doubt or has_pending_additions)
+        return not (self.is_started or self.in_doubt or has_pending_additions)
 
     def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions.update(partitions)
         self.partitions_to_add -= self.partitions
-        self.started = True
+        self.is_started = True
 
     def group_added(self) -> None:
-        self.started = True
+        self.is_started = True
         self.groups[0].is_group_added = True
 
     def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:

@@ -33,10 +33,10 @@ class NamedCall:
     def __lt__(self, other: NamedCall) -> bool:
         return str(self.name) < str(other.name)
 
-    def stored(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+    def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         pass
 
-    def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] | None = None) -> None:
+    def fail_rows(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] | None = None) -> None:
         pass
 
 

@@ -72,7 +72,7 @@ def test_assigned_records_become_rows_in_place_and_are_counted() -> None:
     assert stage.entries[1] is between
     for rows, futures in ((stage.rows[0], first), (stage.rows[2], [last])):
         assert not any(future.done() for future in futures)
-        rows.call.failed(FailedRows(rows.row_indices, DeliveryError("no"), "t"))
+        rows.call.fail_rows(FailedRows(rows.row_indices, DeliveryError("no"), "t"))
         assert all(future.done() for future in futures)
     assert (stage.assigned_bytes, stage.unassigned_bytes) == (sum(int(rows.sizes.sum()) for rows in stage.rows), 0)
     assert 1_800 < stage.largest_partition_bytes < 1_900
@@ -354,7 +354,7 @@ def test_builds_one_failed_batch_per_partition() -> None:
     assert found == [(2, 2), (5, 1), (-1, 1), (5, 2)]  # a record that waits for its partition has none
     assert all(batch.is_done and batch.error is error for batch in batches)
     ((call, rows, _),) = batches[3].rows_by_call()
-    call.failed(FailedRows(rows, error, "t", 5))
+    call.fail_rows(FailedRows(rows, error, "t", 5))
     assert [future.done() for future in futures] == [True, False, True]
     assert str(batches[2].topic_partition) == "t"
 

@@ -253,7 +253,7 @@ def test_abort_without_in_flight_keeps_batches_in_flight() -> None:
     h = Harness()
     h.append(0, 2 * BATCH_ROWS)
     (in_flight,) = h.take()
-    aborted = h.accumulator.abort_incomplete_batches(ERROR, include_in_flight=False)
+    aborted = h.accumulator.abort_incomplete_batches(ERROR, includes_in_flight=False)
     assert in_flight not in aborted
     assert in_flight.state is BatchState.IN_FLIGHT
     h.acknowledge(in_flight)

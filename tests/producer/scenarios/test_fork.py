@@ -179,7 +179,7 @@ def test_forked_child_completes_futures_while_threads_of_parent_complete_theirs(
         call = RecordFutures("t")
         call.set_record_fields(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
         future = SendFuture(call, 0)
-        call.stored(np.zeros(1, np.int64), [StoredRange(0, 1, 0, 0, -1)], 1)
+        call.complete_rows(np.zeros(1, np.int64), [StoredRange(0, 1, 0, 0, -1)], 1)
         return future.result(0).offset == 0
 
     def be_busy() -> None:

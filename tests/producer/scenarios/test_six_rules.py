@@ -110,7 +110,7 @@ def again_after_a_failure(made: Idempotence, connections: dict[int, NodeApiVersi
     failing = batch_of()
     assert made.admit(failing, 0, 0)
     made.handle_failed_attempt(failing, in_doubt=False)
-    made.handle_retry(failing, new_sequence=False)
+    made.handle_retry(failing, needs_new_sequence=False)
     assert made.admit(failing, 0, 0)
 
 
@@ -224,7 +224,7 @@ def sequence_after_a_refusal_with_something_before_it_in_flight() -> int:
     made.handle_failed_attempt(two, in_doubt=False)
     made.handle_failed_batch(two, in_doubt=False)  # a gap behind `one`, whose answer is lost
     made.handle_failed_attempt(one, in_doubt=True)
-    made.handle_retry(one, new_sequence=False)
+    made.handle_retry(one, needs_new_sequence=False)
     return one.producer_epoch
 
 

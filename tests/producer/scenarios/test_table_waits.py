@@ -63,7 +63,7 @@ def test_table_rows_do_not_linger_while_waiting_for_half_of_the_calls(
     class Slow(ColumnsFuture):
         def result(self, timeout: float | None = None) -> ColumnsResult:
             lingered.append(scripted.lingers)
-            self.stored(np.arange(1), [StoredRange(0, 1, 0, 0, -1)], 1)
+            self.complete_rows(np.arange(1), [StoredRange(0, 1, 0, 0, -1)], 1)
             return super().result(timeout)
 
     scripted = Scripted(lambda topic, columns, partition: Slow(topic, len(columns)))

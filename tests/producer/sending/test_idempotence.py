@@ -42,9 +42,9 @@ def store(made: Idempotence, batch: ProducerBatch) -> None:
     made.handle_stored_batch(batch, CONNECTION)
 
 
-def retry(made: Idempotence, batch: ProducerBatch, *, in_doubt: bool = False, new_sequence: bool = False) -> None:
+def retry(made: Idempotence, batch: ProducerBatch, *, in_doubt: bool = False, needs_new_sequence: bool = False) -> None:
     made.handle_failed_attempt(batch, in_doubt=in_doubt)
-    made.handle_retry(batch, new_sequence=new_sequence)
+    made.handle_retry(batch, needs_new_sequence=needs_new_sequence)
 
 
 def expire(made: Idempotence, batch: ProducerBatch) -> None:
@@ -77,7 +77,7 @@ def test_rejected_batches_get_new_sequences_when_none_is_in_flight() -> None:
     made = begun()
     first, second, third, fourth, fifth = admitted(made, T0, 5)
     store(made, first)
-    retry(made, second, new_sequence=True)
+    retry(made, second, needs_new_sequence=True)
     assert made.id_and_epoch == FIRST  # the others are still under way, under their old sequences
     assert [stamp(batch) for batch in (third, fourth, fifth)] == [(0, 3), (0, 4), (0, 5)]
     for batch in (third, fourth, fifth):
@@ -92,7 +92,7 @@ def test_restart_of_one_partition_keeps_sequences_of_others(last_epoch: bool) ->
     made = begun(ProducerIdAndEpoch(7, MAX_EPOCH) if last_epoch else FIRST)
     old = made.id_and_epoch
     (struck,), (healthy, next_one) = admitted(made, T0), admitted(made, T1, 2)
-    retry(made, struck, new_sequence=True)
+    retry(made, struck, needs_new_sequence=True)
     assert made.id_and_epoch == (NO_PRODUCER_ID if last_epoch else ProducerIdAndEpoch(7, 1))
     store(made, healthy)
     state = made.partition_state(T1)
@@ -104,7 +104,7 @@ def test_restart_of_one_partition_keeps_sequences_of_others(last_epoch: bool) ->
 def test_batches_of_previous_producer_id_complete_before_new_one_is_used() -> None:
     made = begun(ProducerIdAndEpoch(7, MAX_EPOCH))
     (struck,), (first, second) = admitted(made, T0), admitted(made, T1, 2)
-    retry(made, struck, new_sequence=True)
+    retry(made, struck, needs_new_sequence=True)
     assert not made.admit(struck, 0, 0)  # it has no producer id to go under
     made.set_producer_id_and_epoch(ProducerIdAndEpoch(8, 0))
     assert (struck.producer_id, *stamp(struck)) == (8, 0, 0)
@@ -177,7 +177,7 @@ def test_batch_behind_unstored_expired_batch_is_first_under_new_epoch() -> None:
     assert not made.admit(new, 0, 0)
     assert made.admit(second, 0, 0)  # as it is: perhaps the first one is stored
     assert stamp(second) == (0, 2)
-    retry(made, second, new_sequence=True)  # out of order: it is not
+    retry(made, second, needs_new_sequence=True)  # out of order: it is not
     assert (made.id_and_epoch, stamp(second)) == (ProducerIdAndEpoch(7, 1), (1, 0))
     assert made.admit(second, 0, 0)
     store(made, second)

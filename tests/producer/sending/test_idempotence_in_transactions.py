@@ -30,7 +30,7 @@ def test_abandons_batches_behind_failed_record_in_transaction() -> None:
     made.handle_failed_attempt(refused, in_doubt=False)
     made.handle_failed_batch(refused, in_doubt=False)
     made.handle_failed_attempt(behind, in_doubt=False)
-    made.handle_retry(behind, new_sequence=False)
+    made.handle_retry(behind, needs_new_sequence=False)
     assert made.id_and_epoch == epoch
     assert made.take_abandoned_batches() == [behind]
     assert stamp(behind) == (epoch.epoch, 2)

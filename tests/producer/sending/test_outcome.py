@@ -26,7 +26,7 @@ DOUBTFUL = (
     codes.UNKNOWN_SERVER_ERROR,
     9_999,
 )
-STALE = Retry(refresh_metadata=True)
+STALE = Retry(should_refresh_metadata=True)
 TABLE: dict[int, Outcome] = {
     codes.NONE: Done(),
     codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True),
@@ -54,7 +54,7 @@ TABLE: dict[int, Outcome] = {
     codes.TOPIC_AUTHORIZATION_FAILED: Fail(),
     codes.INVALID_PRODUCER_EPOCH: Fail(),
     codes.UNKNOWN_SERVER_ERROR: Fail(),
-    codes.OUT_OF_ORDER_SEQUENCE_NUMBER: Retry(new_sequence=True),
+    codes.OUT_OF_ORDER_SEQUENCE_NUMBER: Retry(needs_new_sequence=True),
     codes.UNKNOWN_PRODUCER_ID: Retry(),  # the broker did not report where the log starts
     **dict.fromkeys(FATAL, Fail(fatal=True)),
 }
@@ -78,7 +78,7 @@ def test_retriable_error_fails_when_time_or_retries_are_used_up(code: int) -> No
     assert isinstance(late, Fail)
     assert late.timed_out
     assert isinstance(often, Fail)
-    assert often.retries_used_up
+    assert often.has_used_up_retries
 
 
 def test_single_record_that_is_too_large_fails() -> None:
@@ -98,7 +98,7 @@ def test_out_of_order_error_after_lost_response_fails_in_doubt() -> None:
 
 
 def test_forgotten_producer_restarts_sequences() -> None:
-    assert decide_outcome(FACTS, codes.UNKNOWN_PRODUCER_ID, log_start_offset=7) == Retry(new_sequence=True)
+    assert decide_outcome(FACTS, codes.UNKNOWN_PRODUCER_ID, log_start_offset=7) == Retry(needs_new_sequence=True)
 
 
 def test_sequence_errors_have_no_effect_without_idempotence() -> None:
@@ -127,5 +127,5 @@ def test_batch_without_retries_left_after_lost_response_may_be_stored(spent: Bat
 @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
 def test_batch_in_transaction_fails_instead_of_restarting_sequences(code: int, in_doubt: bool) -> None:
     facts = FACTS._replace(in_doubt=in_doubt)
-    assert decide_outcome(facts, code, 0) == (Fail(in_doubt=True) if in_doubt else Retry(new_sequence=True))
+    assert decide_outcome(facts, code, 0) == (Fail(in_doubt=True) if in_doubt else Retry(needs_new_sequence=True))
     assert decide_outcome(facts._replace(transactional=True), code, 0) == Fail(in_doubt=in_doubt)

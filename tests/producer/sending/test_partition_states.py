@@ -112,15 +112,15 @@ class Walk:
             self.made.handle_stored_batch(batch, self.connections[self.leader])
 
     def retry(self) -> None:
-        self.again(in_doubt=False, new_sequence=False)
+        self.again(in_doubt=False, needs_new_sequence=False)
 
     def doubt(self) -> None:
-        self.again(in_doubt=True, new_sequence=False)
+        self.again(in_doubt=True, needs_new_sequence=False)
 
     def renumber(self) -> None:
         head = self.state.pending[0] if self.state.pending else None
         if head in self.state.in_flight and head not in self.state.in_doubt:
-            self.again(in_doubt=False, new_sequence=True, batch=head)
+            self.again(in_doubt=False, needs_new_sequence=True, batch=head)
 
     def refuse(self) -> None:
         if (batch := self.answered()) is not None:
@@ -179,14 +179,14 @@ class Walk:
         self.made.handle_failed_attempt(batch, in_doubt=False)
         return batch
 
-    def again(self, *, in_doubt: bool, new_sequence: bool, batch: ProducerBatch | None = None) -> None:
+    def again(self, *, in_doubt: bool, needs_new_sequence: bool, batch: ProducerBatch | None = None) -> None:
         open_requests = [batch for batch in self.state.in_flight if batch not in self.failed_in_flight]
         if batch is None and open_requests:
             batch = self.random.choice(open_requests)
         if batch is not None:
             self.made.handle_failed_attempt(batch, in_doubt=in_doubt)
             self.queue.append(batch)
-            self.made.handle_retry(batch, new_sequence=new_sequence)
+            self.made.handle_retry(batch, needs_new_sequence=needs_new_sequence)
             self.sort()
 
     def sort(self) -> None:
