@@ -1,12 +1,16 @@
-"""Decodes fetched record batches into the rows that a consumer may see, without IO.
+"""Decoder of fetched record batches to the rows that a consumer may see. It does no IO.
 
-Not all records in a log are visible: control batches, which mark the end of a transaction; with read_committed, batches
-of aborted transactions; and records outside of the requested offsets, because brokers return whole batches. With
-read_committed, a broker returns the aborted transactions of the fetched range with their producer ids and first
+Three kinds of records in a log are not visible:
+
+    control batches, which mark the end of a transaction
+    batches of aborted transactions, with read_committed
+    records outside of the requested offsets, because brokers return whole batches
+
+With read_committed, a broker returns the aborted transactions of the fetched range with their producer ids and first
 offsets. From its first offset on, the producer's transactional batches are hidden until its abort marker.
 
 A fetch of a few kilobytes can contain gigabytes of rows. Batches are therefore decoded one at a time, each within
-MAX_BATCH_BYTES, and rows are returned in parts of about PART_BYTES.
+MAX_BATCH_BYTES, and rows are returned in chunks of about CHUNK_BYTES.
 """
 
 from __future__ import annotations
@@ -38,13 +42,15 @@ ROWS_SCHEMA = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""The columns of Spark's Kafka source: `headers` is null for a record without headers, and `timestampType` is 0 for
-CreateTime and 1 for LogAppendTime."""
+"""Schema of Spark's Kafka source.
+
+`headers` is null for a record without headers. `timestampType` is 0 for CreateTime and 1 for LogAppendTime.
+"""
 
 MAX_BATCH_BYTES = 128 << 20
 """The memory limit for decoding one batch. Brokers accept batches of one megabyte by default, usually compressed."""
 
-PART_BYTES = 16 << 20
+CHUNK_BYTES = 16 << 20
 
 TIMESTAMP_RANGE_MS = (-62_135_596_800_000, 253_402_300_799_999)
 """The first millisecond of the year 1 and the last of the year 9999, the range of Python's and Spark's timestamps."""
@@ -54,7 +60,7 @@ _ABORT_MARKER = 0
 
 
 class StoredBatch(NamedTuple):
-    """A batch as it is stored in the log, not decoded."""
+    """Undecoded batch as it is stored in the log."""
 
     header: BatchHeader
     data: memoryview
@@ -67,11 +73,11 @@ class StoredBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class FetchedRows:
-    """A part of the visible rows, and the offset to continue from."""
+    """Chunk of visible rows, and the offset to continue from."""
 
     rows: pa.Table
     next_offset: int
-    """The offset after the last decoded batch, whether its rows are visible or not."""
+    """Offset after the last decoded batch, even if the rows of this batch are not visible."""
 
 
 def visible_rows(
@@ -83,31 +89,31 @@ def visible_rows(
     start: int,
     stop: int,
 ) -> Iterator[FetchedRows]:
-    """Yield the visible rows with start <= offset < stop, in parts.
+    """Yield the visible rows with start <= offset < stop, in chunks.
 
-    `aborted`: the aborted transactions in the response; None shows the rows of all transactions. The last part may have
-    no rows, but its `next_offset` is valid.
+    `aborted`: the aborted transactions in the response, or None to yield the rows of all transactions. The last chunk
+    may have no rows, but its `next_offset` is valid.
     """
-    hidden: set[int] = set()
-    aborted_from = [(transaction.first_offset, transaction.producer_id) for transaction in aborted or ()]
-    heapq.heapify(aborted_from)
+    hidden_producer_ids: set[int] = set()
+    abort_starts = [(transaction.first_offset, transaction.producer_id) for transaction in aborted or ()]
+    heapq.heapify(abort_starts)
     tables: list[pa.Table] = []
-    size, next_offset = 0, start
+    chunk_bytes, next_offset = 0, start
     for batch in map(StoredBatch.decode, stored_batches(records)):
         header = batch.header
         next_offset = max(next_offset, header.last_offset + 1)
-        while aborted_from and aborted_from[0][0] <= header.last_offset:
-            hidden.add(heapq.heappop(aborted_from)[1])
+        while abort_starts and abort_starts[0][0] <= header.last_offset:
+            hidden_producer_ids.add(heapq.heappop(abort_starts)[1])
         if header.is_control:
             if is_abort_marker(batch):
-                hidden.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in hidden):
-            tables.append(_rows(batch, topic, partition, start, stop))
-            size += tables[-1].nbytes
-        del batch  # Free its memory before the next batch is decoded.
-        if size >= PART_BYTES:
+                hidden_producer_ids.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in hidden_producer_ids):
+            tables.append(_to_rows(batch, topic, partition, start, stop))
+            chunk_bytes += tables[-1].nbytes
+        del batch  # frees its memory before the next batch is decoded
+        if chunk_bytes >= CHUNK_BYTES:
             yield FetchedRows(pa.concat_tables(tables), next_offset)
-            size = 0
+            chunk_bytes = 0
             tables.clear()
     yield FetchedRows(pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table(), next_offset)
 
@@ -118,7 +124,7 @@ def stored_batches(records: memoryview | bytes | None) -> Iterator[StoredBatch]:
 
 
 def is_abort_marker(batch: DecodedBatch) -> bool:
-    """Return whether a control batch marks the abort of its producer's transaction, not its commit."""
+    """Return whether a control batch marks the abort of its producer's transaction rather than its commit."""
     keys = batch.columns.column("key")
     # Compaction may have removed the marker of a control batch.
     key = keys[0].as_py() if len(keys) else None
@@ -126,33 +132,33 @@ def is_abort_marker(batch: DecodedBatch) -> bool:
         return False
     if len(key) < _CONTROL_KEY.size:
         raise DecodeError(f"the control record at offset {batch.header.base_offset} has a key of {len(key)} bytes")
-    _, kind = _CONTROL_KEY.unpack_from(key)
-    return bool(kind == _ABORT_MARKER)
+    _, control_type = _CONTROL_KEY.unpack_from(key)
+    return bool(control_type == _ABORT_MARKER)
 
 
-def _times(timestamps: pa.Array) -> pa.Array:
+def _convert_timestamps(timestamps: pa.Array) -> pa.Array:
     """Convert timestamps in milliseconds. Producers may write any number, so values out of range are clamped."""
     clamped = pc.min_element_wise(pc.max_element_wise(timestamps, TIMESTAMP_RANGE_MS[0]), TIMESTAMP_RANGE_MS[1])
     return clamped.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int) -> pa.Table:
+def _to_rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int) -> pa.Table:
     header, columns = batch
     if header.base_offset < start or header.last_offset >= stop:
         offset = columns.column("offset")
         columns = columns.filter(pc.and_(pc.greater_equal(offset, start), pc.less(offset, stop)))
-    count = columns.num_rows
+    row_count = columns.num_rows
     headers = columns.column("headers")
     has_no_headers = pc.equal(pc.list_value_length(headers), 0)
     return pa.table(
         [
             columns.column("key"),
             columns.column("value"),
-            pa.repeat(pa.scalar(topic, pa.string()), count),
-            pa.repeat(pa.scalar(partition, pa.int32()), count),
+            pa.repeat(pa.scalar(topic, pa.string()), row_count),
+            pa.repeat(pa.scalar(partition, pa.int32()), row_count),
             columns.column("offset"),
-            _times(columns.column("timestamp")),
-            pa.repeat(pa.scalar(int(header.has_log_append_time), pa.int32()), count),
+            _convert_timestamps(columns.column("timestamp")),
+            pa.repeat(pa.scalar(int(header.has_log_append_time), pa.int32()), row_count),
             pc.if_else(has_no_headers, pa.scalar(None, HEADERS_TYPE), headers),
         ],
         schema=ROWS_SCHEMA,

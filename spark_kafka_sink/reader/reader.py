@@ -1,8 +1,8 @@
 """Reader of the current contents of a topic as Arrow tables.
 
-It reads up to the end offsets at the start of the call; `batches(follow=True)` continues without an end.
+A call reads up to the end offsets at its start. `batches(follow=True)` continues without an end.
 
-It is not a consumer: it has no group and commits no offsets. Tests, `pykafka cat` and the decision log read with it.
+The reader is not a consumer: it has no group and commits no offsets. Tests, `pykafka cat` and the decision log use it.
 All work is done on the calling thread.
 """
 
@@ -35,13 +35,16 @@ ISOLATION_LEVELS = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
 MAX_READ_BYTES = 512 * 1024 * 1024
 """The default limit of `TopicReader.read`."""
 
-PartT = TypeVar("PartT")
-_Unpack: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iterator[tuple[PartT, int]]]"
-"""Converts fetched data of a topic, from a first offset to an end offset, to parts with the offsets after them."""
+ChunkT = TypeVar("ChunkT")
+_Unpack: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iterator[tuple[ChunkT, int]]]"
+"""Function that converts fetched data between two offsets to chunks, each with the offset after its last record.
+
+Arguments: topic, fetched data of a partition, first offset, end offset.
+"""
 
 
 class TopicReader:
-    """A context manager.
+    """Reader of topics. As a context manager, it closes the client that it created.
 
     `timeout_ms`: how long a call may make no progress. `client`: a client that the caller owns and closes.
     """
@@ -73,22 +76,25 @@ class TopicReader:
             self._client.close()
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the topic's partitions. Raise BrokerError if it does not exist or the user may not describe it."""
+        """Return the partitions of a topic.
+
+        Raises BrokerError if the topic does not exist or the user may not describe it.
+        """
         return [partition.index for partition in self._client.topic(topic, fresh=True).partitions]
 
     def beginning_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
         return self._list_offsets(topic, self._select_partitions(topic, partitions), EARLIEST)
 
     def end_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """Return the offsets after the last records. With read_committed, these are the last stable offsets."""
+        """Return the offset after the last record of each partition; with read_committed, the last stable offset."""
         return self._list_offsets(topic, self._select_partitions(topic, partitions), LATEST)
 
     def offsets_at(self, topic: str, timestamp_ms: int, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """Return the first offsets with this timestamp or a later one; the end offset if a partition has none."""
+        """Return the first offset of each partition from this timestamp on, or its end offset if no record follows."""
         selected = self._select_partitions(topic, partitions)
-        ends = self._list_offsets(topic, selected, LATEST)
+        end_offsets = self._list_offsets(topic, selected, LATEST)
         offsets = self._list_offsets(topic, selected, timestamp_ms)
-        return {partition: offset if offset >= 0 else ends[partition] for partition, offset in offsets.items()}
+        return {partition: offset if offset >= 0 else end_offsets[partition] for partition, offset in offsets.items()}
 
     def read(
         self,
@@ -99,9 +105,9 @@ class TopicReader:
         stop: Mapping[int, int] | None = None,
         max_bytes: int = MAX_READ_BYTES,
     ) -> pa.Table:
-        """Return all rows by partition and offset, in the columns of Spark's Kafka source.
+        """Return all rows, sorted by partition and offset, with the columns of Spark's Kafka source.
 
-        Raise DataError if they take more than `max_bytes` of memory.
+        Raises DataError if the rows need more than `max_bytes` of memory.
         """
         tables: list[pa.Table] = []
         size = 0
@@ -125,16 +131,18 @@ class TopicReader:
         stop: Mapping[int, int] | None = None,
         follow: bool = False,
     ) -> Iterator[pa.Table]:
-        """Yield tables of rows as they are fetched, each of one partition.
+        """Yield tables of rows as they are fetched. Each table has rows of one partition.
 
         `start` and `stop` default to the current first and end offset of each partition. `follow`: continue without an
         end.
         """
         selected = self._select_partitions(topic, partitions)
         current_ends = dict.fromkeys(selected, LONG_MAX) if follow else self._list_offsets(topic, selected, LATEST)
-        ends = {**current_ends, **_filter_partitions(stop, selected)}
+        end_offsets = {**current_ends, **_filter_partitions(stop, selected)}
         positions = {**self._list_offsets(topic, selected, EARLIEST), **_filter_partitions(start, selected)}
-        for rows in self._fetch_all(self._new_progress(topic, positions, ends, self._to_visible_rows), follow=follow):
+        for rows in self._fetch_all(
+            self._new_progress(topic, positions, end_offsets, self._to_visible_rows), follow=follow
+        ):
             if rows.num_rows:
                 yield rows
 
@@ -153,7 +161,7 @@ class TopicReader:
     def read_stored_batches(
         self, topic: str, partition: int, *, start: int, stop: int, ahead: Call[FetchResponse] | None = None
     ) -> Iterator[StoredBatch]:
-        """Yield a partition's batches as they are stored, including control batches, whatever the isolation level is.
+        """Yield the batches of a partition as they are stored, including control batches, at any isolation level.
 
         `ahead`: the result of `fetch_ahead` from `start`. If that fetch failed, it is sent again.
         """
@@ -167,19 +175,20 @@ class TopicReader:
     # --- helpers
 
     def _new_progress(
-        self, topic: str, positions: dict[int, int], ends: dict[int, int], unpack: _Unpack[PartT]
-    ) -> _FetchProgress[PartT]:
-        return _FetchProgress(topic, self._client.topic(topic).topic_id, self._isolation, positions, ends, unpack)
+        self, topic: str, positions: dict[int, int], end_offsets: dict[int, int], unpack: _Unpack[ChunkT]
+    ) -> _FetchProgress[ChunkT]:
+        topic_id = self._client.topic(topic).topic_id
+        return _FetchProgress(topic, topic_id, self._isolation, positions, end_offsets, unpack)
 
-    def _fetch_all(self, progress: _FetchProgress[PartT], *, follow: bool) -> Iterator[PartT]:
+    def _fetch_all(self, progress: _FetchProgress[ChunkT], *, follow: bool) -> Iterator[ChunkT]:
         """Fetch in rounds until all ends are reached.
 
-        No fetch is in flight while the caller processes a part, so that a slow caller does not look like an
-        unresponsive broker.
+        No fetch is in flight while the caller processes a chunk. Otherwise a slow caller would look like a broker that
+        does not respond.
         """
         deadline = self._client.deadline(f"records of {format_partition(progress.topic)}")
         while progress.pending:
-            before = dict(progress.positions)
+            previous_positions = dict(progress.positions)
             fetch = self._next_fetch(progress)
             call = self._begin(fetch)
             failure = self._finish(call)
@@ -187,13 +196,13 @@ class TopicReader:
             rejection = fetch.rejected(call.responses)
             if rejection is not None:
                 raise rejection
-            if progress.positions != before or (follow and fetch.offsets and failure is None):
+            if progress.positions != previous_positions or (follow and fetch.offsets and failure is None):
                 deadline.extend()
             elif progress.pending:
                 self._client.metadata.request_update()
                 deadline.wait(failure, self._backoff_ms)
 
-    def _next_fetch(self, progress: _FetchProgress[PartT], max_wait_ms: int = MAX_FETCH_WAIT_MS) -> Fetch:
+    def _next_fetch(self, progress: _FetchProgress[ChunkT], max_wait_ms: int = MAX_FETCH_WAIT_MS) -> Fetch:
         """Return the fetch of one round, for all pending partitions that have leaders."""
         topic = progress.topic
         self._client.topic(topic)  # Fails if the topic was deleted.
@@ -223,20 +232,20 @@ class TopicReader:
     ) -> Iterator[tuple[pa.Table, int]]:
         aborted = data.aborted_transactions if self._isolation else None
         partition = data.partition_index
-        for part in visible_rows(_records(data), aborted, topic=topic, partition=partition, start=start, stop=stop):
-            yield part.rows, part.next_offset
+        for chunk in visible_rows(_records(data), aborted, topic=topic, partition=partition, start=start, stop=stop):
+            yield chunk.rows, chunk.next_offset
 
     def _select_partitions(self, topic: str, partitions: Iterable[int] | None) -> list[int]:
-        """Return the sorted partitions, all by default. Raise InvalidRecordError if the topic does not have one."""
+        """Return the sorted partitions, by default all. Raises InvalidRecordError if a partition does not exist."""
         if partitions is None:
             return self.partitions(topic)
         selected = sorted(set(partitions))
         if {partition.index for partition in self._client.topic(topic).partitions}.issuperset(selected):
             return selected
-        known = self.partitions(topic)
-        unknown = [partition for partition in selected if partition not in known]
-        if unknown:
-            raise InvalidRecordError(f"{format_partition(topic)} has the partitions {known}, but not {unknown}")
+        existing = self.partitions(topic)
+        missing = [partition for partition in selected if partition not in existing]
+        if missing:
+            raise InvalidRecordError(f"{format_partition(topic)} has the partitions {existing}, but not {missing}")
         return selected
 
     def _list_offsets(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
@@ -245,10 +254,10 @@ class TopicReader:
         return request.offsets(self._client.send_all([request]))
 
 
-class _FetchProgress(Generic[PartT]):
-    """The progress of reading one topic: `positions` and `ends` are offsets by partition.
+class _FetchProgress(Generic[ChunkT]):
+    """Progress of reading one topic.
 
-    `unpack` converts fetched data to parts, each with the offset after it.
+    `positions` and `end_offsets` are offsets by partition: the next offset to fetch, and the offset at which to stop.
     """
 
     def __init__(
@@ -257,19 +266,19 @@ class _FetchProgress(Generic[PartT]):
         topic_id: UUID,
         isolation: int,
         positions: dict[int, int],
-        ends: dict[int, int],
-        unpack: _Unpack[PartT],
+        end_offsets: dict[int, int],
+        unpack: _Unpack[ChunkT],
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self._isolation = isolation
         self.positions = positions
-        self._ends = ends
+        self._end_offsets = end_offsets
         self._unpack = unpack
 
     @property
     def pending(self) -> list[int]:
-        return [partition for partition, end in self._ends.items() if self.positions[partition] < end]
+        return [partition for partition, end in self._end_offsets.items() if self.positions[partition] < end]
 
     def fetch(
         self, partitions: Iterable[int], max_wait_ms: int = MAX_FETCH_WAIT_MS, max_bytes: int = MAX_FETCH_BYTES
@@ -277,17 +286,17 @@ class _FetchProgress(Generic[PartT]):
         offsets = {partition: self.positions[partition] for partition in partitions}
         return Fetch(self.topic, self.topic_id, offsets, self._isolation, max_wait_ms, max_bytes)
 
-    def unpack(self, fetched: Iterable[FetchResponsePartitionData]) -> Iterator[PartT]:
-        """Unpack fetched data part by part, and advance the positions."""
+    def unpack(self, fetched: Iterable[FetchResponsePartitionData]) -> Iterator[ChunkT]:
+        """Unpack fetched data chunk by chunk, and advance the positions."""
         for data in fetched:
             yield from self._unpack_partition(data)
 
-    def _unpack_partition(self, data: FetchResponsePartitionData) -> Iterator[PartT]:
+    def _unpack_partition(self, data: FetchResponsePartitionData) -> Iterator[ChunkT]:
         partition = data.partition_index
-        start, stop = self.positions[partition], self._ends[partition]
-        for part, next_offset in self._unpack(self.topic, data, start, stop):
+        start, stop = self.positions[partition], self._end_offsets[partition]
+        for chunk, next_offset in self._unpack(self.topic, data, start, stop):
             self.positions[partition] = next_offset
-            yield part
+            yield chunk
 
 
 def _to_stored_batches(

@@ -41,12 +41,14 @@ def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
     """
     message = np.frombuffer(data, np.uint8)
     state = checksum ^ _ALL_ONES
-    head = len(message) % _BLOCK_BYTES
-    if head:
-        state = _shift_state(state, head) ^ int(_compute_contributions(message[:head].reshape(1, head))[0])
-    blocks = message[head:].reshape(-1, _BLOCK_BYTES)
-    for first in range(0, len(blocks), _BLOCKS_PER_LOOKUP):
-        for contribution in _compute_contributions(blocks[first : first + _BLOCKS_PER_LOOKUP]).tolist():
+    head_bytes = len(message) % _BLOCK_BYTES
+    if head_bytes:
+        state = _shift_state(state, head_bytes) ^ int(
+            _compute_contributions(message[:head_bytes].reshape(1, head_bytes))[0]
+        )
+    blocks = message[head_bytes:].reshape(-1, _BLOCK_BYTES)
+    for start in range(0, len(blocks), _BLOCKS_PER_LOOKUP):
+        for contribution in _compute_contributions(blocks[start : start + _BLOCKS_PER_LOOKUP]).tolist():
             state = _shift_state(state, _BLOCK_BYTES) ^ contribution
     return state ^ _ALL_ONES
 

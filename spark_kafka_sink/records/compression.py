@@ -178,57 +178,61 @@ def _zstd_codec(level: int) -> Any:
 
 def _compress_lz4(segments: Sequence[Buffer], level: int) -> bytes:
     stream = _import_lz4_frame().LZ4FrameCompressor(block_linked=False, compression_level=level)
-    parts = [stream.begin()]
-    parts += [stream.compress(segment) for segment in segments]
-    parts.append(stream.flush())
-    return b"".join(parts)
+    frame_pieces = [stream.begin()]
+    frame_pieces += [stream.compress(segment) for segment in segments]
+    frame_pieces.append(stream.flush())
+    return b"".join(frame_pieces)
 
 
 def _compress_snappy(data: Buffer) -> bytes:
     view = memoryview(data)
     snappy = _snappy_codec()
-    parts: list[bytes] = [_XERIAL_HEADER]
+    blocks: list[bytes] = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
         block = snappy.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
-        parts += [len(block).to_bytes(4, "big"), block]
-    return b"".join(parts)
+        blocks += [len(block).to_bytes(4, "big"), block]
+    return b"".join(blocks)
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
-    out = bytearray()
-    rest: Buffer = data
+    decompressed = bytearray()
+    remaining: Buffer = data
     for _ in range(_MAX_GZIP_MEMBERS):
         stream = zlib.decompressobj(31)
-        while part := stream.decompress(rest, _READ_BYTES):
-            _append(out, part, max_bytes)
-            rest = stream.unconsumed_tail
+        while chunk := stream.decompress(remaining, _READ_BYTES):
+            _append(decompressed, chunk, max_bytes)
+            remaining = stream.unconsumed_tail
         if not stream.eof:
             raise DecodeError("gzip: the stream is truncated")
-        rest = stream.unused_data
-        if not rest:
-            return out
+        remaining = stream.unused_data
+        if not remaining:
+            return decompressed
     raise DecodeError(f"gzip: more than {_MAX_GZIP_MEMBERS} members in one batch")
 
 
 def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
     view = memoryview(data)
-    out = bytearray()
+    decompressed = bytearray()
     if view[:8] != _XERIAL_MAGIC:
-        _append(out, _decompress_snappy_block(view, max_bytes, max_bytes), max_bytes)
-        return out
+        _append(decompressed, _decompress_snappy_block(view, max_bytes, max_bytes), max_bytes)
+        return decompressed
     if len(view) < len(_XERIAL_HEADER):
         raise DecodeError("snappy: the xerial header is truncated")
-    at = len(_XERIAL_HEADER)
-    while at < len(view):
-        end = at + 4 + int.from_bytes(view[at : at + 4], "big")
-        if end > len(view) or at + 4 >= end:
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        end = position + 4 + int.from_bytes(view[position : position + 4], "big")
+        if end > len(view) or position + 4 >= end:
             raise DecodeError("snappy: a block exceeds the batch")
-        _append(out, _decompress_snappy_block(view[at + 4 : end], max_bytes - len(out), max_bytes), max_bytes)
-        at = end
-    return out
+        _append(
+            decompressed,
+            _decompress_snappy_block(view[position + 4 : end], max_bytes - len(decompressed), max_bytes),
+            max_bytes,
+        )
+        position = end
+    return decompressed
 
 
-def _decompress_snappy_block(block: memoryview, room: int, max_bytes: int) -> Buffer:
+def _decompress_snappy_block(block: memoryview, max_block_bytes: int, max_bytes: int) -> Buffer:
     """Decompress a raw block, which begins with its uncompressed size as a varint."""
     size = 0
     for index, byte in enumerate(block[:5]):
@@ -237,7 +241,7 @@ def _decompress_snappy_block(block: memoryview, room: int, max_bytes: int) -> Bu
             break
     else:
         raise DecodeError("snappy: the size of a block is a malformed varint")
-    if size > room:
+    if size > max_block_bytes:
         raise _too_large(max_bytes)
     if size > _MAX_SNAPPY_RATIO * len(block):
         raise DecodeError("snappy: a block has a larger size than its bytes can have")
@@ -246,17 +250,17 @@ def _decompress_snappy_block(block: memoryview, room: int, max_bytes: int) -> Bu
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
     stream = _import_lz4_frame().LZ4FrameDecompressor()
-    out = bytearray()
-    chunk: Buffer = data
+    decompressed = bytearray()
+    unread: Buffer = data
     while not stream.eof:
-        part = stream.decompress(chunk, max_length=_READ_BYTES)
-        chunk = b""
-        if not part and stream.needs_input and not stream.eof:
+        chunk = stream.decompress(unread, max_length=_READ_BYTES)
+        unread = b""
+        if not chunk and stream.needs_input and not stream.eof:
             raise DecodeError("lz4: the frame is truncated")
-        _append(out, part, max_bytes)
+        _append(decompressed, chunk, max_bytes)
     if stream.unused_data:
         raise DecodeError("lz4: bytes follow the frame")
-    return out
+    return decompressed
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
@@ -264,19 +268,19 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
 
     `pa.Codec.decompress` requires the exact size of the result, which frames of the Java client do not have.
     """
-    out = bytearray()
+    decompressed = bytearray()
     buffer = memoryview(bytearray(_READ_BYTES))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
         while size := stream.readinto(buffer):
-            _append(out, buffer[:size], max_bytes)
-    return out
+            _append(decompressed, buffer[:size], max_bytes)
+    return decompressed
 
 
-def _append(out: bytearray, part: Buffer, max_bytes: int) -> None:
-    """Append in place, because parts that are joined at the end would be in memory twice."""
-    if len(out) + len(part) > max_bytes:
+def _append(decompressed: bytearray, chunk: Buffer, max_bytes: int) -> None:
+    """Append to the result in place. Joining chunks at the end would need twice the memory."""
+    if len(decompressed) + len(chunk) > max_bytes:
         raise _too_large(max_bytes)
-    out += part
+    decompressed += chunk
 
 
 def _too_large(max_bytes: int) -> DecodeError:

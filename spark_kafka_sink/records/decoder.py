@@ -1,7 +1,7 @@
-"""Decoder of record batches to columns: for the embedded broker, for reading topics, and for splitting a batch.
+"""Decoder of record batches to columns, for the embedded broker, for reading topics, and for splitting a batch.
 
-The start of a record is known only from the length of the preceding record. So one short loop reads the lengths, and
-runs of records with equal size are found in one step. After that each field is read for all records at once, by
+The start of a record is known only from the length of the preceding record. A short loop therefore reads the lengths,
+and finds runs of records with equal size in one step. After that, each field is read for all records at once, by
 gathering the bytes at the current positions. Arrow extracts keys and values: an array whose offsets are the start and
 end of each value in turn has the values at its even indices, and `take` copies them.
 
@@ -34,7 +34,7 @@ MIN_RECORD_BYTES = 7
 """One byte each for length, attributes, two deltas, two lengths and the count of headers."""
 DECODING_BYTES_PER_RECORD = 110
 DECODING_BYTES_PER_HEADER = 64
-"""Measured memory for positions and lengths, which can be much larger than the record or header on the wire."""
+"""Measured memory for the positions and lengths of a record or header, which may be much smaller on the wire."""
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -135,7 +135,10 @@ def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Itera
 
 
 def _find_record_boundaries(data: bytearray, total: int, count: int) -> tuple[Positions, Positions]:
-    """Return the start of each record, after its length, and its end. `total` excludes the padding."""
+    """Return the start of each record, which is the position after its length, and its end.
+
+    `total` is the number of bytes without the padding.
+    """
     starts, ends = array("q"), array("q")
     position, size, equal_count = 0, 0, 0
     while len(ends) < count:
@@ -151,11 +154,11 @@ def _find_record_boundaries(data: bytearray, total: int, count: int) -> tuple[Po
         equal_count = equal_count + 1 if position - start == size else 0
         size = position - start
         if equal_count >= _MIN_RUN_RECORDS:
-            run = _count_equal_sizes(data, start, size, min(count - len(ends), (total - start) // size - 1))
-            prefix = starts[-1] - start
-            starts.extend(range(position + prefix, position + prefix + run * size, size))
-            ends.extend(range(position + size, position + size + run * size, size))
-            position += run * size
+            run_records = _count_equal_sizes(data, start, size, min(count - len(ends), (total - start) // size - 1))
+            length_width, run_bytes = starts[-1] - start, run_records * size
+            starts.extend(range(position + length_width, position + length_width + run_bytes, size))
+            ends.extend(range(position + size, position + size + run_bytes, size))
+            position += run_bytes
             equal_count = 0
     if position != total:
         raise DecodeError(f"{total - position} bytes follow the last record of a batch")
@@ -176,25 +179,26 @@ def _read_varint(data: bytearray, position: int) -> tuple[int, int]:
     raise DecodeError("the length of a record is a malformed varint")
 
 
-def _count_equal_sizes(data: bytearray, start: int, size: int, rows: int) -> int:
-    """Count how many of the next `rows` records have the same size as the record at `start`.
+def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -> int:
+    """Count the consecutive records after the record at `start` that have the same size, up to `max_count`.
 
-    Records of one size have the same length bytes. At most twice the length of the run is compared. Otherwise many
-    short runs would each compare the whole batch.
+    Records of one size have the same length bytes. At most twice the length of the run is compared, because many short
+    runs would otherwise each compare the whole batch.
     """
-    _, body = _read_varint(data, start)
-    prefix = np.frombuffer(data, np.uint8, body - start, start)
-    equal, step = 0, _RUN_COMPARISON_RECORDS
-    while equal < rows:
-        count = min(step, rows - equal)
-        table = np.frombuffer(data, np.uint8, count * size, start + size * (equal + 1)).reshape(count, size)
-        differs = (table[:, : len(prefix)] != prefix).any(axis=1)
-        first = int(differs.argmax())
-        if differs[first]:
-            return equal + first
-        equal += count
+    _, body_start = _read_varint(data, start)
+    length_bytes = np.frombuffer(data, np.uint8, body_start - start, start)
+    equal_count, step = 0, _RUN_COMPARISON_RECORDS
+    while equal_count < max_count:
+        compared_count = min(step, max_count - equal_count)
+        compared = np.frombuffer(data, np.uint8, compared_count * size, start + size * (equal_count + 1))
+        table = compared.reshape(compared_count, size)
+        differs = (table[:, : len(length_bytes)] != length_bytes).any(axis=1)
+        first_different = int(differs.argmax())
+        if differs[first_different]:
+            return equal_count + first_different
+        equal_count += compared_count
         step *= 2
-    return equal
+    return equal_count
 
 
 class _RecordFields(NamedTuple):
@@ -210,13 +214,15 @@ class _RecordFields(NamedTuple):
 
 
 class _RecordReader:
-    """Reader that reads field after field of all records of a batch. `positions` has the next byte of each record."""
+    """Reader of the fields of all records of a batch, one field after the other.
+
+    `positions` is the position of the next unread byte of each record.
+    """
 
     def __init__(self, data: bytearray, starts: Positions, ends: Positions, max_headers: int) -> None:
         self.data = np.frombuffer(data, np.uint8)
         self._max_headers = max_headers
-        self.positions = starts + 1
-        """After the attributes of each record, which are unused."""
+        self.positions = starts + 1  # the first byte of a record holds its attributes, which are unused
         self.ends = ends
 
     def check(self, header: BatchHeader) -> Positions:
@@ -278,33 +284,36 @@ class _RecordReader:
         if offsets[-1] > self._max_headers:
             raise DecodeError(f"batch of {offsets[-1]} headers, at most {self._max_headers} are allowed")
         ranges = np.zeros((4, int(offsets[-1])), np.int64)
-        active = np.nonzero(counts)[0]
-        index = 0
-        while len(active) > _MIN_VECTORIZED_ROWS:
-            self._read_next_headers(active, offsets[active] + index, ranges)
-            index += 1
-            active = active[counts[active] > index]
-        for row in active.tolist():
-            self._read_remaining_headers(row, int(offsets[row]) + index, int(offsets[row + 1]), ranges)
+        unfinished_rows = np.nonzero(counts)[0]
+        headers_read = 0
+        while len(unfinished_rows) > _MIN_VECTORIZED_ROWS:
+            self._read_next_headers(unfinished_rows, offsets[unfinished_rows] + headers_read, ranges)
+            headers_read += 1
+            unfinished_rows = unfinished_rows[counts[unfinished_rows] > headers_read]
+        for row_index in unfinished_rows.tolist():
+            next_header = int(offsets[row_index]) + headers_read
+            self._read_remaining_headers(row_index, next_header, int(offsets[row_index + 1]), ranges)
         return offsets, ranges
 
-    def _read_next_headers(self, rows: Positions, slots: Positions, ranges: NDArray[np.int64]) -> None:
+    def _read_next_headers(self, row_indices: Positions, header_indices: Positions, ranges: NDArray[np.int64]) -> None:
         """Read the next header of each of many records."""
-        position, ends = self.positions[rows], self.ends[rows]
+        position, ends = self.positions[row_indices], self.ends[row_indices]
         for field in (0, 2):
             lengths, position = read_varints(self.data, position, 5)
             if ((lengths < (0 if field == 0 else -1)) | (lengths > ends - position)).any():
                 raise DecodeError("the length of a header is negative, or exceeds its record")
-            ranges[field, slots], ranges[field + 1, slots] = position, lengths
+            ranges[field, header_indices], ranges[field + 1, header_indices] = position, lengths
             position = position + np.maximum(lengths, 0)
-        self.positions[rows] = position
+        self.positions[row_indices] = position
 
-    def _read_remaining_headers(self, row: int, slot: int, stop: int, ranges: NDArray[np.int64]) -> None:
-        """Read the remaining headers of one record, which has more headers than most."""
+    def _read_remaining_headers(
+        self, row_index: int, next_header: int, header_stop: int, ranges: NDArray[np.int64]
+    ) -> None:
+        """Read the remaining headers of a record that has more headers than most."""
         data = self.data.data
-        position, end = int(self.positions[row]), int(self.ends[row])
+        position, end = int(self.positions[row_index]), int(self.ends[row_index])
         row_ranges = array("q")
-        for _ in range(slot, stop):
+        for _ in range(next_header, header_stop):
             for min_length in (0, -1):
                 length, position = _read_varint(data, position)  # type: ignore[arg-type]
                 if length < min_length or length > end - position:
@@ -312,8 +321,8 @@ class _RecordReader:
                 row_ranges.append(position)
                 row_ranges.append(length)
                 position += max(length, 0)
-        ranges[:, slot:stop] = np.frombuffer(row_ranges, np.int64).reshape(-1, 4).T
-        self.positions[row] = position
+        ranges[:, next_header:header_stop] = np.frombuffer(row_ranges, np.int64).reshape(-1, 4).T
+        self.positions[row_index] = position
 
     def _build_header_array(self, offsets: Positions, keys: pa.Array, ranges: NDArray[np.int64]) -> pa.Array:
         values = extract_bytes(self.data, ranges[2], ranges[3])
@@ -351,15 +360,15 @@ def read_varints(data: NDArray[np.uint8], position: Positions, max_bytes: int) -
 
 def extract_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -> pa.Array:
     """Return the bytes of each range as a binary array. A length of -1 is null."""
-    rows = len(starts)
-    if not rows:
+    row_count = len(starts)
+    if not row_count:
         return pa.nulls(0, pa.binary())
-    offsets = np.empty(2 * rows, np.int32)
+    offsets = np.empty(2 * row_count, np.int32)
     offsets[0::2] = starts
     offsets[1::2] = starts + np.maximum(lengths, 0)
     alternating = pa.BinaryArray.from_buffers(
-        pa.binary(), 2 * rows - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        pa.binary(), 2 * row_count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
     nulls: Any = lengths < 0
-    indices = numbers_to_arrow(np.arange(0, 2 * rows, 2), nulls if nulls.any() else None)
+    indices = numbers_to_arrow(np.arange(0, 2 * row_count, 2), nulls if nulls.any() else None)
     return alternating.take(indices)

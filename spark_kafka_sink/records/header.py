@@ -117,7 +117,7 @@ def encode_header(  # noqa: PLR0913 - one parameter for each field; a tuple of t
 
     The records must be compressed already if `attributes` have a codec.
     """
-    tail = _ATTRIBUTES_TO_COUNT_LAYOUT.pack(
+    checked_fields = _ATTRIBUTES_TO_COUNT_LAYOUT.pack(
         attributes,
         last_offset_delta,
         base_timestamp,
@@ -127,12 +127,12 @@ def encode_header(  # noqa: PLR0913 - one parameter for each field; a tuple of t
         base_sequence,
         record_count,
     )
-    checksum = crc32c(tail)
+    checksum = crc32c(checked_fields)
     length = _EMPTY_BATCH_LENGTH
     for segment in segments:
         checksum = crc32c(segment, checksum, _KEEP_GIL)
         length += len(segment)
-    return _CHECKED_LAYOUT.pack(0, length, -1, _MAGIC, checksum) + tail
+    return _CHECKED_LAYOUT.pack(0, length, -1, _MAGIC, checksum) + checked_fields
 
 
 def parse_header(buffer: Buffer) -> BatchHeader:

@@ -46,7 +46,7 @@ def read_parts(records: bytes) -> list[tuple[int, int]]:
 
 
 def test_yields_large_fetch_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched, "PART_BYTES", 4 * MEGABYTE)
+    monkeypatch.setattr(fetched, "CHUNK_BYTES", 4 * MEGABYTE)
     records = b"".join(compressed_zeros(offset, 2 * MEGABYTE) for offset in range(20))
     assert len(records) < 10_000
     read_parts(records[:500])  # allocate everything that is allocated only once
