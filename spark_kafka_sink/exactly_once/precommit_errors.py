@@ -26,6 +26,15 @@ def nothing_written_error(reason: object) -> PreflightError:
     return PreflightError(f"Kafka cannot be written to exactly once, and nothing was written: {reason}")
 
 
+def unknown_id_rejected_error(error: BrokerError) -> PreflightError:
+    """Build the error for a broker that rejects the first epoch request of a transactional id, unlike Kafka."""
+    return nothing_written_error(
+        f"{error.name}: the broker rejected InitProducerId with an expected producer id for a transactional id that it "
+        "does not know. Apache Kafka accepts it, and without it two drivers that start at the same time cannot be told "
+        "apart. Remove deliveryGuarantee, or use brokers that accept it."
+    )
+
+
 def timeout_rejected_error(error: BrokerError, *, is_user_timeout: bool) -> PreflightError:
     remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _GRANTED_TOO_LITTLE_REMEDY
     return nothing_written_error(f"{error} {remedy}")

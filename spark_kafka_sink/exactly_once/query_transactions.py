@@ -64,7 +64,12 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms, is_marked_claimed
-from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write, expected_identity
+from spark_kafka_sink.exactly_once.transaction_aborts import (
+    UNUSED_IDENTITY,
+    abort_transactions,
+    can_write,
+    expected_identity,
+)
 from spark_kafka_sink.exactly_once.transaction_names import claim_key, driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
@@ -256,7 +261,12 @@ class QueryTransactions:
         return self._init_producer_id(claimed_timeout_ms(granted_ms), identity)
 
     def _init_producer_id(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        identity = init_producer_id(self.client, self.driver_id, timeout_ms, expected)
+        try:
+            identity = init_producer_id(self.client, self.driver_id, timeout_ms, expected)
+        except BrokerError as error:
+            if expected == UNUSED_IDENTITY and error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
+                raise precommit_errors.unknown_id_rejected_error(error) from error
+            raise
         self._ids.record_producer_id(self.driver_number, identity)
         return identity
 

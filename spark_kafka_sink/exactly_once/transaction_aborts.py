@@ -31,7 +31,7 @@ from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS, Verdict
 
 _log = logging.getLogger(__name__)
 
-_UNUSED_IDENTITY = ProducerIdAndEpoch(2**62, 0)
+UNUSED_IDENTITY = ProducerIdAndEpoch(2**62, 0)
 """A producer id that no producer has."""
 
 
@@ -50,7 +50,7 @@ def expected_identity(description: TransactionDescription | None) -> ProducerIdA
     epoch, they reject the identity of a producer that does not exist.
     """
     if description is None or description.id_and_epoch.epoch < 0:
-        return _UNUSED_IDENTITY
+        return UNUSED_IDENTITY
     return description.id_and_epoch
 
 

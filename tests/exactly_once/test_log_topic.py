@@ -96,6 +96,13 @@ def test_rejects_brokers_without_list_transactions_before_creating_the_log(
     assert creation.request_count == 0
 
 
+def test_rejects_brokers_that_do_not_accept_an_identity_for_an_unknown_id(broker: EmbeddedBroker) -> None:
+    """kfake of franz-go responds like this."""
+    broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.INVALID_PRODUCER_ID_MAPPING)
+    with pytest.raises(PreflightError, match=r"nothing was written: .* Apache Kafka accepts it"):
+        Query(broker).begin()
+
+
 def test_retries_retriable_errors_and_raises_others(broker: EmbeddedBroker) -> None:
     rule = broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=3).drop()
