@@ -35,7 +35,8 @@ class ColumnsEncoder:
     """Encoder of the columns at `positions`, or of the fields at `positions` of the struct column `parent`.
 
     `fields` has the names and types that the driver sees. Only the tasks know the time zone of a timestamp.
-    `header` precedes each encoded row. It holds the schema id in formats with a schema registry.
+    `header` precedes each encoded row. It holds the schema id in formats with a schema registry. `record_header` is the
+    name and the value of a header of each record, which holds the GUID of the schema instead.
     """
 
     format: RowFormat
@@ -43,6 +44,7 @@ class ColumnsEncoder:
     positions: tuple[int, ...]
     parent: int | None = None
     header: bytes = b""
+    record_header: tuple[str, bytes] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

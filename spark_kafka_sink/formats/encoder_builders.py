@@ -20,12 +20,13 @@ from spark_kafka_sink.errors import (
     OptionFault,
     OptionFaults,
     SchemaError,
+    SchemaRegistryError,
 )
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.format_builders import DESCRIPTOR_FORMATS, SchemaFormat, build_format, build_latest_format
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.registry_options import RegistryOptions
-from spark_kafka_sink.formats.schema_registry import get_registry_client
+from spark_kafka_sink.formats.schema_registry import RegisteredSchema, get_registry_client
 
 NON_VALUE_COLUMNS = ("key", "topic", "partition", "headers", "timestamp")
 """Columns for other fields of a record. They are part of the value only if `valueColumns` names them."""
@@ -64,7 +65,7 @@ def attach_schema_id(
     topic: str | None,
     start: str | None = None,
 ) -> ColumnsEncoder:
-    """Query the schema registry and return an encoder that writes the schema id in front of each row.
+    """Query the schema registry and return an encoder that writes the schema id before each row or in a header.
 
     `start` identifies the start of a Spark stream, for which a latest schema is cached; None for a batch job.
     """
@@ -77,16 +78,36 @@ def attach_schema_id(
         except SchemaError as error:
             reason = client.sanitize(str(error))
             raise SchemaError(f"The columns do not fit the latest schema of subject '{subject}': {reason}.") from None
-        return _replace_format(encoder, schema_format, latest.id)
+        return _replace_format(encoder, schema_format, latest, subject, options, registry)
     schema_format = build_format(options.format, encoder.fields, options.schema)
     assert schema_format.schema is not None  # every registry format has a schema
     subject = options.subject or registry.subject_name(options.side, topic, schema_format.schema.name)
-    get_id = client.register if registry.schema_source == "register" else client.lookup
-    return _replace_format(encoder, schema_format, get_id(subject, schema_format.schema))
+    query = client.register if registry.schema_source == "register" else client.lookup
+    registered = query(subject, schema_format.schema)
+    if registry.has_id_in_header and registered.guid is None:
+        registered = client.lookup(subject, schema_format.schema)  # some registries return no GUID when they register
+    return _replace_format(encoder, schema_format, registered, subject, options, registry)
 
 
-def _replace_format(encoder: ColumnsEncoder, schema_format: SchemaFormat, schema_id: int) -> ColumnsEncoder:
-    return dataclasses.replace(encoder, format=schema_format.row_format, header=schema_format.build_header(schema_id))
+def _replace_format(
+    encoder: ColumnsEncoder,
+    schema_format: SchemaFormat,
+    registered: RegisteredSchema,
+    subject: str,
+    options: FormatOptions,
+    registry: RegistryOptions,
+) -> ColumnsEncoder:
+    if not registry.has_id_in_header:
+        header = schema_format.build_header(registered.id)
+        return dataclasses.replace(encoder, format=schema_format.row_format, header=header)
+    if registered.guid is None:
+        raise SchemaRegistryError(
+            f"The schema registry returned no GUID of the schema of subject '{subject}', which "
+            "schemaIdLocation=header needs. Set schemaIdLocation to 'prefix', or use a registry with GUIDs, such as "
+            "Confluent Platform 8.0."
+        )
+    record_header = (f"__{options.side}_schema_id", schema_format.build_guid_header(registered.guid))
+    return dataclasses.replace(encoder, format=schema_format.row_format, record_header=record_header)
 
 
 def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -20,6 +21,8 @@ from spark_kafka_sink.formats.schema_registry import RegisteredSchema, Schema
 
 MAGIC_BYTE = b"\0"
 """First byte of every record whose schema is in a schema registry. The schema id follows."""
+GUID_MAGIC_BYTE = b"\1"
+"""First byte of a record header with the GUID of the schema. The 16 bytes of the GUID follow."""
 
 
 class SchemaOptions(NamedTuple):
@@ -45,6 +48,10 @@ class SchemaFormat(NamedTuple):
     def build_header(self, schema_id: int) -> bytes:
         """Return the bytes that precede each row in Confluent's wire format."""
         return MAGIC_BYTE + schema_id.to_bytes(4, "big") + self.message_indexes
+
+    def build_guid_header(self, guid: UUID) -> bytes:
+        """Return the value of the record header in Confluent's wire format with schema ids in headers."""
+        return GUID_MAGIC_BYTE + guid.bytes + self.message_indexes
 
 
 def build_format(name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:

@@ -23,6 +23,7 @@ from spark_kafka_sink.options import HiddenValueError, Option
 
 REGISTRY_PREFIX = OPTION_PREFIX
 SCHEMA_SOURCES = ("register", "lookup", "latest")
+SCHEMA_ID_LOCATIONS = ("prefix", "header")
 SUBJECT_NAME_STRATEGIES = ("topic", "record", "topicRecord")
 _REGISTRY_COUNTERPARTS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
 """Format without a schema registry -> the corresponding format that uses one."""
@@ -35,6 +36,11 @@ class RegistryOptions:
     config: RegistryConfig
     schema_source: str = SCHEMA_SOURCES[0]
     subject_name_strategy: str = SUBJECT_NAME_STRATEGIES[0]
+    schema_id_location: str = SCHEMA_ID_LOCATIONS[0]
+
+    @property
+    def has_id_in_header(self) -> bool:
+        return self.schema_id_location == "header"
 
     def subject_name(self, side: str, topic: str | None, schema_name: str) -> str:
         """Return the subject of a schema for the values or keys (`side`) of the topic."""
@@ -103,6 +109,13 @@ REGISTRY_OPTIONS = (
         choice_parser(*SUBJECT_NAME_STRATEGIES),
         "the name of the subject: `topic`: `<topic>-value` or `<topic>-key`; `record`: the name of the schema; "
         "`topicRecord`: `<topic>-<name of the schema>`",
+    ),
+    Option(
+        "schemaIdLocation",
+        RegistryOptions.schema_id_location,
+        choice_parser(*SCHEMA_ID_LOCATIONS),
+        "`prefix`: the schema id precedes each value and key; `header`: a record header has the GUID of the schema, "
+        "and [values and keys have no prefix](registry.md#put-the-schema-id-into-a-header)",
     ),
     *_TLS_OPTIONS,
 )
@@ -179,4 +192,4 @@ def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
         timeout_ms=values["request_timeout_ms"],
         normalize=values["normalize_schemas"],
     )
-    return RegistryOptions(config, values["schemaSource"], values["subjectNameStrategy"])
+    return RegistryOptions(config, values["schemaSource"], values["subjectNameStrategy"], values["schemaIdLocation"])

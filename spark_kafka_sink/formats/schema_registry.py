@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.diagnostics.text import format_count, mask_secrets, sanitize
@@ -73,6 +74,8 @@ class RegisteredSchema(NamedTuple):
     id: int
     schema_type: str
     text: str
+    guid: UUID | None = None
+    """Id that is unique across registries. None if the registry returns none, as before Confluent Platform 8.0."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +131,13 @@ class SchemaRegistryClient:
         self._secrets = [secret for secret in secrets if secret]
         self._cache: dict[tuple[Any, ...], RegisteredSchema] = {}
 
-    def register(self, subject: str, schema: Schema) -> int:
-        """Register the schema as a new version of the subject unless it is registered already, and return its id."""
-        return self._get_cached("register", subject, schema).id
+    def register(self, subject: str, schema: Schema) -> RegisteredSchema:
+        """Register the schema as a new version of the subject unless it is registered already."""
+        return self._get_cached("register", subject, schema)
 
-    def lookup(self, subject: str, schema: Schema) -> int:
-        """Return the id of a schema that is registered under the subject."""
-        return self._get_cached("lookup", subject, schema).id
+    def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
+        """Return a schema that is registered under the subject."""
+        return self._get_cached("lookup", subject, schema)
 
     def get_latest(self, subject: str, *, is_serialized: bool = False, start: str | None = None) -> RegisteredSchema:
         """Return the latest version of the subject. With `is_serialized`, a Protobuf schema is a serialized descriptor.
@@ -184,7 +187,8 @@ class SchemaRegistryClient:
                 f"The latest schema of subject '{subject}' has references to other subjects, which are not supported. "
                 "Set valueSchema to a schema without references, and schemaSource to 'lookup'."
             )
-        return RegisteredSchema(schema_id, self.sanitize(str(response.get("schemaType", "AVRO")), 40), text)
+        schema_type = self.sanitize(str(response.get("schemaType", "AVRO")), 40)
+        return RegisteredSchema(schema_id, schema_type, text, _parse_guid(response.get("guid")))
 
     def _fetch_latest_version(
         self, subject: str, query: str = "", retriable_statuses: Sequence[int] = _RETRIABLE_STATUSES
@@ -314,6 +318,13 @@ class SchemaRegistryClient:
     def _sanitize_message(self, body: Mapping[str, Any]) -> str:
         message = body.get("message")
         return self.sanitize(message) if isinstance(message, str) else ""
+
+
+def _parse_guid(guid: object) -> UUID | None:
+    try:
+        return UUID(str(guid))
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=16)

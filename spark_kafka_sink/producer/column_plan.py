@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
+from spark_kafka_sink.records.header_column import append_headers, read_header_column
 from spark_kafka_sink.records.topic_rows import RowsByTopic, TopicRows, split_by_topic
 
 if TYPE_CHECKING:  # a task imports the formats only if its plan has an encoder
@@ -51,13 +52,24 @@ class ColumnPlan:
         columns = RecordColumns(
             value=_byte_column(batch, self.value),
             key=None if self.key is None else _byte_column(batch, self.key),
-            headers=_column(batch, self.headers),
+            headers=self._headers(batch),
             timestamp=_column(batch, self.timestamp),
         )
         partition = _column(batch, self.partition) if self.fixed_partition is None else self.fixed_partition
         if self.fixed_topic is not None:
             return RowsByTopic([self.fixed_topic], [TopicRows(self.fixed_topic, columns, partition)])
         return split_by_topic(batch.column(self.topic), columns, partition)
+
+    def _headers(self, batch: pa.RecordBatch) -> pa.Array | None:
+        """Return the headers of the rows, with those of the encoders after the row's own."""
+        column = _column(batch, self.headers)
+        sources = [source for source in (self.key, self.value) if source is not None and not isinstance(source, int)]
+        added = dict(source.record_header for source in sources if source.record_header is not None)
+        if not added:
+            return column
+        own = None if column is None or pa.types.is_null(column.type) else read_header_column(column)
+        repeated = {name: pa.repeat(pa.scalar(value, pa.binary()), batch.num_rows) for name, value in added.items()}
+        return append_headers(own, repeated, batch.num_rows, key_type=pa.binary())
 
 
 def _byte_column(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:

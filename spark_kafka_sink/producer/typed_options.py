@@ -149,6 +149,7 @@ class TableOptions(TypedDict, total=False):
     schema_registry_normalize_schemas: Boolean
     schema_source: Literal["register", "lookup", "latest"] | None
     subject_name_strategy: Literal["topic", "record", "topicRecord"] | None
+    schema_id_location: Literal["prefix", "header"] | None
     schema_registry_ssl_truststore_location: Text
     schema_registry_ssl_truststore_password: Text
     schema_registry_ssl_truststore_type: Text

@@ -7,10 +7,12 @@ slice of these bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
@@ -56,6 +58,40 @@ def read_header_column(array: pa.Array) -> HeaderColumn:
         present_mask = ~null_mask(structs) if structs.null_count else None
         keys, values = structs.field("key"), structs.field("value")
     return HeaderColumn(starts - first_header, keys, values, present_mask)
+
+
+def append_headers(
+    headers: HeaderColumn | None, added: Mapping[str, pa.Array], num_rows: int, key_type: pa.DataType | None = None
+) -> pa.Array:
+    """Return a list<struct<key, value>> array with each row's own headers, then one header per entry of `added`.
+
+    `key_type`: the type of the keys; string by default. A header that is null keeps a null key.
+    """
+    key_type = pa.string() if key_type is None else key_type
+    starts = np.zeros(num_rows + 1, np.int64)
+    keys, values = pa.array([], key_type), pa.array([], pa.binary())
+    if headers is not None:
+        starts, keys, values = headers.starts, headers.keys.cast(key_type), headers.values.cast(pa.binary())
+        if headers.present_mask is not None:
+            keys = pc.if_else(pa.array(headers.present_mask), keys, pa.scalar(None, key_type))
+    own_count, added_count = len(keys), len(added)
+    ends = starts + added_count * np.arange(num_rows + 1)
+
+    # `source` maps each header of the result to its index in the concatenated array below: the own headers of all rows
+    # first, then column after column of `added`.
+    source = np.empty(int(ends[-1]), np.int64)
+    is_own = np.ones(len(source), np.bool_)
+    for position in range(added_count):
+        added_indices = ends[1:] - added_count + position
+        source[added_indices] = own_count + position * num_rows + np.arange(num_rows)
+        is_own[added_indices] = False
+    source[is_own] = np.arange(own_count)
+    indices = pa.array(source)
+    added_keys = (pa.repeat(pa.scalar(name, pa.string()).cast(key_type), num_rows) for name in added)
+    all_keys = pa.concat_arrays([keys, *added_keys])
+    all_values = pa.concat_arrays([values, *added.values()])
+    structs = pa.StructArray.from_arrays([all_keys.take(indices), all_values.take(indices)], names=["key", "value"])
+    return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), structs)
 
 
 def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:

@@ -10,14 +10,14 @@ may have millions of bad rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
-from spark_kafka_sink.records.header_column import read_header_column
+from spark_kafka_sink.records.header_column import append_headers, read_header_column
 
 MAX_TRUNCATED_BYTES = 64 * 1024
 _MAX_MESSAGE_CHARACTERS = 1_000
@@ -82,27 +82,9 @@ def _numbers_to_bytes(column: pa.Array) -> pa.Array:
 def _append_headers(
     headers: pa.Array | pa.ChunkedArray | None, added: Mapping[str, pa.Array], num_rows: int
 ) -> pa.Array:
-    """Return a list<struct<key, value>> array with each row's own headers, then one header per entry of `added`."""
-    starts = np.zeros(num_rows + 1, np.int64)
-    keys, values = pa.array([], pa.string()), pa.array([], pa.binary())
+    own = None
     if headers is not None:
         own = read_header_column(combine_chunks(headers))
         # A header without a key may be the error for which the record becomes a dead letter.
-        starts, keys, values = own.starts, own.keys.cast(pa.string()).fill_null(""), own.values.cast(pa.binary())
-    own_count, added_count = len(keys), len(added)
-    ends = starts + added_count * np.arange(num_rows + 1)
-
-    # `source` maps each header of the result to its index in the concatenated array below: the own headers of all rows
-    # first, then column after column of `added`.
-    source = np.empty(int(ends[-1]), np.int64)
-    is_own = np.ones(len(source), np.bool_)
-    for position in range(added_count):
-        added_indices = ends[1:] - added_count + position
-        source[added_indices] = own_count + position * num_rows + np.arange(num_rows)
-        is_own[added_indices] = False
-    source[is_own] = np.arange(own_count)
-    indices = pa.array(source)
-    all_keys = pa.concat_arrays([keys, *(pa.repeat(pa.scalar(name, pa.string()), num_rows) for name in added)])
-    all_values = pa.concat_arrays([values, *added.values()])
-    structs = pa.StructArray.from_arrays([all_keys.take(indices), all_values.take(indices)], names=["key", "value"])
-    return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), structs)
+        own = replace(own, keys=own.keys.cast(pa.string()).fill_null(""), present_mask=None)
+    return append_headers(own, added, num_rows)

@@ -12,6 +12,7 @@ import json
 import ssl
 import threading
 import urllib.parse
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +34,8 @@ class FakeRegistry:
         """Default `ruleSet` of new versions."""
         self.returns_id_only = False
         """Whether the response to a registration has only the id, as before Confluent Platform 7.4."""
+        self.has_guids = False
+        """Whether versions and schemas have GUIDs, as since Confluent Platform 8.0. A registration returns none."""
         self.url = ""
         self._ids: dict[str, int] = {}
 
@@ -51,6 +54,8 @@ class FakeRegistry:
             return self._latest(parts[1])
         if method == "GET" and parts[:2] == ["schemas", "ids"]:
             return self._by_id(int(parts[2]))
+        if method == "GET" and parts[:2] == ["schemas", "guids"]:
+            return self._by_guid(parts[2])
         if method == "GET":
             return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
         request = json.loads(body)
@@ -62,7 +67,8 @@ class FakeRegistry:
         if subject not in self.subjects:
             return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
         schema_id, schema = self.subjects[subject][-1]
-        return 200, {"subject": subject, "version": len(self.subjects[subject]), "id": schema_id, **schema}
+        version = {"subject": subject, "version": len(self.subjects[subject]), "id": schema_id, **schema}
+        return 200, self._with_guid(version)
 
     def _by_id(self, schema_id: int) -> tuple[int, dict[str, Any]]:
         for versions in self.subjects.values():
@@ -71,12 +77,20 @@ class FakeRegistry:
                     return 200, schema
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
+    def _by_guid(self, guid: str) -> tuple[int, dict[str, Any]]:
+        schemas = (schema for versions in self.subjects.values() for _, schema in versions)
+        found = next((schema for schema in schemas if _guid_of(schema) == guid), None)
+        return (404, {"error_code": 40403, "message": "Schema not found"}) if found is None else (200, found)
+
+    def _with_guid(self, version: dict[str, Any]) -> dict[str, Any]:
+        return {**version, "guid": _guid_of(version)} if self.has_guids else version
+
     def _lookup(self, subject: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if subject not in self.subjects:
             return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
         for version, (schema_id, schema) in enumerate(self.subjects[subject], 1):
             if _normalize(schema) == _normalize(request):
-                return 200, {"subject": subject, "version": version, "id": schema_id, **schema}
+                return 200, self._with_guid({"subject": subject, "version": version, "id": schema_id, **schema})
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
     def _register(self, subject: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -100,6 +114,10 @@ class FakeRegistry:
 
     def _registration(self, schema_id: int, version: dict[str, Any]) -> dict[str, Any]:
         return {"id": schema_id} if self.returns_id_only else {**version, "id": schema_id}
+
+
+def _guid_of(schema: dict[str, Any]) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, _normalize(schema)))
 
 
 def _normalize(schema: dict[str, Any]) -> str:

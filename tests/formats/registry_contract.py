@@ -37,16 +37,16 @@ class RegistryContract:
     def test_returns_same_id_for_registered_schema(
         self, registry: SchemaRegistryClient, registry_url: str, subject: str
     ) -> None:
-        first = registry.register(subject, avro_schema("a"))
+        first = registry.register(subject, avro_schema("a")).id
         other_registry = SchemaRegistryClient(RegistryConfig((registry_url,)))
-        assert other_registry.register(subject, avro_schema("a")) == first
-        assert other_registry.lookup(subject, avro_schema("a")) == first
-        assert other_registry.register(f"{subject}-2", avro_schema("a")) == first
+        assert other_registry.register(subject, avro_schema("a")).id == first
+        assert other_registry.lookup(subject, avro_schema("a")).id == first
+        assert other_registry.register(f"{subject}-2", avro_schema("a")).id == first
 
     def test_latest_schema_is_last_registered_one(self, registry: SchemaRegistryClient, subject: str) -> None:
         registry.register(subject, avro_schema("a"))
         second_schema = avro_schema("a", "b", b=None)
-        schema_id = registry.register(subject, second_schema)
+        schema_id = registry.register(subject, second_schema).id
         found = registry.get_latest(subject)
         assert (found.id, found.schema_type) == (schema_id, "AVRO")
         assert json.loads(found.text) == json.loads(second_schema.text)
@@ -63,7 +63,7 @@ class RegistryContract:
 
     def test_keeps_schema_type_of_json_schema(self, registry: SchemaRegistryClient, subject: str) -> None:
         text = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
-        schema_id = registry.register(subject, Schema("JSON", text, "Order"))
+        schema_id = registry.register(subject, Schema("JSON", text, "Order")).id
         found = registry.get_latest(subject)
         assert (found.id, found.schema_type, json.loads(found.text)) == (schema_id, "JSON", json.loads(text))
 

@@ -71,7 +71,7 @@ def test_requests_normalization(fake: FakeRegistry) -> None:
 
 def test_retries_when_registry_is_busy(fake: FakeRegistry) -> None:
     fake.error_statuses = [503, 429]
-    assert SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a")) == 1
+    assert SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a")).id == 1
     assert len(fake.requests) == 3
 
 
@@ -98,7 +98,7 @@ def make_client(clock: Clock, fake: FakeRegistry, timeout_ms: int = 30_000) -> S
 def test_honors_and_logs_retry_after(fake: FakeRegistry, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     fake.error_statuses, fake.retry_after = [429, 503], "7"
-    assert make_client(clock, fake).register("s", avro_schema("a")) == 1
+    assert make_client(clock, fake).register("s", avro_schema("a")).id == 1
     assert clock.sleeps == [7.0, 7.0]
     assert f"failed ({fake.url}: status 429 not now). Retrying in 7.0 s." in caplog.text
 
@@ -129,7 +129,7 @@ def test_timeout_includes_retries_and_backoffs(fake: FakeRegistry) -> None:
 def test_ignores_retry_after_that_is_not_a_number_of_seconds(fake: FakeRegistry, date: str) -> None:
     clock = Clock()
     fake.error_statuses, fake.retry_after = [503], date.encode().decode("latin-1")
-    assert make_client(clock, fake).register("s", avro_schema("a")) == 1
+    assert make_client(clock, fake).register("s", avro_schema("a")).id == 1
     assert clock.sleeps == [0.1]
 
 
@@ -209,7 +209,7 @@ def test_tls_errors_have_registry_option_prefix() -> None:
 def test_tries_next_url_when_one_is_unresponsive(fake: FakeRegistry) -> None:
     with serve(never_respond) as unresponsive_url:
         registry = SchemaRegistryClient(RegistryConfig((unresponsive_url, fake.url), timeout_ms=2_000))
-        assert registry.register("s", avro_schema("a")) == 1
+        assert registry.register("s", avro_schema("a")).id == 1
 
 
 @pytest.mark.parametrize("size", [b"-1", b"-5", b"-FFFFFFFF"])
@@ -285,7 +285,7 @@ def test_tries_next_url_when_one_is_down(fake: FakeRegistry) -> None:
         reserved.bind(("127.0.0.1", 0))
         down = f"http://127.0.0.1:{reserved.getsockname()[1]}"
         registry = SchemaRegistryClient(RegistryConfig((down, fake.url)))
-        assert registry.register("s", avro_schema("a")) == 1
+        assert registry.register("s", avro_schema("a")).id == 1
         with pytest.raises(SchemaRegistryError, match="the schema registry failed"):
             SchemaRegistryClient(RegistryConfig((down,))).register("s", avro_schema("a"))
 
@@ -293,7 +293,7 @@ def test_tries_next_url_when_one_is_down(fake: FakeRegistry) -> None:
 def test_credentials_errors_name_option(fake: FakeRegistry) -> None:
     fake.user_info = "alice:s3cret"
     registry = SchemaRegistryClient(RegistryConfig((fake.url,), user_info="alice:s3cret"))
-    assert registry.register("s", avro_schema("a")) == 1
+    assert registry.register("s", avro_schema("a")).id == 1
     for config, message in (
         (RegistryConfig((fake.url,), user_info="alice:wrong"), "check the credentials in schema.registry.basic.auth"),
         (RegistryConfig((fake.url,), token="t0ken"), "check the token in schema.registry.bearer.auth.token"),
@@ -343,7 +343,7 @@ def test_verifies_certificate_and_sends_client_certificate(tmp_path: Path) -> No
     with fake_registry(context) as fake:
         trust, identity = StoreConfig(str(tmp_path / "ca.pem")), StoreConfig(str(tmp_path / "client.pem"))
         tls = TlsConfig(truststore=trust, keystore=identity)
-        assert SchemaRegistryClient(RegistryConfig((fake.url,), tls=tls)).register("s", avro_schema("a")) == 1
+        assert SchemaRegistryClient(RegistryConfig((fake.url,), tls=tls)).register("s", avro_schema("a")).id == 1
         for wrong in (TlsConfig(), TlsConfig(truststore=StoreConfig(str(tmp_path / "stranger-ca.pem")))):
             with pytest.raises(SchemaRegistryError, match="CERTIFICATE_VERIFY_FAILED"):
                 SchemaRegistryClient(RegistryConfig((fake.url,), tls=wrong)).register("s", avro_schema("a"))

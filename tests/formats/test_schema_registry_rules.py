@@ -26,11 +26,11 @@ def rule_set(
 
 
 def lookup(registry: SchemaRegistryClient) -> int:
-    return registry.lookup("s", avro_schema("a"))
+    return registry.lookup("s", avro_schema("a")).id
 
 
 def register(registry: SchemaRegistryClient) -> int:
-    return registry.register("s", avro_schema("a"))
+    return registry.register("s", avro_schema("a")).id
 
 
 def use_latest(registry: SchemaRegistryClient) -> int:
