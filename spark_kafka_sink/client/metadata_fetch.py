@@ -16,7 +16,7 @@ import logging
 import math
 from collections.abc import Mapping
 
-from spark_kafka_sink.client.bootstrap import BootstrapLookup
+from spark_kafka_sink.client.bootstrap_lookup import BootstrapLookup
 from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS

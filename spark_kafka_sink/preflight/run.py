@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from spark_kafka_sink.client.bootstrap import BootstrapLookup, bootstrap_nodes
+from spark_kafka_sink.client.bootstrap import bootstrap_nodes
+from spark_kafka_sink.client.bootstrap_lookup import BootstrapLookup
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import ConfigurationError

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from spark_kafka_sink.client.bootstrap import RESOLVE_CANONICAL, BootstrapLookup
+from spark_kafka_sink.client.bootstrap import RESOLVE_CANONICAL
+from spark_kafka_sink.client.bootstrap_lookup import BootstrapLookup
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import ConfigurationError, MetadataTimeoutError
