@@ -36,7 +36,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def write_and_read(broker: EmbeddedBroker, registry: FakeRegistry, value_format: str, read: Any) -> list[Any]:
+def write_and_read(broker: EmbeddedBroker, registry: FakeRegistry, value_format: Any, read: Any) -> list[Any]:
     with KafkaProducer(broker.client_options) as producer:
         producer.send_table(
             "orders",
