@@ -85,6 +85,13 @@ def refused(code: int) -> Mapping[str, BrokerError]:
 LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
     (partial(precommit_errors.nothing_written_error, "no answer"), "Kafka cannot be written to exactly once"),
     (
+        partial(
+            precommit_errors.unknown_id_rejected_error,
+            build_broker_error(error_codes.INVALID_PRODUCER_ID_MAPPING, "x"),
+        ),
+        "Kafka cannot be written to exactly once",
+    ),
+    (
         partial(precommit_errors.log_not_compacted_error, "pykafka-decisions", "delete"),
         "Kafka cannot be written to exactly once",
     ),
