@@ -10,6 +10,7 @@ N ?= 1000000
 SPARKS := $(shell cat tests/spark/pyspark_versions.txt)
 SPARK_VENVS := $(SPARKS:%=.venv-pyspark-%/.up-to-date)
 MINIMUMS := .venv-minimums
+SAIL := .venv-sail
 BUILD := .venv-build
 
 # Spark's workers must run the interpreter of the driver, else they miss its packages.
@@ -107,9 +108,17 @@ $(MINIMUMS)/.up-to-date: pyproject.toml
 .PHONY: test-prepare-pyspark
 test-prepare-pyspark: $(SPARK_VENVS)
 
+# Sail and the client that it accepts. Everything else is found in .venv.
+$(SAIL)/.up-to-date: $(VENV)/.up-to-date
+	test -x $(SAIL)/bin/python || $(BIN)/python -m venv $(SAIL)
+	$(SAIL)/bin/python -m $(INSTALL) --no-deps 'pysail==0.7.2' 'pyspark-client==4.1.3'
+	shared=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	echo "import site; site.addsitedir('$$shared')" > $$($(SAIL)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	touch $@
+
 # Without Java there is nothing to fetch: the tests that need it say so themselves.
 .PHONY: test-prepare
-test-prepare: setup
+test-prepare: setup $(SAIL)/.up-to-date
 	@if command -v java >/dev/null; then $(MAKE) --no-print-directory kafka; fi
 
 .PHONY: test-unit

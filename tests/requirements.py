@@ -1,8 +1,8 @@
 """Requirements of tests beyond Python: `@pytest.mark.needs("java")`.
 
 The requirements are `"java"`, `"kafka"` (the jars of Apache Kafka), `"connector"` (the jars of Spark's own Kafka
-connector), `"registry"` (a schema registry, which includes its own Java) and, without Java, `"browser"` and
-`"promtool"`.
+connector), `"registry"` (a schema registry, which includes its own Java) and, without Java, `"browser"`,
+`"promtool"` and `"sail"`.
 
 On a user's machine, a test with a missing requirement is skipped, and the summary lists the number of skipped tests and
 what to install. In CI (the variable CI is set) the test fails, because a guarantee must not go unchecked.
@@ -17,16 +17,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from integration.support.artifacts import JARS, connector_jars
+from integration.support.artifacts import JARS, SAIL_PYTHON, connector_jars
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-WITHOUT_JAVA = {"browser", "promtool"}
+WITHOUT_JAVA = {"browser", "promtool", "sail"}
 REMEDIES = {
     "java": "Java is not on the PATH: install a JDK 17 or newer",
     "kafka": "no Apache Kafka in .jars: run `make kafka`",
     "registry": "no schema registry in .jars: run `make kafka`",
     "browser": "no Chromium or Chrome on the PATH: install one of them",
     "promtool": "promtool is not on the PATH: install Prometheus",
+    "sail": "Sail is not in .venv-sail: run `make test-prepare`",
     "connector": "Spark's own connector is not in .jars: run `make kafka`",
 }
 
@@ -42,6 +43,8 @@ def is_present(requirement: str) -> bool:
         return browser() is not None
     if requirement == "promtool":
         return shutil.which("promtool") is not None
+    if requirement == "sail":
+        return SAIL_PYTHON.exists()
     if requirement == "registry":
         return (JARS / "registry" / "quarkus-run.jar").exists()
     raise ValueError(f"unknown requirement {requirement!r}")

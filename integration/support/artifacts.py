@@ -18,6 +18,7 @@ import pyspark
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".jars"
+SAIL_PYTHON = ROOT / ".venv-sail" / "bin" / "python"
 DIGESTS = ROOT / "conf" / "kafka" / "jars.sha256"
 CONFIGURATIONS = ("kafka", "connector", "registry")
 ATTEMPTS = 3

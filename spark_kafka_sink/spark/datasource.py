@@ -62,28 +62,27 @@ class KafkaDataSource(DataSource):
         if overwrite:
             raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format("Overwrite"))
         stream_start = self.options.get(STREAM_START_OPTION)
-        options, plan = self._check(schema, stream_start)
-        if not self._is_planning:
-            return KafkaBatchWriter(options, plan)
+        # Spark calls this method once for each job, and Sail on an unpickled data source.
+        options, plan = self._check(schema, stream_start, check_servers=True)
         return begin_batch_write(options, plan, stream_start, is_micro_batch=MICRO_BATCH_OPTION in self.options)
 
     def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         # `overwrite` means output mode complete: each micro-batch writes the whole result, as in Spark's own sink.
         stream_start = self.options.get(STREAM_START_OPTION)
-        options, plan = self._check(schema, stream_start or "")
+        options, plan = self._check(schema, stream_start or "", check_servers=self._is_planning)
         if options.exactly_once is None or not self._is_planning:
             return KafkaStreamWriter(options, plan, stream_start)
         from spark_kafka_sink.spark.exactly_once import begin_micro_batch
 
         return KafkaStreamWriter(options, plan, stream_start, begin_micro_batch(options, stream_start))
 
-    def _check(self, schema: StructType | pa.Schema, stream_start: str | None) -> tuple[SinkOptions, ColumnPlan]:
-        """Check the options and the schema and, while Spark plans the write, the servers."""
+    def _check(
+        self, schema: StructType | pa.Schema, stream_start: str | None, *, check_servers: bool
+    ) -> tuple[SinkOptions, ColumnPlan]:
+        """Check the options and the schema and, when a write is planned, the servers."""
         install_stderr_handler()
         try:
-            options, plan = check_all(
-                self.options, to_struct_type(schema), stream_start, check_servers=self._is_planning
-            )
+            options, plan = check_all(self.options, to_struct_type(schema), stream_start, check_servers=check_servers)
         except ConfigurationError as error:
             if _BOOTSTRAP_SERVERS_OPTION in self.options:
                 raise

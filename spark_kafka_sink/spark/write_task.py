@@ -58,8 +58,8 @@ NULL_TOPIC_MESSAGE = "null topic present in the data. Use the topic option for s
 NO_TOPIC_LABEL = "no topic"
 """The key under which rows without a topic are counted. It is not a valid topic name."""
 
-_ID_BITS = 53
-"""The size of random ids: JSON readers keep integers of this size exact."""
+_MAX_RANDOM_ID = 999_999_999
+"""The highest id that the name of a transaction can contain (exactly_once/transaction_names.py)."""
 
 
 def write_rows(
@@ -250,12 +250,8 @@ def _failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Array |
 def _build_identity(context: TaskContext | None) -> TaskIdentity:
     if context is None:
         # Sail provides no TaskContext. Random ids distinguish the tasks of a write.
-        return TaskIdentity(
-            partition_id=secrets.randbits(_ID_BITS),
-            attempt_number=0,
-            task_attempt_id=secrets.randbits(_ID_BITS),
-            stage_id=0,
-        )
+        partition_id, task_attempt_id = (secrets.randbelow(_MAX_RANDOM_ID + 1) for _ in range(2))
+        return TaskIdentity(partition_id, attempt_number=0, task_attempt_id=task_attempt_id, stage_id=0)
     return TaskIdentity(
         partition_id=context.partitionId(),
         attempt_number=context.attemptNumber(),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_kafka_sink.errors import ConfigurationError, DeliveryError
+from spark_kafka_sink.errors import ConfigurationError, DeliveryError, IllegalStateError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pyspark_versions import (
@@ -50,6 +50,8 @@ class _TaskWriter:
         self._exactly_once = exactly_once
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        if self._options.exactly_once is not None and self._exactly_once is None:
+            raise IllegalStateError("A task of an exactly-once write has no transaction to write in.")
         return write_rows(self._options, self._plan, iterator, exactly_once=self._exactly_once)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError
+from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError, IllegalStateError
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import merge_report_ranges
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -93,6 +93,22 @@ def test_commits_job_with_all_of_its_tasks(spark: Spark, broker: EmbeddedBroker)
     writer.commit(messages)
     assert seen(broker) == ["0", "1", "2"]
     assert len(POOL) == 1, "one producer served one task after the other"
+
+
+def test_unpickled_data_source_begins_job(spark: Spark, broker: EmbeddedBroker) -> None:
+    """Sail pickles the data source before it calls `writer`."""
+    spark._source = pickle.loads(pickle.dumps(spark._source))
+    writer = spark.job()
+    message = spark.task(writer, rows("a"))
+    assert seen(broker) == []
+    writer.commit([message])
+    assert seen(broker) == ["a"]
+
+
+def test_task_without_exactly_once_state_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
+    with pytest.raises(IllegalStateError, match="has no transaction"):
+        spark.task(spark.committing(), rows("a"))
+    assert seen(broker) == []
 
 
 def test_task_sends_transaction_requests_over_connections_of_its_producer(spark: Spark, broker: EmbeddedBroker) -> None:
