@@ -157,20 +157,20 @@ class ProducerMetrics:
 
     # -- recording ----------------------------------------------------------------------------------------------------
 
-    def record_accepted_rows(self, rows: int, total_bytes: int, max_row_bytes: int, now: float) -> None:
-        """Count rows that a send accepted."""
+    def record_row_sizes(self, row_count: int, total_bytes: int, max_row_bytes: int, now: float) -> None:
+        """Record the sizes of rows that a send accepted, for the metric record-size."""
         with self._lock:
-            self._averages["record-size"].record(total_bytes, now, rows, max_row_bytes)
+            self._averages["record-size"].record(total_bytes, now, row_count, max_row_bytes)
 
-    def record_rejected_rows(self, rows: int, now: float) -> None:
+    def record_rejected_rows(self, row_count: int, now: float) -> None:
         """Count rows that failed before they were staged.
 
         As in Java, they count as errors, but not for their topic. Otherwise a topic that does not exist would have
         metrics for the lifetime of the producer.
         """
         with self._lock:
-            self._counts.errors += rows
-            self._meters["record-error"].mark(rows, now)
+            self._counts.errors += row_count
+            self._meters["record-error"].mark(row_count, now)
 
     def record_request(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now: float) -> None:
         """Count a produce request that is being sent, with its batches by topic and partition."""

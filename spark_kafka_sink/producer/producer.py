@@ -65,8 +65,8 @@ from spark_kafka_sink.producer.rows import (
     build_record_size_error,
     build_rows,
     ensure_partitions_requested,
+    find_missing_partition_rows,
     find_rejected_rows,
-    find_rows_of_missing_partitions,
 )
 from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
@@ -158,7 +158,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             wait=self._loop.wait,
             random=random,
             partitioner=self._partitioner,
-            count_rows=self._metrics.record_accepted_rows,
+            count_rows=self._metrics.record_row_sizes,
         )
         backoff = ExponentialBackoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random)
         self._requests = ClusterRequests(self._client, self._metadata, backoff)
@@ -209,13 +209,13 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def __enter__(self) -> KafkaProducer:
         return self
 
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+    def __exit__(self, exc_type: object, error: object, traceback: object) -> None:
         self.close()
 
     async def __aenter__(self) -> KafkaProducer:
         return self
 
-    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+    async def __aexit__(self, exc_type: object, error: object, traceback: object) -> None:
         """Close the producer in a thread that does not block the event loop. Cancelling the task does not stop it."""
         from asyncio import to_thread
 
@@ -312,7 +312,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         except KafkaSinkError as error:
             self._record_rejection(len(rows), error, check_open)
             raise
-        rows = self._fail_rows(rows, find_rows_of_missing_partitions(topic, rows, snapshot, partition), check_open)
+        rows = self._fail_rows(rows, find_missing_partition_rows(topic, rows, snapshot, partition), check_open)
         if len(rows):
             self._append_rows(topic, rows, snapshot, check_open)
         return call
@@ -345,7 +345,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._partitioner.assign(topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, loads)
         )
         largest, total = int(np.maximum.reduce(rows.sizes)), int(np.add.reduce(rows.sizes))
-        self._metrics.record_accepted_rows(len(rows), total, largest, self._system.now())
+        self._metrics.record_row_sizes(len(rows), total, largest, self._system.now())
         block_ms = 0.0 if self._loop.is_current() else None
         try:
             staged_count, error = self._accumulator.append_columns(

@@ -37,11 +37,11 @@ class Progress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        if kind is None and self._prints_total:
+        if exc_type is None and self._prints_total:
             seconds = (self._system.now() - self._started_ms) / 1000
             noun = self._noun.removesuffix("s") if self.done == 1 else self._noun
             print(f"{self.done:,} {noun} in {seconds:.1f} s", file=sys.stderr)

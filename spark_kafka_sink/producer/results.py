@@ -48,8 +48,10 @@ class OffsetRange:
     rows: int
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
-        known = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
-        return OffsetRange(min(known, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows)
+        known_offsets = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
+        return OffsetRange(
+            min(known_offsets, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows
+        )
 
 
 def merge_stored_ranges(stored: Sequence[StoredRanges]) -> dict[int, OffsetRange]:

@@ -136,7 +136,7 @@ def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[F
     return failures
 
 
-def find_rows_of_missing_partitions(
+def find_missing_partition_rows(
     topic: str, rows: Rows, snapshot: ClusterSnapshot, partition: int | ArrowColumn | None
 ) -> list[FailedRows]:
     """Find the rows that request a partition which the topic does not have.

@@ -92,17 +92,17 @@ class TopicMetadataWaiter:
             self._metadata.add_topic(topic, now)
         return unknown
 
-    def _wait(self, topic: str, began_ms: float, partition: int | None) -> ClusterSnapshot:
+    def _wait(self, topic: str, call_started_ms: float, partition: int | None) -> ClusterSnapshot:
         if self._loop.is_current():
             raise self._build_callback_error(topic, partition)
-        started_ms = self._system.now()
+        wait_started_ms = self._system.now()
         try:
             while (snapshot := self._find_snapshot(topic, partition)) is None:
                 was_missing = self._was_missing(topic)
                 version = self._metadata.request_update_for_topic(topic)
                 self._wakeup()
-                is_updated = not was_missing and self._await_metadata(version, began_ms + self._max_block_ms)
-                is_missing = is_updated and self._is_missing(topic, began_ms)
+                is_updated = not was_missing and self._await_metadata(version, call_started_ms + self._max_block_ms)
+                is_missing = is_updated and self._is_missing(topic, call_started_ms)
                 if (not is_updated or is_missing) and self._find_snapshot(topic, partition) is None:
                     # The last condition is checked again, because the topic may have become known at the last moment.
                     raise self._build_unknown_error(topic, partition)
@@ -110,7 +110,7 @@ class TopicMetadataWaiter:
                 self._metadata.raise_for_topic(topic)
             return snapshot
         finally:
-            self._metrics.record_wait("metadata-wait-time", self._system.now() - started_ms)
+            self._metrics.record_wait("metadata-wait-time", self._system.now() - wait_started_ms)
 
     def _await_metadata(self, version: int, deadline_ms: float) -> bool:
         remaining_ms = deadline_ms - self._system.now()
@@ -122,10 +122,10 @@ class TopicMetadataWaiter:
             return False
         return True
 
-    def _is_missing(self, topic: str, began_ms: float) -> bool:
+    def _is_missing(self, topic: str, call_started_ms: float) -> bool:
         """Return whether the topic is known, and an added partition would be known by now."""
         is_known = self._metadata.snapshot.partition_count(topic) is not None
-        return is_known and self._system.now() - began_ms >= _PARTITION_PROPAGATION_MS
+        return is_known and self._system.now() - call_started_ms >= _PARTITION_PROPAGATION_MS
 
     def _find_snapshot(self, topic: str, partition: int | None) -> ClusterSnapshot | None:
         """Return the current snapshot if it has the topic, and the partition unless that is None.
@@ -133,32 +133,32 @@ class TopicMetadataWaiter:
         The caller must keep the snapshot, because the next one may lack the topic.
         """
         snapshot = self._metadata.snapshot
-        found = snapshot.partition_count(topic) if partition is None else snapshot.partition(topic, partition)
-        return None if found is None else snapshot
+        known = snapshot.partition_count(topic) if partition is None else snapshot.partition(topic, partition)
+        return None if known is None else snapshot
 
     def _was_missing(self, topic: str) -> bool:
         """Return whether a requested partition was missing when the topic had the same number of partitions."""
-        count = self._metadata.snapshot.partition_count(topic)
-        return count is not None and self._counts_without_partition.get(topic) == count
+        partition_count = self._metadata.snapshot.partition_count(topic)
+        return partition_count is not None and self._counts_without_partition.get(topic) == partition_count
 
     def _build_callback_error(self, topic: str, partition: int | None) -> KafkaSinkError:
-        count = self._metadata.snapshot.partition_count(topic)
-        if count is None:
+        partition_count = self._metadata.snapshot.partition_count(topic)
+        if partition_count is None:
             return MetadataTimeoutError(
                 f"{format_partition(topic)} is not known yet, and a callback cannot wait for its metadata."
             )
         return InvalidRecordError(
-            f"{format_partition(topic)} has no partition {partition}: it has {count}, and a callback cannot wait for "
-            "newer metadata."
+            f"{format_partition(topic)} has no partition {partition}: it has {partition_count}, and a callback cannot "
+            "wait for newer metadata."
         )
 
     def _build_unknown_error(self, topic: str, partition: int | None) -> KafkaSinkError:
-        count = self._metadata.snapshot.partition_count(topic)
-        if count is not None:
-            self._counts_without_partition[topic] = count
+        partition_count = self._metadata.snapshot.partition_count(topic)
+        if partition_count is not None:
+            self._counts_without_partition[topic] = partition_count
             return InvalidRecordError(
-                f"{format_partition(topic)} has no partition {partition}: it has {count}, numbered from 0, by the "
-                "brokers' latest answer."
+                f"{format_partition(topic)} has no partition {partition}: it has {partition_count}, numbered from 0, "
+                "by the brokers' latest answer."
             )
         cause = self._metadata.topic_error(topic)
         reason = str(cause) if cause is not None else self._metadata.describe_missing_metadata(topic)

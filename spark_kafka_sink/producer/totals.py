@@ -88,13 +88,13 @@ class WriteTotals:
         return own | {name: getattr(self.producer, attribute) for name, attribute in PRODUCER_FIELDS.items()}
 
 
-def _combine(kind: type[SumsT], combine: Callable[[Any, Any], Any], left: SumsT, right: SumsT) -> SumsT:
-    names = [item.name for item in fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: combine(getattr(left, name), getattr(right, name)) for name in names})
+def _combine(sums_type: type[SumsT], combine: Callable[[Any, Any], Any], left: SumsT, right: SumsT) -> SumsT:
+    names = [item.name for item in fields(sums_type)]  # type: ignore[arg-type]
+    return sums_type(**{name: combine(getattr(left, name), getattr(right, name)) for name in names})
 
 
-def _counters(kind: type[Any]) -> dict[str, Counter]:
-    return {item.name: item.metadata["counter"] for item in fields(kind) if "counter" in item.metadata}
+def _counters(sums_type: type[Any]) -> dict[str, Counter]:
+    return {item.name: item.metadata["counter"] for item in fields(sums_type) if "counter" in item.metadata}
 
 
 PRODUCER_FIELDS: Mapping[str, str] = {

@@ -99,8 +99,8 @@ def test_retries_errors_and_splits_are_counted_by_record_and_topic() -> None:
 
 def test_the_sizes_of_records_are_those_given() -> None:
     metrics = new_metrics()
-    metrics.record_accepted_rows(10, 1000, 400, 100)
-    metrics.record_accepted_rows(10, 3000, 350, 100)
+    metrics.record_row_sizes(10, 1000, 400, 100)
+    metrics.record_row_sizes(10, 3000, 350, 100)
     values = metrics.read_all(100)
     assert (values["record-size-avg"], values["record-size-max"]) == (200, 400)
 

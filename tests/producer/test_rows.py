@@ -14,8 +14,8 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.rows import (
     build_rows,
     ensure_partitions_requested,
+    find_missing_partition_rows,
     find_rejected_rows,
-    find_rows_of_missing_partitions,
 )
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from tests.producer.batching.accumulator_harness import TOPIC, cluster
@@ -34,7 +34,7 @@ def config(**options: object) -> ProducerConfig:
 def missing(asked: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SNAPSHOT) -> dict[int, str]:
     """The positions of the rows without their partition, and their error."""
     rows = build_rows(CALL, RecordColumns(pa.array([b"v"] * count)), asked)
-    return errors_by_row(find_rows_of_missing_partitions(TOPIC, rows, snapshot, asked))
+    return errors_by_row(find_missing_partition_rows(TOPIC, rows, snapshot, asked))
 
 
 def errors_by_row(found: list[FailedRows]) -> dict[int, str]:

@@ -149,7 +149,10 @@ class BatchFiller:
         return min(int(self._config.batch_size / ratio), max_bytes)
 
     def max_batch_body_bytes(self, topic: str) -> int:
-        """Return the same without the header. A partition with this many staged bytes has a full batch."""
+        """Return the maximum size of a batch without its header, before compression.
+
+        A partition with this many staged bytes has a full batch.
+        """
         return self.max_batch_bytes(topic) - HEADER_BYTES
 
     def fill_lock(self, topic: str) -> threading.Lock:
@@ -316,9 +319,9 @@ class BatchFiller:
         """Return the pieces of each buffer, with a lease of the part of the stage's reservation that they use."""
         buffers: list[EncodedPieces] = []
         stage_lease = stage.leases[0]
-        first = 0
+        start = 0
         for buffer in encoded:
-            selected = slice(first, first := first + len(buffer.sizes))
+            selected = slice(start, start := start + len(buffer.sizes))
             starts, stops = slices.starts[selected], slices.stops[selected]
             lease = stage_lease.create_empty()
             lease.add_holder(stage, 0)
@@ -336,9 +339,9 @@ class BatchFiller:
         full: list[ProducerBatch] = []
         with self._lock:
             stage.entries, stage.pending_appends = stage.entries[len(run) :], appends
-            first = 0
+            start = 0
             for pieces in appends.buffers:
-                selected = slice(first, first := first + len(pieces))
+                selected = slice(start, start := start + len(pieces))
                 batches = appends.batches[selected]
                 self._shared_leases.add(pieces.lease)
                 pieces.lease.add_holders(batches, pieces.charged_bytes)

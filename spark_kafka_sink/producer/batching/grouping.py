@@ -130,37 +130,37 @@ def convert_records(staged: StagedRecords, assign_partitions: AssignPartitions) 
     maximum width.
     """
     values, keys, headers, explicit_partitions, timestamps = zip(*staged.records, strict=True)
-    count = len(values)
-    timestamp_array = np.fromiter(timestamps, np.int64, count)
+    record_count = len(values)
+    timestamp_array = np.fromiter(timestamps, np.int64, record_count)
     columns = RecordColumns(
         value=bytes_to_arrow(values),
-        key=None if keys.count(None) == count else bytes_to_arrow(keys),
+        key=None if keys.count(None) == record_count else bytes_to_arrow(keys),
         headers=_build_headers_column(headers) if any(headers) else None,
         timestamp=numbers_to_arrow(timestamp_array),
     )
-    named: NDArray[np.int32] | None = None
-    if explicit_partitions.count(None) < count:
-        named = np.fromiter(
+    requested_partitions: NDArray[np.int32] | None = None
+    if explicit_partitions.count(None) < record_count:
+        requested_partitions = np.fromiter(
             (UNSPECIFIED_PARTITION if partition is None else partition for partition in explicit_partitions),
             np.int32,
-            count,
+            record_count,
         )
-    rows = Rows(staged.call, np.arange(count), columns, record_size_bounds(columns), named)
+    rows = Rows(staged.call, np.arange(record_count), columns, record_size_bounds(columns), requested_partitions)
     partitions = assign_partitions(rows, staged.snapshot)
     staged.call.set_record_fields(
-        timestamp_array, _byte_lengths(columns.key, count), _byte_lengths(columns.value, count)
+        timestamp_array, _byte_lengths(columns.key, record_count), _byte_lengths(columns.value, record_count)
     )
     return rows.assign(partitions)
 
 
-def _byte_lengths(column: ArrowColumn | None, count: int) -> NDArray[np.int32]:
-    return np.full(count, -1, np.int32) if column is None else read_byte_column(combine_chunks(column)).lengths
+def _byte_lengths(column: ArrowColumn | None, row_count: int) -> NDArray[np.int32]:
+    return np.full(row_count, -1, np.int32) if column is None else read_byte_column(combine_chunks(column)).lengths
 
 
 def _build_headers_column(headers: Sequence[Headers | None]) -> pa.Array:
-    pairs = [pair for record_headers in headers for pair in record_headers or ()]
-    keys = bytes_to_arrow([key.encode() for key, _ in pairs], pa.string())
-    values = bytes_to_arrow([value for _, value in pairs], pa.binary())
+    all_headers = [header for record_headers in headers for header in record_headers or ()]
+    keys = bytes_to_arrow([key.encode() for key, _ in all_headers], pa.string())
+    values = bytes_to_arrow([value for _, value in all_headers], pa.binary())
     structs = pa.StructArray.from_arrays([keys, values], fields=[*HEADERS_TYPE.value_type])
     offsets = np.cumsum([0, *(len(record_headers or ()) for record_headers in headers)], dtype=np.int32)
     return pa.ListArray.from_arrays(numbers_to_arrow(offsets), structs, type=HEADERS_TYPE)
