@@ -279,21 +279,21 @@ class _RecordReader:
         # Each header has at least two bytes, the lengths of its key and value.
         if ((counts < 0) | (counts * 2 > self.ends - self.positions)).any():
             raise DecodeError("the count of headers is negative, or exceeds its record")
-        offsets = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        if offsets[-1] > self._max_headers:
-            raise DecodeError(f"batch of {offsets[-1]} headers, at most {self._max_headers} are allowed")
-        ranges = np.zeros((4, int(offsets[-1])), np.int64)
+        header_offsets = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=header_offsets[1:])
+        if header_offsets[-1] > self._max_headers:
+            raise DecodeError(f"batch of {header_offsets[-1]} headers, at most {self._max_headers} are allowed")
+        ranges = np.zeros((4, int(header_offsets[-1])), np.int64)
         unfinished_rows = np.nonzero(counts)[0]
         headers_read = 0
         while len(unfinished_rows) > _MIN_VECTORIZED_ROWS:
-            self._read_next_headers(unfinished_rows, offsets[unfinished_rows] + headers_read, ranges)
+            self._read_next_headers(unfinished_rows, header_offsets[unfinished_rows] + headers_read, ranges)
             headers_read += 1
             unfinished_rows = unfinished_rows[counts[unfinished_rows] > headers_read]
         for row_index in unfinished_rows.tolist():
-            next_header = int(offsets[row_index]) + headers_read
-            self._read_remaining_headers(row_index, next_header, int(offsets[row_index + 1]), ranges)
-        return offsets, ranges
+            next_header = int(header_offsets[row_index]) + headers_read
+            self._read_remaining_headers(row_index, next_header, int(header_offsets[row_index + 1]), ranges)
+        return header_offsets, ranges
 
     def _read_next_headers(self, row_indices: Positions, header_indices: Positions, ranges: NDArray[np.int64]) -> None:
         """Read the next header of each of many records."""
@@ -340,22 +340,23 @@ def _decode_utf8(keys: pa.Array) -> pa.Array:
         return bytes_to_arrow(texts, pa.string()).take(encoded.indices)
 
 
-def read_varints(data: NDArray[np.uint8], position: Positions, max_bytes: int) -> tuple[Positions, Positions]:
+def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) -> tuple[Positions, Positions]:
     """Read a signed varint of at most `max_bytes` at each position. Return the values and the positions after them."""
-    byte = data.take(position, mode="clip")
-    code = (byte & 0x7F).astype(np.uint64)
-    after = position + 1
-    unfinished = np.nonzero(byte > 0x7F)[0]
+    current_bytes = data.take(positions, mode="clip")
+    codes = (current_bytes & 0x7F).astype(np.uint64)  # zigzag codes of the values
+    next_positions = positions + 1
+    unfinished = np.nonzero(current_bytes > 0x7F)[0]  # indices of the varints with more bytes
     for group in range(1, max_bytes):
         if not len(unfinished):
             break
-        byte = data.take(after[unfinished], mode="clip")
-        code[unfinished] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * group)
-        after[unfinished] += 1
-        unfinished = unfinished[byte > 0x7F]
+        current_bytes = data.take(next_positions[unfinished], mode="clip")
+        codes[unfinished] |= (current_bytes & 0x7F).astype(np.uint64) << np.uint64(7 * group)
+        next_positions[unfinished] += 1
+        unfinished = unfinished[current_bytes > 0x7F]
     if len(unfinished):
         raise DecodeError("a number in a record is a malformed varint")
-    return (code >> np.uint64(1)).view(np.int64) ^ -(code & np.uint64(1)).view(np.int64), after
+    values = (codes >> np.uint64(1)).view(np.int64) ^ -(codes & np.uint64(1)).view(np.int64)
+    return values, next_positions
 
 
 def extract_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -> pa.Array:

@@ -84,16 +84,16 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
 
     `code`: the broker's error code for the partition; NETWORK_EXCEPTION if the connection was lost.
     """
-    row = lookup_error_code(code)
+    error_code = lookup_error_code(code)
     if code in SUCCESSES:
         return SUCCESSES[code]
-    if row.fatal:
+    if error_code.fatal:
         return Fail(fatal=True, in_doubt=facts.in_doubt)
     if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.expired:
         return Split()
     outcome = _decide_sequence_error(facts, code, log_start_offset) if facts.idempotent else None
     if outcome is None:
-        outcome = Retry(row.requires_metadata_refresh) if row.retriable else Fail(in_doubt=facts.in_doubt)
+        outcome = Retry(error_code.requires_metadata_refresh) if error_code.retriable else Fail(in_doubt=facts.in_doubt)
     if not isinstance(outcome, Retry):
         return outcome
     if facts.expired:
