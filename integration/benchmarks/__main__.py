@@ -16,7 +16,16 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 
-from integration.benchmarks import exactly_once, formats, producer, small_writes, spark_sink, wide, worker_import
+from integration.benchmarks import (
+    cold_job,
+    exactly_once,
+    formats,
+    producer,
+    small_writes,
+    spark_sink,
+    wide,
+    worker_import,
+)
 from integration.benchmarks.discard_broker import discard_broker
 from integration.benchmarks.page import FULL, QUICK, ROOT, Line, Scale, measured, write_history, write_page
 from integration.benchmarks.spark_sink import TOPICS
@@ -30,6 +39,7 @@ def _small_writes(scale: Scale) -> Iterable[Line]:
 PARTS: dict[str, Callable[[Scale], Iterable[Line]]] = {
     "spark": lambda scale: spark_sink.lines(scale, with_for_each=scale is FULL),
     "small": _small_writes,
+    "cold": cold_job.lines,
     "once": exactly_once.lines,
     "producer": producer.lines,
     "wide": wide.lines,

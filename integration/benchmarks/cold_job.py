@@ -1,0 +1,62 @@
+"""What a job takes that is started for one small write: the whole process, from the start of Python to its exit.
+
+    python -m integration.benchmarks.cold_job [--rows 100000] [--rounds 7]
+
+Each run is a process of its own with a JVM of its own (`cold_job_program.py`), in turn: Spark's own sink, and ours
+through the data source and through mapInArrow, into a discard broker. Medians of the rounds and of their ratios, after
+one round that does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from integration.benchmarks.discard_broker import discard_broker
+from integration.benchmarks.page import ROOT, Line, Scale, in_turns, line_of, table
+
+ROWS = 100_000
+TOPIC = "cold-job"
+PARTITIONS = 12
+SPARKS, MAP_IN_ARROW, DATA_SOURCE = CONTENDERS = ("Spark's own sink", "mapInArrow", "data source")
+WRITERS = {SPARKS: "kafka", MAP_IN_ARROW: "mapInArrow", DATA_SOURCE: "dataSource"}
+"""The argument of the program, by contender."""
+
+
+def run_job(contender: str, bootstrap: str, rows: int) -> float:
+    """Return the seconds of a process."""
+    program = [sys.executable, "-m", "integration.benchmarks.cold_job_program"]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [*program, WRITERS[contender], bootstrap, TOPIC, str(rows)]
+    started = time.perf_counter()
+    subprocess.run(command, check=True, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def lines(scale: Scale, rows: int = ROWS) -> Iterator[Line]:
+    seen: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
+    with discard_broker({TOPIC: PARTITIONS}) as (bootstrap, _):
+        for turn, name in in_turns(CONTENDERS, scale.rounds + 1):
+            seconds = run_job(name, bootstrap, rows)
+            print(f"round {turn}: {name}: {seconds:.1f} s, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+            if turn:
+                seen[name].append({"seconds": seconds})
+    what = f"**A cold job** of {rows:,} rows, whole process"
+    yield line_of(f"{what}, `mapInArrow`", "s", seen, "seconds", (MAP_IN_ARROW, SPARKS), "1.25")
+    yield line_of("... by the data source", "s", seen, "seconds", (DATA_SOURCE, SPARKS), "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a job takes that is started for one small write.")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    print(table(lines(Scale(arguments.rounds, 1.0), arguments.rows)))
+
+
+if __name__ == "__main__":
+    main()
