@@ -80,7 +80,7 @@ def test_writes_too_large_records_to_dead_letter_topic(broker: EmbeddedBroker, p
         assert letter["pykafka.topic"] == b"orders"
         assert letter["pykafka.partition"] == b"0"
         assert letter["pykafka.error"] == b"RecordTooLargeError"
-        assert letter["pykafka.batch"] == b"None/stage-0"
+        assert letter["pykafka.batch"] == b"batch job"
 
 
 def test_flushes_last_dead_letters_together(
