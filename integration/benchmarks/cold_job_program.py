@@ -35,4 +35,4 @@ def main(writer: str, bootstrap: str, topic: str, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
