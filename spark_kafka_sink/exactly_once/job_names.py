@@ -22,9 +22,11 @@ _MAX_HOST_CHARACTERS = 60
 _NAME_PATTERN = re.compile(rf"{_JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process>\d+)-[0-9a-f]{{12}}")
 
 
-def generate_job_prefix() -> str:
+def generate_job_prefix(driver_process_id: int | None = None) -> str:
+    """Generate a prefix. `driver_process_id`: defaults to the driver of this process, which is one of its workers."""
+    process_id = find_driver_process_id() if driver_process_id is None else driver_process_id
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_MAX_HOST_CHARACTERS] or "host"
-    return f"{_JOB_PREFIX}{host}-{find_driver_process_id()}-{uuid.uuid4().hex[:12]}"
+    return f"{_JOB_PREFIX}{host}-{process_id}-{uuid.uuid4().hex[:12]}"
 
 
 def find_driver_process_id() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
@@ -102,20 +103,26 @@ def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBat
     stream_start = options.get(STREAM_START_OPTION)
     parsed, plan = check_all(options, schema, stream_start)
     parsed = dataclasses.replace(parsed, registry=None)
-    return begin_batch_write(parsed, plan, stream_start, is_micro_batch=MICRO_BATCH_OPTION in options)
+    is_micro_batch = MICRO_BATCH_OPTION in options
+    return begin_batch_write(parsed, plan, stream_start, is_micro_batch=is_micro_batch, driver_process_id=os.getpid())
 
 
 def begin_batch_write(
-    options: SinkOptions, plan: ColumnPlan, stream_start: str | None, *, is_micro_batch: bool
+    options: SinkOptions,
+    plan: ColumnPlan,
+    stream_start: str | None,
+    *,
+    is_micro_batch: bool,
+    driver_process_id: int | None = None,
 ) -> KafkaBatchWriter:
     """Create the writer of a batch write, and begin exactly-once delivery if the options require it.
 
     `is_micro_batch`: the write is a micro-batch that `register` runs through foreachBatch. `stream_start` then
-    identifies the start of the stream.
+    identifies the start of the stream. `driver_process_id`: None in a planning worker, which looks up its driver.
     """
     if options.exactly_once is None:
         return KafkaBatchWriter(options, plan)
     from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch
 
-    exactly_once = begin_micro_batch(options, stream_start) if is_micro_batch else begin_job(options)
+    exactly_once = begin_micro_batch(options, stream_start) if is_micro_batch else begin_job(options, driver_process_id)
     return KafkaBatchWriter(options, plan, exactly_once)

@@ -193,8 +193,9 @@ def begin_micro_batch(options: SinkOptions, stream_start: str | None) -> Exactly
     return _begin(build_stream_delivery(options), build_driver_name(stream_start), is_stream=True)
 
 
-def begin_job(options: SinkOptions) -> ExactlyOnceWrite:
-    return _begin(build_job_delivery(options), build_driver_name(uuid.uuid4().hex), is_stream=False)
+def begin_job(options: SinkOptions, driver_process_id: int | None = None) -> ExactlyOnceWrite:
+    """Begin a batch job. `driver_process_id`: None in a planning worker, which looks up its driver."""
+    return _begin(build_job_delivery(options, driver_process_id), build_driver_name(uuid.uuid4().hex), is_stream=False)
 
 
 def _begin(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyOnceWrite:
@@ -235,7 +236,7 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
     return _build_delivery(options, prefix, WriterKind.STREAM, checkpoint=checkpoint)
 
 
-def build_job_delivery(options: SinkOptions) -> Delivery:
+def build_job_delivery(options: SinkOptions, driver_process_id: int | None = None) -> Delivery:
     delivery_options = _delivery_options(options)
     if delivery_options.prefix is not None:
         return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)
@@ -243,7 +244,7 @@ def build_job_delivery(options: SinkOptions) -> Delivery:
         # Many jobs use the date as their key, so the prefix is derived from the topic, too.
         prefix = derive_prefix("key", f"{options.topic or ''}\n{delivery_options.key}")
         return _build_delivery(options, prefix, WriterKind.JOB)
-    return _build_delivery(options, generate_job_prefix(), WriterKind.JOB, is_single_use=True)
+    return _build_delivery(options, generate_job_prefix(driver_process_id), WriterKind.JOB, is_single_use=True)
 
 
 def _build_delivery(

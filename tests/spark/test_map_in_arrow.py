@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,11 +15,12 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, ExactlyOnceError
+from spark_kafka_sink.exactly_once.job_names import describe_job
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.spark import map_in_arrow, write_task
-from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.datasource import KafkaDataSource, plan_batch_write
 from spark_kafka_sink.spark.map_in_arrow import uses_map_in_arrow, write_with_map_in_arrow
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.task_report import TaskIdentity
@@ -186,6 +188,13 @@ def test_failed_job_warns_that_tasks_may_have_written(
     assert "Spark returned no reports of its tasks. They may have written rows" in caplog.text
     (report,) = read_reports(given["reportpath"])
     assert (report.status, report.tasks) == ("failed", 0)
+
+
+def test_job_without_name_names_this_process_as_driver(given: dict[str, str]) -> None:
+    writer = plan_batch_write(given | {"deliveryguarantee": "exactly-once"}, SCHEMA)
+    exactly_once = writer._exactly_once
+    assert exactly_once is not None
+    assert f"driver process {os.getpid()} on" in describe_job(exactly_once.start.prefix)
 
 
 def test_rejects_two_reports_of_one_task(
