@@ -98,21 +98,24 @@ class TransactionCoordinator:
     def __init__(
         self,
         write_marker: WriteMarker,
-        end_offsets: Callable[[Transaction, bool], None],
+        complete_group_offsets: Callable[[Transaction, bool], None],
         *,
         version: int = 2,
         max_timeout_ms: int = 900_000,
         first_producer_id: int = 0,
     ) -> None:
-        """`end_offsets` is called with a transaction and whether it commits, to commit or discard its group offsets."""
+        """`complete_group_offsets` commits or discards the group offsets of a transaction.
+
+        Its arguments are the transaction and whether the transaction commits.
+        """
         self.version = version
         self.max_timeout_ms = max_timeout_ms
         self.transactions: dict[str, Transaction] = {}
         self.next_producer_id = first_producer_id
         self.should_defer_completion: Callable[[Transaction], bool] = lambda transaction: False
-        """Returns whether `complete_transaction` will write the markers of an ending transaction later."""
+        """Returns True to leave the markers of an ending transaction to `complete_transaction`."""
         self._write_marker = write_marker
-        self._end_offsets = end_offsets
+        self._complete_group_offsets = complete_group_offsets
 
     def new_producer_id(self) -> int:
         self.next_producer_id += 1
@@ -305,7 +308,7 @@ class TransactionCoordinator:
     def _write_markers(self, transaction: Transaction, *, commit: bool) -> None:
         for partition in sorted(transaction.partitions):
             self._write_marker(partition, *transaction.marker_identity, commit)
-        self._end_offsets(transaction, commit)
+        self._complete_group_offsets(transaction, commit)
         transaction.partitions.clear()
         transaction.groups.clear()
         transaction.state = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT

@@ -115,7 +115,7 @@ CONNECTION_OPTIONS = (
         "metadata.recovery.rebootstrap.trigger.ms",
         ClientConfig.metadata_recovery_rebootstrap_trigger_ms,
         parse_non_negative_int,
-        "how long no broker responds before the client does so",
+        "maximum time without a response of any broker before the client does so",
     ),
     Option(
         "metadata.cluster.check.enable",

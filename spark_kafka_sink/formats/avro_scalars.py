@@ -39,14 +39,21 @@ def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> Colum
     return writer
 
 
-def _build_boolean(_schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
+def _build_boolean_writer(
+    _schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str
+) -> ColumnWriter | None:
     if not pa.types.is_boolean(data_type):
         return None
     return lambda column, mask: [fixed_field(bools_to_numpy(column))]
 
 
-def _build_integer(schema: Any, logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
-    """Build the writer of an int or a long. They have the same encoding and differ only in range."""
+def _build_integer_writer(
+    schema: Any, logical_type: str | None, data_type: pa.DataType, _path: str
+) -> ColumnWriter | None:
+    """Build the writer of an int or a long, or return None if the column cannot be written as this schema.
+
+    Both have the same encoding and differ only in range.
+    """
     types = pa.types
     if types.is_integer(data_type):
         is_long = (schema["type"] if isinstance(schema, Mapping) else schema) == "long"
@@ -74,7 +81,9 @@ def _write_integers(column: pa.Array, _mask: Mask) -> list[Piece]:
     return list(signed_varint_fields(integers_to_numpy(column)))
 
 
-def _build_float(schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
+def _build_float_writer(
+    schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str
+) -> ColumnWriter | None:
     is_double = (schema["type"] if isinstance(schema, Mapping) else schema) == "double"
     if pa.types.is_float32(data_type) or (is_double and pa.types.is_float64(data_type)):
         dtype = np.float64 if is_double else np.float32
@@ -82,11 +91,15 @@ def _build_float(schema: Any, _logical_type: str | None, data_type: pa.DataType,
     return None
 
 
-def _build_string(_schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
+def _build_string_writer(
+    _schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str
+) -> ColumnWriter | None:
     return _write_length_prefixed if is_string_type(data_type) else None
 
 
-def _build_bytes(schema: Any, logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
+def _build_bytes_writer(
+    schema: Any, logical_type: str | None, data_type: pa.DataType, _path: str
+) -> ColumnWriter | None:
     if logical_type == "decimal":
         return _build_decimal(schema, data_type)
     return _write_length_prefixed if is_binary_type(data_type) else None
@@ -216,13 +229,13 @@ def _swap_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray
 
 
 _WRITER_BUILDERS: dict[str, Callable[[Any, str | None, pa.DataType, str], ColumnWriter | None]] = {
-    "boolean": _build_boolean,
-    "int": _build_integer,
-    "long": _build_integer,
-    "float": _build_float,
-    "double": _build_float,
-    "string": _build_string,
-    "bytes": _build_bytes,
+    "boolean": _build_boolean_writer,
+    "int": _build_integer_writer,
+    "long": _build_integer_writer,
+    "float": _build_float_writer,
+    "double": _build_float_writer,
+    "string": _build_string_writer,
+    "bytes": _build_bytes_writer,
     "fixed": _build_fixed,
     "enum": _build_enum,
 }

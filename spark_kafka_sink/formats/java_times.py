@@ -40,10 +40,11 @@ def format_timestamps(array: pa.Array) -> pa.Array:
     seconds, fraction = np.divmod(ticks, ticks_per_second)
     offsets = 0 if array.type.tz is None else compute_utc_offsets(seconds, array.type.tz)
     days, day_seconds = np.divmod(seconds + offsets, _SECONDS_PER_DAY)
-    table = np.empty((len(array), 23), np.uint8)
+    table = np.empty((len(array), 23), np.uint8)  # a row per timestamp, a column per character: 2026-11-28T12:34:56.789
     years = _write_dates(table, days)
+    table[:, 10] = ord("T")
     _write_times(table[:, 11:19], day_seconds)
-    table[:, 10], table[:, 19] = ord("T"), ord(".")
+    table[:, 19] = ord(".")
     _write_digits(table[:, 20:23], fraction * 1_000 // ticks_per_second)
     text = _to_text_with_years(table, years)
     if array.type.tz is not None:

@@ -149,10 +149,13 @@ class _ObjectBuilder:
     def __init__(self, opening: bytes) -> None:
         self._pieces: list[Any] = []
         self._pending_constant = opening
-        self._has_field: bool | NDArray[np.bool_] = False
-        """Whether the object already has a field: True for all rows, False for no row, or a mask of rows."""
+        """Text that follows the last piece in every row. It is joined with the constant text that comes next."""
+        self._rows_with_fields: bool | NDArray[np.bool_] = False
+        """Rows whose object already has a field, and so needs a comma before the next one: True for all rows, False
+        for none, or a mask."""
 
     def add_field(self, name: bytes, field: JsonColumn) -> None:
+        """Add a field to the objects. `name` is escaped. Nulls of the field are omitted from their objects."""
         quote = b'"' if field.needs_quotes else b""
         label = b'"%s":%s' % (name, quote)
         if field.values.null_count:
@@ -160,17 +163,17 @@ class _ObjectBuilder:
             self._pieces.append(
                 join(self._field_prefix(label), field.values, *([binary_scalar(quote)] if quote else []))
             )
-            if self._has_field is not True:
-                self._has_field = self._has_field | ~null_mask(field.values)
+            if self._rows_with_fields is not True:
+                self._rows_with_fields = self._rows_with_fields | ~null_mask(field.values)
             return
-        if isinstance(self._has_field, bool):
-            self._pending_constant += b"," + label if self._has_field else label
+        if isinstance(self._rows_with_fields, bool):
+            self._pending_constant += b"," + label if self._rows_with_fields else label
             self._flush_constant()
         else:
             self._flush_constant()
             self._pieces.append(self._field_prefix(label))
         self._pieces.append(field.values)
-        self._pending_constant, self._has_field = quote, True
+        self._pending_constant, self._rows_with_fields = quote, True
 
     def build(self, row_count: int) -> pa.Array:
         self._pending_constant += b"}"
@@ -182,9 +185,9 @@ class _ObjectBuilder:
 
     def _field_prefix(self, label: bytes) -> Any:
         """Return the piece with the name of a field, preceded by a comma in rows that already have a field."""
-        if isinstance(self._has_field, bool):
-            return binary_scalar(b"," + label if self._has_field else label)
-        return choose(self._has_field, [label, b"," + label])
+        if isinstance(self._rows_with_fields, bool):
+            return binary_scalar(b"," + label if self._rows_with_fields else label)
+        return choose(self._rows_with_fields, [label, b"," + label])
 
     def _flush_constant(self) -> None:
         if self._pending_constant:

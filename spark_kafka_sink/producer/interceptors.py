@@ -38,7 +38,7 @@ class Interceptors(Generic[Record, Metadata]):
 
     def __init__(self, interceptors: Sequence[Interceptor[Record, Metadata]]) -> None:
         self._interceptors = tuple(interceptors)
-        self.acknowledgements: tuple[Callable[[Metadata, Exception | None], None], ...] = tuple(
+        self.acknowledgement_callbacks: tuple[Callable[[Metadata, Exception | None], None], ...] = tuple(
             interceptor.on_acknowledgement for interceptor in interceptors
         )
         """The callbacks for each record's result. The caller must handle their exceptions."""

@@ -66,7 +66,7 @@ _DELIVERY = (
         "retries",
         INT_MAX,
         parse_non_negative_int,
-        "how often a batch is sent again; delivery.timeout.ms is the better limit",
+        "maximum number of retries of a batch; delivery.timeout.ms is the better limit",
     ),
     CLIENT_OPTIONS["retry.backoff.ms"],
     CLIENT_OPTIONS["retry.backoff.max.ms"],
@@ -81,7 +81,7 @@ _DELIVERY = (
         "max.block.ms",
         60_000,
         parse_non_negative_long,
-        "how long send waits for metadata and for memory before it fails",
+        "maximum time that send waits for metadata and for memory before it fails",
     ),
     CLIENT_OPTIONS["max.in.flight.requests.per.connection"],
     Option(
@@ -119,7 +119,9 @@ _BATCHING = (
         parse_non_negative_int,
         "maximum bytes of the records of one partition that are sent as one batch",
     ),
-    Option("linger.ms", 5, parse_non_negative_long, "how long a batch that is not full waits for more records"),
+    Option(
+        "linger.ms", 5, parse_non_negative_long, "maximum time that a batch which is not full waits for more records"
+    ),
     Option(
         "buffer.memory",
         33_554_432,

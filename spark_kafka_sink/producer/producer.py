@@ -251,7 +251,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         if fields != EMPTY_FIELDS or not isinstance(topic, ProducerRecord):
             topic, callback = parse_send_arguments(topic, fields, callback)
         record = validate_record(topic)
-        callbacks = () if self._interceptors is None else self._interceptors.acknowledgements
+        callbacks = () if self._interceptors is None else self._interceptors.acknowledgement_callbacks
         try:
             if self._interceptors is not None:
                 record = validate_record(self._interceptors.on_send(record))

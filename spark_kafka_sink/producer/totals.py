@@ -50,10 +50,10 @@ class Totals:
     """Times from the send of a batch's first record to the acknowledgement of the batch, including retries."""
     retries: int = _counter("Records that were retried", "record", metric_name="retried_records")
     errors: int = _counter("Records that failed", "record", is_reported=False)
-    blocked_ms: float = _counter("How long tasks waited for memory")
+    blocked_ms: float = _counter("Time that tasks waited for memory")
     batches: int = _counter("Record batches that brokers have stored", "batch")
     requests: int = _counter("Produce requests that brokers have answered", "request")
-    throttle_ms: float = _counter("How long brokers held producers back because of a quota")
+    throttle_ms: float = _counter("Time that brokers held producers back because of a quota")
 
     def __add__(self, other: Totals) -> Totals:
         return _combine(Totals, operator.add, self, other)
@@ -75,7 +75,7 @@ class WriteTotals:
     """The sizes of the values that Spark passed to the sink."""
     dead_letters: int = _counter("Records that went to the dead-letter topic", "record")
     dead_letters_cut: int = _counter("Dead letters that were cut to fit", "record")
-    paced_ms: int = _counter("How long tasks waited because of maxBytesPerSecond")
+    paced_ms: int = _counter("Time that tasks waited because of maxBytesPerSecond")
     producer: Totals = field(default_factory=Totals)
     """The totals of the tasks' producers. Their `blocked_ms` includes the waits of the tasks themselves."""
 

@@ -331,7 +331,8 @@ def descriptions(
 class ListTransactions(Request[ListTransactionsResponse]):
     """List the transactions that a broker coordinates.
 
-    `broker`: None for any broker. `states` and `producer_ids`: filters; an empty sequence matches all.
+    `broker` is the broker to ask, or None to ask any. `states` and `producer_ids` filter the result; an empty filter
+    matches everything.
     """
 
     api_key = ApiKey.LIST_TRANSACTIONS

@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
 
+_GS2_HEADER = "n,,"
+"""No channel binding and no authorization id."""
+_SEPARATOR = "\x01"
 _MAX_MESSAGE_BYTES = 64 * 1024
 _TOKEN_PATTERN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
 _EXTENSION_NAME_PATTERN = re.compile(r"[A-Za-z]+")
@@ -61,16 +64,18 @@ class OauthBearerClient:
 
     def start(self) -> bytes:
         pairs = [f"auth=Bearer {self._token}", *(f"{name}={value}" for name, value in self._extensions.items())]
-        return ("n,,\x01" + "".join(f"{pair}\x01" for pair in pairs) + "\x01").encode()
+        return (_GS2_HEADER + _SEPARATOR + "".join(pair + _SEPARATOR for pair in pairs) + _SEPARATOR).encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        if self._error_response is not None or self.is_complete:
+        if self.is_complete:
+            raise AuthenticationError("OAUTHBEARER: the broker sent a message after the end of the authentication")
+        if self._error_response is not None:
             raise AuthenticationError(f"OAUTHBEARER: the broker rejected the token: {self._error_response}")
         if not challenge:
             self.is_complete = True
             return None
         self._error_response = sanitize(challenge.decode(errors="replace"))
-        return b"\x01"
+        return _SEPARATOR.encode()  # acknowledges the error, so that the broker ends the authentication (RFC 7628)
 
 
 @dataclass(frozen=True)

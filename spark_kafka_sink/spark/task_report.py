@@ -1,4 +1,4 @@
-"""The report of a task, which Spark gets as the commit message, and the write report that the driver builds from them.
+"""Task reports, which are the commit messages of tasks, and the write report that the driver builds from them.
 
 A report counts only what brokers have acknowledged, except with acks=0.
 """

@@ -28,7 +28,7 @@ class MarkerRecorder:
     def write(self, partition: TopicPartition, producer_id: int, epoch: int, commit: bool) -> None:
         self.written.append((partition, producer_id, epoch, commit))
 
-    def end_offsets(self, transaction: Transaction, commit: bool) -> None:
+    def complete_group_offsets(self, transaction: Transaction, commit: bool) -> None:
         self.ended.append((transaction.transactional_id, commit))
 
 
@@ -39,7 +39,7 @@ def markers() -> MarkerRecorder:
 
 @pytest.fixture
 def coordinator(markers: MarkerRecorder) -> TransactionCoordinator:
-    return TransactionCoordinator(markers.write, markers.end_offsets)
+    return TransactionCoordinator(markers.write, markers.complete_group_offsets)
 
 
 def init(coordinator: TransactionCoordinator, expected: ProducerIdentity | None = None) -> ProducerIdentity:

@@ -192,7 +192,7 @@ def test_skips_interceptor_that_raises_and_keeps_order(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         assert chain.on_send(Record("x")) == Record("xab")
     error = ValueError("e")
-    for acknowledgement in (chain.acknowledgements[0], chain.acknowledgements[2]):
+    for acknowledgement in (chain.acknowledgement_callbacks[0], chain.acknowledgement_callbacks[2]):
         acknowledgement("m", error)
     assert acknowledgements == [("a", "m", error), ("b", "m", error)]
     assert caplog.text.count("FailingInterceptor") == 1

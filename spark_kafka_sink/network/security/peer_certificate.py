@@ -64,7 +64,7 @@ def fetch_peer_certificate(
     the deadline.
     """
     try:
-        return _fetch(build_client_ssl_context(config), address, system, deadline_ms, verification_error="")
+        return _fetch_certificate(build_client_ssl_context(config), address, system, deadline_ms, verification_error="")
     except TlsError as error:
         if not isinstance(error.__cause__, ssl.SSLCertVerificationError):
             raise
@@ -72,17 +72,17 @@ def fetch_peer_certificate(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    certificate = _handshake(context, address, system, deadline_ms).peer_certificate(as_der=True)
+    certificate = _connect_and_handshake(context, address, system, deadline_ms).peer_certificate(as_der=True)
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME_FLAG
     context.load_verify_locations(cadata=certificate)
-    return _fetch(context, address, system, deadline_ms, verification_error)
+    return _fetch_certificate(context, address, system, deadline_ms, verification_error)
 
 
-def _fetch(
+def _fetch_certificate(
     context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float, verification_error: str
 ) -> PeerCertificate:
-    transport = _handshake(context, address, system, deadline_ms)
+    transport = _connect_and_handshake(context, address, system, deadline_ms)
     fields = transport.peer_certificate()
     alt_names = fields.get("subjectAltName", ())[:MAX_SUBJECT_ALT_NAMES]
     return PeerCertificate(
@@ -100,7 +100,9 @@ def _format_distinguished_name(fields: Mapping[str, Any], field: str) -> str:
     return sanitize(", ".join(f"{_SHORT_NAMES.get(name, name)}={value}" for name, value in attributes))
 
 
-def _handshake(context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float) -> TlsTransport:
+def _connect_and_handshake(
+    context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float
+) -> TlsTransport:
     """Connect, complete a TLS handshake and close the connection. Return the closed transport."""
     try:
         sock = system.connect(address, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)

@@ -1,7 +1,7 @@
 """NodeLatencyStats: detects brokers that accept no requests, so that the partitioner avoids their partitions (KIP-794).
 
-A broker is unavailable if batches have been ready for it, but none could be drained, for longer than
-partitioner.availability.timeout.ms. As in Java's client, two times are recorded for each broker.
+A broker is unavailable if batches have waited for it longer than partitioner.availability.timeout.ms, and none of them
+could be drained. As in Java's client, two times are recorded for each broker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class NodeLatencyStats:
     def available_partition_loads(
         self, candidates: Sequence[PartitionInfo | None], queue_lengths: Sequence[int], snapshot: ClusterSnapshot
     ) -> PartitionLoads:
-        """Return the queue lengths of the candidates whose leader is known and available. None: unknown partition."""
+        """Return the queue lengths of the candidates whose leader is known and available.
+
+        A candidate is None if its partition is not known.
+        """
         partitions: list[int] = []
         lengths: list[int] = []
         for partition, length in zip(candidates, queue_lengths, strict=True):

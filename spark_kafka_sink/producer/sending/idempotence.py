@@ -314,12 +314,15 @@ class Idempotence:
             state.transition_to(PROBING)
 
     def _restart_sequences(self, state: PartitionState) -> None:
-        """Restart the sequences of a partition under the next epoch, as soon as there is one."""
+        """Restart the sequence numbers of a partition under a new epoch, and abandon batches that may be stored.
+
+        The partition only waits if the new epoch is not known yet, or if a transaction must end before.
+        """
         if state.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:
                 self._await_end_of_transaction(state)
                 return
-            self._bump_epoch()
+            self._bump_epoch()  # resets id_and_epoch until the broker has assigned the next epoch
         if self.id_and_epoch == NO_PRODUCER_ID:
             state.transition_to(AWAITING_EPOCH)
             return

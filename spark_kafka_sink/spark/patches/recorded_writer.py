@@ -35,17 +35,17 @@ class RecordedCall(NamedTuple):
 
 @dataclass
 class RecordedCalls:
-    """The constructor arguments of a writer, and the calls of its methods since then."""
+    """The constructor arguments of a writer, and the calls made to its methods since."""
 
     constructor_arguments: dict[str, Any]
     calls: list[RecordedCall] = field(default_factory=list)
 
     def last_call(self, *methods: str) -> RecordedCall | None:
-        """Return the last call of any of the methods."""
+        """Return the most recent call to any of the methods, or None if there was none."""
         return next((call for call in reversed(self.calls) if call.method in methods), None)
 
     def format(self) -> str | None:
-        """Return the name of the format, None if it is not set, or an empty string if a function is the sink."""
+        """Return the name of the format, None if it is not set, or "" if the sink is a function (foreach)."""
         call = self.last_call(*_SINK_METHODS)
         if call is None:
             return None
