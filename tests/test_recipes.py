@@ -118,7 +118,7 @@ def test_counter_recipe_adds_report_field_and_metric(
             "task [3, 3]",
             "report 6 6",
             "read 6",
-            f"['pykafka_{name}s_total{{query=\"None\"}} 6.0']",
+            f"['pykafka_{name}s_total{{query=\"batch job\"}} 6.0']",
             f"pykafka.{name}s {{{name}}} 6",
         )
     ]

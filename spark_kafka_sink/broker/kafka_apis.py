@@ -83,7 +83,7 @@ def _execute(context: RequestContext, frame: memoryview, request: Message, now: 
         is_dropped = effects.response_fault is ResponseFault.DROP
         return CLOSE_CONNECTION if is_dropped else ChannelResponse(action=ChannelAction.KEEP_MUTED)
     context.now = now
-    change_count = context.cluster.change_count
+    change_count = context.cluster.change_count  # read first: a change during the execution must wake a delayed request
     try:
         result = load_handler(request.API_KEY).handle(context, request)
     except ApiError as error:
@@ -92,9 +92,9 @@ def _execute(context: RequestContext, frame: memoryview, request: Message, now: 
         return _delay(context, frame, result.deadline_ms, change_count)
     if isinstance(result, NoResponse):
         return CLOSE_CONNECTION if result.close else ChannelResponse()
-    for injected in effects.errors:
-        if injected.after_applying:
-            _set_error_codes(context, result, injected)
+    for injected_error in effects.errors:
+        if injected_error.after_applying:
+            _set_error_codes(context, result, injected_error)
     if effects.throttle_ms and "throttle_time_ms" in field_specs(type(result)):
         result.throttle_time_ms = effects.throttle_ms
     response = _to_channel_response(context.header, result, effects)

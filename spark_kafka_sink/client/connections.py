@@ -20,7 +20,7 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
 from spark_kafka_sink.client.versions import (
-    ROUTING_CHECK_VERSION,
+    FIRST_ROUTING_CHECK_VERSION,
     FinalizedFeatures,
     NodeApiVersions,
     has_routing_check,
@@ -74,7 +74,7 @@ class Connections:
         self._selector = selector
         self._config = config
         self._api_versions_pending: dict[int, int] = {}  # node id -> version of ApiVersions to send
-        self._first_api_versions_version = ROUTING_CHECK_VERSION - 1
+        self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION - 1
         self._nodes: dict[int, Node] = {}
         self._addresses: dict[int, str] = {}
         self._logged_reasons: dict[str, str] = {}  # address -> last logged reason, until it is ready again
@@ -125,7 +125,7 @@ class Connections:
         """Handle a response to ApiVersions in `version`. Return a ConnectionLoss if the node is unusable."""
         if response.error_code == error_codes.NONE:
             if has_routing_check(response):
-                self._first_api_versions_version = ROUTING_CHECK_VERSION
+                self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION
             self.versions[node_id] = node_versions(self.describe(node_id), response)
             self.features = newest_features(self.versions.values(), self.features)
             self.states.ready(node_id, now)

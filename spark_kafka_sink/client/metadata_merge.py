@@ -26,7 +26,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 
-RELIABLE_EPOCHS_FROM_VERSION = 9
+FIRST_RELIABLE_EPOCH_VERSION = 9
 """Brokers that do not support this version may return an old leader together with a new epoch (KAFKA-9212)."""
 
 MAX_PARTITIONS = 1_000_000
@@ -169,7 +169,7 @@ def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:
 
 
 def _partition_info(name: str, partition: MetadataResponsePartition, version: int) -> PartitionInfo:
-    reliable = version >= RELIABLE_EPOCHS_FROM_VERSION and partition.leader_epoch >= 0
+    reliable = version >= FIRST_RELIABLE_EPOCH_VERSION and partition.leader_epoch >= 0
     return PartitionInfo(
         name,
         partition.partition_index,

@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.messages.create_topics import (
 BROKER_DEFAULT = -1
 """A number of partitions or replicas that is left to the brokers' settings."""
 
-_GRANT_REMEDY = "Grant this user the permission Create on the topic, or ask an administrator to create it."
+_GRANT_REMEDY = "Grant this user the Create permission on the topic, or ask an administrator to create it."
 _REMEDIES = {
     error_codes.TOPIC_AUTHORIZATION_FAILED: _GRANT_REMEDY,
     error_codes.CLUSTER_AUTHORIZATION_FAILED: _GRANT_REMEDY,

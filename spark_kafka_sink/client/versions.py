@@ -29,12 +29,12 @@ from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 DISTRIBUTION = "spark-kafka-sink"
 TRANSACTION_VERSION = "transaction.version"
 """The finalized feature with the cluster's transaction protocol version."""
-ROUTING_CHECK_VERSION = 5
+FIRST_ROUTING_CHECK_VERSION = 5
 """The first version of ApiVersions with the cluster and the node that a connection is meant for (KIP-1242)."""
 
 # From these versions on, a broker responds at once, and the client must not send for throttle_time_ms (KIP-219).
 # In older versions the broker delays the response instead, so the client must not wait again.
-CLIENT_THROTTLES_FROM: dict[ApiKey, int] = {
+FIRST_CLIENT_THROTTLE_VERSION: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 6,
     ApiKey.FETCH: 8,
     ApiKey.LIST_OFFSETS: 3,
@@ -142,7 +142,8 @@ def newest_features(nodes: Iterable[NodeApiVersions], known: FinalizedFeatures) 
 def has_routing_check(response: ApiVersionsResponse) -> bool:
     """Return whether the broker checks that a connection was meant for its cluster and node (KIP-1242)."""
     return any(
-        api.api_key == ApiKey.API_VERSIONS and api.max_version >= ROUTING_CHECK_VERSION for api in response.api_keys
+        api.api_key == ApiKey.API_VERSIONS and api.max_version >= FIRST_ROUTING_CHECK_VERSION
+        for api in response.api_keys
     )
 
 
@@ -178,7 +179,7 @@ def api_versions_layout(frame: memoryview, version: int) -> int:
 def throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
     """Return for how long the client must not send to the broker after this response."""
     throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
-    return throttle_time_ms if version >= CLIENT_THROTTLES_FROM.get(api_key, NO_MAX_VERSION) else 0
+    return throttle_time_ms if version >= FIRST_CLIENT_THROTTLE_VERSION.get(api_key, NO_MAX_VERSION) else 0
 
 
 @functools.cache  # The lookup reads a file.

@@ -217,10 +217,10 @@ class LogTransaction:
 
 
 class AppendBatch(Request[ProduceResponse]):
-    """Append one transactional batch to a partition. Succeeds if the leader already has the batch."""
+    """Append one transactional batch to a partition. Also succeeds if the leader already has the batch."""
 
     api_key = ApiKey.PRODUCE
-    action = "append it"
+    action = "append the batch"
     verdicts: ClassVar[VerdictTable] = {
         codes.NONE: Verdict.DONE,
         codes.DUPLICATE_SEQUENCE_NUMBER: Verdict.DONE,
@@ -267,7 +267,7 @@ class AppendBatch(Request[ProduceResponse]):
         return next((self.classify_code(partition.error_code) for partition in partitions), MISSING_IN_RESPONSE)
 
     def subject(self, key: str) -> str:
-        return f"transactional id {self._transaction.transactional_id}: the batch for {self._topic_partition}"
+        return f"transactional id {self._transaction.transactional_id}, {self._topic_partition}"
 
 
 def _encode_batch(state: WriterState, records: Sequence[KeyValue], wall_ms: int) -> bytes:

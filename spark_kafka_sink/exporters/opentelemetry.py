@@ -113,18 +113,19 @@ class WriteInstruments:
     def record(self, report: WriteReport) -> None:
         """Record the report of a write.
 
-        The provider is flushed, because the process that commits the write may end before the next export.
+        Flushes the provider, because the process that commits the write may exit before the next scheduled export.
         """
-        query = {"query": get_query_id(report)}
-        for counter, count in report.counts().items():
-            self._counters[counter].add(count * WRITE_METRICS[counter].factor, query)
-        self._writes.add(1, {**query, "status": report.status})
-        self._duration.record(report.duration_ms / 1000, query)
+        attributes = {"query": get_query_id(report)}
+        for name, count in report.counts().items():
+            self._counters[name].add(count * WRITE_METRICS[name].factor, attributes)
+        self._writes.add(1, {**attributes, "status": report.status})
+        self._duration.record(report.duration_ms / 1000, attributes)
         for quantile in _QUANTILES:
             latency_ms = report.latency_ms(quantile)
             if not math.isnan(latency_ms):
-                self._latency.set(latency_ms / 1000, {**query, "quantile": quantile})
-        force_flush = getattr(self._provider, "force_flush", None)  # missing in the provider of the API without an SDK
+                self._latency.set(latency_ms / 1000, {**attributes, "quantile": quantile})
+        # The no-op provider, which is used if no SDK is installed, has no force_flush.
+        force_flush = getattr(self._provider, "force_flush", None)
         if force_flush is not None:
             force_flush()
 

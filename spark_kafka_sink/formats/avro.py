@@ -85,28 +85,34 @@ class _RecordWriterBuilder:
         self._named_types = named_types
 
     def build_record(
-        self, schema: Mapping[str, Any], namespace: str, names: Sequence[str], types: Sequence[pa.DataType], path: str
+        self,
+        schema: Mapping[str, Any],
+        namespace: str,
+        column_names: Sequence[str],
+        column_types: Sequence[pa.DataType],
+        path: str,
     ) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
         _, inner_namespace = self._named_types.resolve(schema, namespace)
         fields_by_name = {field["name"]: field for field in schema["fields"]}
-        unknown = [name for name in names if name not in fields_by_name]
+        unknown = [name for name in column_names if name not in fields_by_name]
         if unknown:
             raise SchemaError(f"the Avro schema has no field for the column {path}{unknown[0]}")
-        writers: list[tuple[str, int, ColumnWriter]] = []
+        writers: list[tuple[str, int | None, ColumnWriter]] = []
         for name, field in fields_by_name.items():
-            position = names.index(name) if name in names else -1
-            if position < 0:
-                writers.append((name, position, self._build_missing(field, inner_namespace, f"{path}{name}")))
+            if name in column_names:
+                position = column_names.index(name)
+                data_type = column_types[position]
+                writer = self.build_value(field["type"], inner_namespace, data_type, f"{path}{name}")
+                writers.append((name, position, writer))
             else:
-                writers.append(
-                    (name, position, self.build_value(field["type"], inner_namespace, types[position], f"{path}{name}"))
-                )
+                writers.append((name, None, self._build_default_writer(field, inner_namespace, f"{path}{name}")))
 
         def write(columns: Sequence[pa.Array], mask: Mask) -> list[Piece]:
             pieces: list[Piece] = []
             for name, position, writer in writers:
                 with convert_arrow_errors(f"{path}{name}"):
-                    pieces += writer(columns[position] if position >= 0 else pa.nulls(0), mask)
+                    # The writer of a field without a column does not use the array.
+                    pieces += writer(pa.nulls(0) if position is None else columns[position], mask)
             return pieces
 
         return write
@@ -183,7 +189,7 @@ class _RecordWriterBuilder:
         )
         return lambda column, mask: write([column.field(i) for i in fields], mask)
 
-    def _build_missing(self, field: Mapping[str, Any], namespace: str, path: str) -> ColumnWriter:
+    def _build_default_writer(self, field: Mapping[str, Any], namespace: str, path: str) -> ColumnWriter:
         """Build a writer of nulls for a field without a column. Raise SchemaError if the field does not allow null."""
         schema, _ = self._named_types.resolve(field["type"], namespace)
         if schema == "null":

@@ -1,7 +1,7 @@
 """Operations on Arrow's binary arrays: constants, joins, selection, nulls.
 
-An encoder of a nested type builds a binary array for each field and joins the arrays row by row in one call of Arrow.
-A join takes 10 to 15 ns per row and piece, so adjacent constants should be combined into one piece.
+An encoder of a nested type builds a binary array for each field and joins the arrays row by row in a single Arrow call.
+A join costs 10 to 15 ns per piece per row, so adjacent constants should be combined into one piece.
 
 Constants are built from bytes instead of with `pa.scalar`, which imports pandas (records/arrays.py).
 """
@@ -24,7 +24,7 @@ _BINARY = pa.binary()
 
 @lru_cache(maxsize=4096)
 def binary_scalar(data: bytes) -> pa.Scalar:
-    """Return a binary scalar, which is a piece that is the same in every row."""
+    """Return a binary scalar, to use as a piece that is the same in every row."""
     return bytes_to_arrow([data])[0]
 
 

@@ -152,14 +152,14 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
     if topic is None and registry.subject_name_strategy != "record":
         faults.add(
             subject_option,
-            f"must be set, because the subject of the {options.side} schema depends on the topic. Alternatively, set "
-            "{topic}, or set {subjectNameStrategy} to 'record'.",
+            f"must be set, because the subject of the {options.side} schema depends on the topic, and {{topic}} is not "
+            "set. You can set {topic} instead, or set {subjectNameStrategy} to 'record'.",
         )
     if registry.schema_source == "latest" and registry.subject_name_strategy != "topic" and not options.schema.name:
         faults.add(
             "schemaSource",
-            f"is 'latest' and {{subjectNameStrategy}} is '{registry.subject_name_strategy}'. Set the record name in "
-            f"{{{options.side}SchemaName}}, or the subject in {{{subject_option}}}.",
+            f"cannot be 'latest' while {{subjectNameStrategy}} is '{registry.subject_name_strategy}' and the record "
+            f"name is unknown. Set the name in {{{options.side}SchemaName}}, or the subject in {{{subject_option}}}.",
         )
 
 

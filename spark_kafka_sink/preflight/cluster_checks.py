@@ -79,7 +79,7 @@ def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Ch
     error = lookup_error_code(code)
     if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
         remedy = (
-            "Grant this user the permission Write on the topic (before Kafka 2.8, IdempotentWrite on the cluster), or "
+            "Grant this user the Write permission on the topic (before Kafka 2.8, IdempotentWrite on the cluster), or "
             "set enable.idempotence=false and accept duplicates."
         )
         return Check(IDEMPOTENT_WRITE, Outcome.FAILED, f"this user is not authorized ({error.name})", remedy)
@@ -100,7 +100,7 @@ def _evaluate_transactions(target: Target, exchange: Exchange[EndTxnResponse]) -
         prefix = target.transactional_id_prefix
         ids = f"all transactional ids with the prefix {prefix}" if prefix else "this transactional id"
         detail = f"this user is not authorized to use the transactional id {target.transactional_id}"
-        remedy = f"Grant this user the permissions Write and Describe on {ids}."
+        remedy = f"Grant this user the Write and Describe permissions on {ids}."
         return Check(TRANSACTIONS, Outcome.FAILED, detail, remedy)
     return Check(TRANSACTIONS, Outcome.WARNING, error.name, error.advice)
 
@@ -120,7 +120,7 @@ def _evaluate_message_size(
     for result in exchange.response.results:
         if result.error_code != error_codes.NONE:
             error = lookup_error_code(result.error_code)
-            detail = f"{error.name}: this check needs the permission DescribeConfigs on the topic"
+            detail = f"{error.name}: this check needs the DescribeConfigs permission on the topic"
             return Check(name, Outcome.SKIPPED, detail)
         for config in result.configs:
             if config.name == _MAX_MESSAGE_BYTES_CONFIG and config.value is not None and config.value.isdecimal():
@@ -146,10 +146,12 @@ def check_clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iter
 
 
 def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
-    # The controller sets the timestamp of its own entry among the voters to the time of its clock.
+    # The controller lists itself among the voters, and stamps that entry with its current time.
     if exchange.response.error_code != error_codes.NONE:
         name = lookup_error_code(exchange.response.error_code).name
-        return Check(CLOCK, Outcome.SKIPPED, f"{name}: this check needs the permission Describe on the cluster")
+        is_unauthorized = exchange.response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
+        reason = "; this check needs the Describe permission on the cluster" if is_unauthorized else ""
+        return Check(CLOCK, Outcome.SKIPPED, f"{name}{reason}")
     controller_times_ms = [
         voter.last_caught_up_timestamp
         for topic in exchange.response.topics
@@ -158,7 +160,7 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
         if voter.replica_id == partition.leader_id
     ]
     if not controller_times_ms or controller_times_ms[0] < 0:
-        return Check(CLOCK, Outcome.SKIPPED, "the brokers did not return the time of the controller")
+        return Check(CLOCK, Outcome.SKIPPED, "the brokers did not return the controller's time")
     skew_ms = controller_times_ms[0] - exchange.wall_ms
     direction = "ahead of" if skew_ms >= 0 else "behind"
     detail = f"the controller's clock is {abs(skew_ms) / 1000:.1f} s {direction} the clock of this machine"

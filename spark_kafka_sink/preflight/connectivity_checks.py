@@ -256,11 +256,11 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
     if topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS:
         remedy = (
             "Correct the name or create the topic. Brokers create missing topics only if auto.create.topics.enable is "
-            "true, and only for users with the permission Create."
+            "true, and only for users with the Create permission."
         )
         return Check(name, Outcome.FAILED, TOPIC_DOES_NOT_EXIST, remedy)
     if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
-        remedy = "Grant this user the permissions Describe and Write on the topic."
+        remedy = "Grant this user the Describe and Write permissions on the topic."
         detail = "this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED)"
         return Check(name, Outcome.FAILED, detail, remedy)
     if topic.error_code != error_codes.NONE:
@@ -269,7 +269,7 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
         return Check(name, outcome, error.name, error.advice)
     if topic.topic_authorized_operations & (_DESCRIBE_BIT | _WRITE_BIT) == _DESCRIBE_BIT:
         detail = "this user is not authorized to write to the topic"
-        return Check(name, Outcome.FAILED, detail, "Grant this user the permission Write on the topic.")
+        return Check(name, Outcome.FAILED, detail, "Grant this user the Write permission on the topic.")
     leaderless = [part.partition_index for part in topic.partitions if part.leader_id not in broker_ids]
     partitions = format_count(len(topic.partitions), "partition")
     if leaderless:

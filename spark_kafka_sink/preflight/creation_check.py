@@ -26,7 +26,7 @@ _DIFFERENCES_REMEDY = (
     "The sink uses the topic as it is. Change the topic (kafka-configs.sh, kafka-topics.sh --alter), or the options."
 )
 _CONFIGS_NOT_VISIBLE_REMEDY = (
-    "Grant this user the permission DescribeConfigs on the topic, if the settings should be compared."
+    "Grant this user the DescribeConfigs permission on the topic, if the settings should be compared."
 )
 
 

@@ -139,26 +139,28 @@ def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[F
 def find_missing_partition_rows(
     topic: str, rows: Rows, snapshot: ClusterSnapshot, partition: int | ArrowColumn | None
 ) -> list[FailedRows]:
-    """Find the rows that request a partition which the topic does not have.
+    """Find the rows that request a partition the topic does not have.
 
-    `partition` is the argument of send_columns(), for the error message.
+    `partition` is the argument of send_columns(). It supplies the partition numbers for the error message.
     """
     if rows.requested_partitions is None or partition is None:
         return []
     info = snapshot.topics[topic]
     lowest = int(np.minimum.reduce(rows.requested_partitions, initial=0))
-    if lowest >= 0 and rows.highest_requested_partition < len(info.partitions) == info.partitions[-1].index + 1:
+    has_all_partitions = info.partitions[-1].index + 1 == len(info.partitions)
+    if has_all_partitions and lowest >= 0 and rows.highest_requested_partition < len(info.partitions):
         return []
-    known = [UNSPECIFIED_PARTITION, *(partition_info.index for partition_info in info.partitions)]
-    missing = rows.row_indices[~np.isin(rows.requested_partitions, known)]
-    if not len(missing):
+    valid_partitions = [UNSPECIFIED_PARTITION, *(partition_info.index for partition_info in info.partitions)]
+    row_indices = rows.row_indices[~np.isin(rows.requested_partitions, valid_partitions)]
+    if not len(row_indices):
         return []
     if isinstance(partition, int):
-        numbers = [partition]
+        missing_partitions = [partition]
     else:
-        numbers = np.unique(integers_to_numpy(combine_chunks(partition))[missing]).tolist()
-    text = _join_with_or([str(number) for number in numbers])
-    return [FailedRows(missing, build_missing_partition_error(topic, text, len(info.partitions)), topic)]
+        missing_partitions = np.unique(integers_to_numpy(combine_chunks(partition))[row_indices]).tolist()
+    partition_list = _join_with_or([str(missing_partition) for missing_partition in missing_partitions])
+    error = build_missing_partition_error(topic, partition_list, len(info.partitions))
+    return [FailedRows(row_indices, error, topic)]
 
 
 def ensure_partitions_requested(rows: Rows) -> None:

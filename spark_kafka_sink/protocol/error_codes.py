@@ -189,10 +189,10 @@ INVALID_SESSION_TIMEOUT = _define_error(26, "INVALID_SESSION_TIMEOUT")
 REBALANCE_IN_PROGRESS = _define_error(27, "REBALANCE_IN_PROGRESS")
 INVALID_COMMIT_OFFSET_SIZE = _define_error(28, "INVALID_COMMIT_OFFSET_SIZE")
 TOPIC_AUTHORIZATION_FAILED = _define_error(
-    29, "TOPIC_AUTHORIZATION_FAILED", OTHER, "Grant this user the permissions Write and Describe on the topic."
+    29, "TOPIC_AUTHORIZATION_FAILED", OTHER, "Grant this user the Write and Describe permissions on the topic."
 )
 GROUP_AUTHORIZATION_FAILED = _define_error(
-    30, "GROUP_AUTHORIZATION_FAILED", OTHER, "Grant this user the permission Read on the consumer group."
+    30, "GROUP_AUTHORIZATION_FAILED", OTHER, "Grant this user the Read permission on the consumer group."
 )
 CLUSTER_AUTHORIZATION_FAILED = _define_error(
     31,
@@ -285,7 +285,7 @@ TRANSACTIONAL_ID_AUTHORIZATION_FAILED = _define_error(
     53,
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     FATAL,
-    "Grant this user the permissions Write and Describe on the transactional id.",
+    "Grant this user the Write and Describe permissions on the transactional id.",
 )
 SECURITY_DISABLED = _define_error(54, "SECURITY_DISABLED")
 OPERATION_NOT_ATTEMPTED = _define_error(

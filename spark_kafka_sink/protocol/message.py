@@ -121,7 +121,7 @@ class Message(Struct):
         return cls.FIRST_FLEXIBLE_VERSION is not None and version >= cls.FIRST_FLEXIBLE_VERSION
 
     def encode(self, version: int) -> list[Buffer]:
-        """Encode the message in one version.
+        """Encode the message for the given version.
 
         Record batches are not copied: each is a segment of its own, unless it is very short.
         """
@@ -132,8 +132,8 @@ class Message(Struct):
     def write(self, writer: Writer, version: int) -> None:
         """Append the message to a writer.
 
-        Raises ValueError for a number or a length that is out of range, and UnsupportedVersionError for a version that
-        is not in `VERSIONS` or that lacks a field whose value would be lost.
+        Raises ValueError if a number or a length is out of range, and UnsupportedVersionError if the version is not in
+        `VERSIONS` or lacks a field whose value would be lost.
         """
         try:
             _get_codec(type(self), version).write(writer, self)
@@ -142,7 +142,7 @@ class Message(Struct):
 
     @classmethod
     def decode(cls: type[MessageT], buffer: Buffer, version: int) -> MessageT:
-        """Decode a message from bytes of a peer.
+        """Decode a message from bytes that a peer has sent.
 
         Record batches are views of `buffer`. Raises DecodeError if the bytes are malformed.
         """

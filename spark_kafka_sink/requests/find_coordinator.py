@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.request import TRANSACTION, Request, Role, Route
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, most_severe
 
-SEVERAL_KEYS_FROM = 4
+FIRST_SEVERAL_KEYS_VERSION = 4
 """The first version of FindCoordinator that contains a list of keys (KIP-699)."""
 
 
@@ -41,10 +41,10 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
     @property
     def versions(self) -> VersionRange:
         # Version 0 is for groups only.
-        return VersionRange(SEVERAL_KEYS_FROM if len(self.names) > 1 else self.key_type, NO_MAX_VERSION)
+        return VersionRange(FIRST_SEVERAL_KEYS_VERSION if len(self.names) > 1 else self.key_type, NO_MAX_VERSION)
 
     def message(self, version: int) -> FindCoordinatorRequest:
-        if version >= SEVERAL_KEYS_FROM:
+        if version >= FIRST_SEVERAL_KEYS_VERSION:
             return FindCoordinatorRequest(key_type=self.key_type, coordinator_keys=list(self.names))
         return FindCoordinatorRequest(key=self.names[0], key_type=self.key_type)
 

@@ -15,7 +15,7 @@ from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Role,
 from spark_kafka_sink.requests.transaction_request import TransactionListener, TransactionRequest
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict
 
-EXPECTED_EPOCH_FROM = 3
+FIRST_EXPECTED_EPOCH_VERSION = 3
 """The first version of InitProducerId that contains the producer's current id and epoch (KIP-360)."""
 _MAX_SUPPORTED_VERSION = 5
 """Version 6 is for two-phase commit (KIP-939), which no released broker offers."""
@@ -54,7 +54,9 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
 
     @property
     def versions(self) -> VersionRange:
-        return VersionRange(0 if self.expected == NO_PRODUCER_ID else EXPECTED_EPOCH_FROM, _MAX_SUPPORTED_VERSION)
+        return VersionRange(
+            0 if self.expected == NO_PRODUCER_ID else FIRST_EXPECTED_EPOCH_VERSION, _MAX_SUPPORTED_VERSION
+        )
 
     def message(self, version: int) -> InitProducerIdRequest:
         return InitProducerIdRequest(

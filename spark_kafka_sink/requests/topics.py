@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, Metadat
 from spark_kafka_sink.requests.request import Request, Role, Route
 from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classification, Verdict, VerdictTable
 
-_OPERATIONS_FROM = 8
+_FIRST_OPERATIONS_VERSION = 8
 """The first version of Metadata that contains the operations that a user may do with a topic (KIP-430)."""
 
 
@@ -83,7 +83,7 @@ class DescribeTopics(Request[MetadataResponse]):
         return MetadataRequest(
             topics=topics,
             allow_auto_topic_creation=self.auto_create,
-            include_topic_authorized_operations=self.with_operations and version >= _OPERATIONS_FROM,
+            include_topic_authorized_operations=self.with_operations and version >= _FIRST_OPERATIONS_VERSION,
         )
 
     def classify(self, response: MetadataResponse) -> Classification:

@@ -59,7 +59,7 @@ from spark_kafka_sink.requests.verdicts import (
 
 VERSION_2_OFFSETS_FROM = VERSION_2_END_FROM = 5
 """The first versions of TxnOffsetCommit and EndTxn that belong to transaction version 2 (KIP-890)."""
-MEMBERS_FROM = 3
+FIRST_MEMBERS_VERSION = 3
 """The first version of TxnOffsetCommit that contains the member of a consumer group (KIP-447)."""
 
 
@@ -174,7 +174,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
         if self.transaction.version >= 2:
             return VersionRange(VERSION_2_OFFSETS_FROM, NO_MAX_VERSION)
         has_member = self.group != GroupMetadata(self.group.group_id)
-        return VersionRange(MEMBERS_FROM if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
+        return VersionRange(FIRST_MEMBERS_VERSION if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
 
     def message(self, version: int) -> TxnOffsetCommitRequest:
         by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}

@@ -180,7 +180,7 @@ def test_names_transactional_id_and_resource_of_missing_permission(
         status, checks = doctor_json(capsys, "--spark-conf", str(conf), *arguments)
     assert status == 1
     assert checks["transactions"]["detail"] == f"this user is not authorized to use the transactional id {name}"
-    assert checks["transactions"]["remedy"] == f"Grant this user the permissions Write and Describe on {where}"
+    assert checks["transactions"]["remedy"] == f"Grant this user the Write and Describe permissions on {where}"
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def test_compares_only_requested_settings() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (error_codes.TOPIC_AUTHORIZATION_FAILED, "the permission Create"),
-        (error_codes.CLUSTER_AUTHORIZATION_FAILED, "the permission Create"),
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, "the Create permission"),
+        (error_codes.CLUSTER_AUTHORIZATION_FAILED, "the Create permission"),
         (error_codes.POLICY_VIOLATION, "create.topic.policy.class.name"),
         (error_codes.INVALID_REPLICATION_FACTOR, "at most as many replicas as there are brokers"),
         (error_codes.INVALID_PARTITIONS, "-1 for the brokers' default"),

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from spark_kafka_sink.client.versions import (
-    CLIENT_THROTTLES_FROM,
+    FIRST_CLIENT_THROTTLE_VERSION,
     FinalizedFeatures,
     NodeApiVersions,
     api_versions_request,
@@ -119,7 +119,7 @@ def test_converts_any_version_to_valid_text(version: str) -> None:
 
 def test_client_throttles_only_from_certain_versions() -> None:
     answer = ProduceResponse(throttle_time_ms=500)
-    first = CLIENT_THROTTLES_FROM[ApiKey.PRODUCE]
+    first = FIRST_CLIENT_THROTTLE_VERSION[ApiKey.PRODUCE]
     assert throttle_ms(answer, ApiKey.PRODUCE, first) == 500
     assert throttle_ms(answer, ApiKey.PRODUCE, first - 1) == 0
     assert throttle_ms(answer, ApiKey.SASL_HANDSHAKE, 1) == 0

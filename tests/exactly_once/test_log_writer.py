@@ -269,7 +269,7 @@ def test_unavailable_log_times_out_with_the_cause(cluster: SimulatedCluster, beg
         client_of(cluster, timeout_ms=5_000) as client,
         pytest.raises(
             KafkaSinkError,
-            match=r"the batch for log-0: the attempt to append it: timed out after 5000 ms.*NOT_ENOUGH",
+            match=r"log-0: the attempt to append the batch: timed out after 5000 ms.*NOT_ENOUGH",
         ),
     ):
         write(client, begun, b"a")

@@ -75,7 +75,7 @@ def test_checks_change_nothing_in_the_cluster() -> None:
             error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             TRANSACTIONS,
             Outcome.FAILED,
-            "this user is not authorized to use the transactional id an-id. Grant this user the permissions Write and",
+            "this user is not authorized to use the transactional id an-id. Grant this user the Write and Describe",
         ),
         (ApiKey.END_TXN, error_codes.NOT_COORDINATOR, TRANSACTIONS, Outcome.PASSED, ""),
         (ApiKey.DESCRIBE_QUORUM, error_codes.CLUSTER_AUTHORIZATION_FAILED, CLOCK, Outcome.SKIPPED, "Describe"),
@@ -106,7 +106,7 @@ def test_remedy_names_prefix_of_transactional_ids() -> None:
     target = Target(["t"], transactional_id="orders-driver", transactional_id_prefix="orders")
     assert str(run_checks(cluster, target)[TRANSACTIONS]) == (
         "transactions: this user is not authorized to use the transactional id orders-driver. Grant this user the "
-        "permissions Write and Describe on all transactional ids with the prefix orders."
+        "Write and Describe permissions on all transactional ids with the prefix orders."
     )
 
 

@@ -245,7 +245,7 @@ def test_unauthorized_topic_ends_checks_at_once() -> None:
     started = cluster.system.now()
     assert (
         ": topic t: this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED).\n"
-        "What to do: Grant this user the permission" in error_message(run_checks(cluster, "t"))
+        "What to do: Grant this user the Describe and Write permissions" in error_message(run_checks(cluster, "t"))
     )
     assert cluster.system.now() - started < 1_000
 
@@ -294,7 +294,7 @@ def test_topic_without_write_permission_fails(operations: int, outcome: Outcome)
     )
     check = check_topic_metadata(answered, [3])
     assert check.outcome is outcome
-    assert ("Grant this user the permission Write on the topic." in str(check)) == (outcome is Outcome.FAILED)
+    assert ("Grant this user the Write permission on the topic." in str(check)) == (outcome is Outcome.FAILED)
 
 
 def test_error_lists_first_failures_and_counts_the_rest() -> None:

@@ -91,7 +91,7 @@ def test_warns_when_topic_configs_cannot_be_described(broker: EmbeddedBroker, ca
         check(broker)
     (warning,) = caplog.messages
     assert (
-        "this user cannot see these settings: cleanup.policy. Grant this user the permission DescribeConfigs" in warning
+        "this user cannot see these settings: cleanup.policy. Grant this user the DescribeConfigs permission" in warning
     )
 
 
@@ -100,7 +100,7 @@ def test_warns_when_topic_configs_cannot_be_described(broker: EmbeddedBroker, ca
     ("code", "words"),
     [
         (error_codes.POLICY_VIOLATION, "A policy of the cluster"),
-        (error_codes.TOPIC_AUTHORIZATION_FAILED, "Grant this user the permission Create on the topic"),
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, "Grant this user the Create permission on the topic"),
     ],
 )
 def test_raises_rejection_of_topic_before_first_task(

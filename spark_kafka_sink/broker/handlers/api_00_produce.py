@@ -26,10 +26,10 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceResponse,
 )
 
-TOPIC_ID_VERSION = 13
-TRANSACTIONS_V2_VERSION = 12
-CURRENT_LEADER_VERSION = 10
-ABORTABLE_ERROR_VERSION = 11
+FIRST_TOPIC_ID_VERSION = 13
+FIRST_TRANSACTIONS_V2_VERSION = 12
+FIRST_CURRENT_LEADER_VERSION = 10
+FIRST_ABORTABLE_ERROR_VERSION = 11
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
@@ -48,7 +48,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
 
 
 def _append_topic(context: RequestContext, request: ProduceRequest, data: TopicProduceData) -> TopicProduceResponse:
-    has_topic_id = context.version >= TOPIC_ID_VERSION
+    has_topic_id = context.version >= FIRST_TOPIC_ID_VERSION
     topic = context.cluster.find_topic_by_id(data.topic_id) if has_topic_id else context.cluster.find_topic(data.name)
     if topic is None and has_topic_id:
         results = [
@@ -89,7 +89,7 @@ def _append_partition(
 
 def _set_current_leader(context: RequestContext, topic: Topic, result: PartitionProduceResponse) -> None:
     partition = topic.partitions[result.index]
-    if context.version < CURRENT_LEADER_VERSION:
+    if context.version < FIRST_CURRENT_LEADER_VERSION:
         return
     # An injected NOT_LEADER_OR_FOLLOWER does not mean that the leader has moved.
     if partition.leader is not None and not context.injected_error(topic.name, result.index):
@@ -134,7 +134,7 @@ def _append_to_log(
 
 
 def _is_version_2(context: RequestContext) -> bool:
-    return context.version >= TRANSACTIONS_V2_VERSION and context.cluster.coordinator.version >= 2
+    return context.version >= FIRST_TRANSACTIONS_V2_VERSION and context.cluster.coordinator.version >= 2
 
 
 def _check_transaction(
@@ -150,7 +150,7 @@ def _check_transaction(
             cluster.save_transactions()
     else:
         error = cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
-    if error == error_codes.TRANSACTION_ABORTABLE and context.version < ABORTABLE_ERROR_VERSION:
+    if error == error_codes.TRANSACTION_ABORTABLE and context.version < FIRST_ABORTABLE_ERROR_VERSION:
         error = error_codes.INVALID_TXN_STATE
     if error == error_codes.PRODUCER_FENCED:
         error = error_codes.INVALID_PRODUCER_EPOCH

@@ -1,8 +1,8 @@
 """Fetch: returns stored batches, with the aborted transactions among them for read_committed consumers.
 
-A partition is read once, even if the request contains it repeatedly, and a response has at most MAX_RESPONSE_BYTES of
-batches. With fewer than min_bytes the response is delayed until the cluster changes, for at most max_wait_ms. There
-are no fetch sessions: session id 0 in the response makes the client send all its partitions in each request.
+A partition is read once, even if it appears in the request more than once, and a response has at most
+MAX_RESPONSE_BYTES of batches. With fewer than min_bytes the response is delayed until the cluster changes, for at most
+max_wait_ms. There are no fetch sessions: session id 0 makes the client list all its partitions in every request.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from spark_kafka_sink.protocol.messages.fetch import (
 )
 
 MAX_RESPONSE_BYTES = 55 * 1024 * 1024
-"""Kafka's default of fetch.max.bytes."""
+"""Kafka's default for fetch.max.bytes."""
 
 MAX_WAIT_MS = 600_000
 """Upper limit of max_wait_ms, because a delayed request occupies memory even after its client has disconnected."""
 
-TOPIC_ID_VERSION = 13
+FIRST_TOPIC_ID_VERSION = 13
 READ_COMMITTED = 1
 
 
@@ -42,7 +42,7 @@ def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
 
 
 class _FetchReader:
-    """Reads the partitions of one request, within the request's limit of bytes."""
+    """Reads the partitions of one request, up to the request's byte limit."""
 
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
         self.size_bytes = 0
@@ -54,7 +54,7 @@ class _FetchReader:
 
     def read_topic(self, requested: FetchTopic) -> FetchableTopicResponse:
         cluster = self._context.cluster
-        if self._context.version >= TOPIC_ID_VERSION:
+        if self._context.version >= FIRST_TOPIC_ID_VERSION:
             topic = cluster.find_topic_by_id(requested.topic_id)
         else:
             topic = cluster.find_topic(requested.topic)
@@ -74,7 +74,7 @@ class _FetchReader:
 
     def _read_partition(self, topic: Topic | None, requested: FetchPartition) -> FetchResponsePartitionData:
         partition, error = self._context.get_partition_or_error(topic, requested.partition)
-        if topic is None and self._context.version >= TOPIC_ID_VERSION:
+        if topic is None and self._context.version >= FIRST_TOPIC_ID_VERSION:
             error = error_codes.UNKNOWN_TOPIC_ID
         if partition is not None:
             error = _find_epoch_error(partition, requested.current_leader_epoch)

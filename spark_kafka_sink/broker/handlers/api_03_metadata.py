@@ -24,9 +24,9 @@ from spark_kafka_sink.protocol.messages.metadata import (
 )
 from spark_kafka_sink.protocol.topic_names import is_topic_name
 
-AUTO_CREATION_FLAG_VERSION = 4
-TOPIC_ID_LOOKUP_VERSION = 12
-ERROR_CODE_VERSION = 13
+FIRST_AUTO_CREATION_FLAG_VERSION = 4
+FIRST_TOPIC_ID_LOOKUP_VERSION = 12
+FIRST_ERROR_CODE_VERSION = 13
 NO_LEADER = -1
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
             topics = [_describe_topic(context, topic) for topic in cluster.topics.values() if not topic.hidden]
         else:
             requested = {(topic.topic_id, topic.name): topic for topic in request.topics or ()}
-            may_create = request.allow_auto_topic_creation or context.version < AUTO_CREATION_FLAG_VERSION
+            may_create = request.allow_auto_topic_creation or context.version < FIRST_AUTO_CREATION_FLAG_VERSION
             creation_errors = _create_missing(context, requested.values()) if may_create else {}
             topics = [_find_and_describe(context, topic, creation_errors) for topic in requested.values()]
         response = MetadataResponse(
@@ -53,14 +53,14 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
             topics=topics,
         )
     injected = context.injected_error()
-    if injected and context.version >= ERROR_CODE_VERSION and not any(topic.error_code for topic in topics):
+    if injected and context.version >= FIRST_ERROR_CODE_VERSION and not any(topic.error_code for topic in topics):
         response.error_code = injected
     return response
 
 
 def _is_valid(request: MetadataRequest, version: int) -> bool:
     """Return whether the request identifies every topic by its name alone, or its version can look up topic ids."""
-    if version >= TOPIC_ID_LOOKUP_VERSION:
+    if version >= FIRST_TOPIC_ID_LOOKUP_VERSION:
         return True
     return all(topic.name is not None and topic.topic_id == ZERO_UUID for topic in request.topics or ())
 

@@ -7,7 +7,7 @@ from spark_kafka_sink.broker.transaction_coordinator import NO_PRODUCER_ID, Prod
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-FENCED_ERROR_VERSION = 4
+FIRST_FENCED_ERROR_VERSION = 4
 
 
 def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerResult:
@@ -25,7 +25,7 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
         identity = cluster.coordinator.init_producer_id(transactional_id, request.transaction_timeout_ms, expected)
         cluster.save_transactions()
     return InitProducerIdResponse(
-        error_code=to_known_error(identity.error, context.version, FENCED_ERROR_VERSION),
+        error_code=to_known_error(identity.error, context.version, FIRST_FENCED_ERROR_VERSION),
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
     )

@@ -20,12 +20,12 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
 )
 
-TRANSACTIONS_VERSION = 4
-FENCED_ERROR_VERSION = 2
+FIRST_MULTI_TRANSACTION_VERSION = 4
+FIRST_FENCED_ERROR_VERSION = 2
 
 
 def handle(context: RequestContext, request: AddPartitionsToTxnRequest) -> HandlerResult:
-    if context.version >= TRANSACTIONS_VERSION:
+    if context.version >= FIRST_MULTI_TRANSACTION_VERSION:
         results = []
         for transaction in request.transactions:
             transactional_id = transaction.transactional_id
@@ -68,7 +68,7 @@ def _add_partitions(
                 cluster.save_transactions()
         elif not common_error:
             errors = {partition: error or error_codes.OPERATION_NOT_ATTEMPTED for partition, error in errors.items()}
-    common_error = to_known_error(common_error, context.version, FENCED_ERROR_VERSION)
+    common_error = to_known_error(common_error, context.version, FIRST_FENCED_ERROR_VERSION)
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,

@@ -7,7 +7,7 @@ from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_er
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
-FENCED_ERROR_VERSION = 2
+FIRST_FENCED_ERROR_VERSION = 2
 
 
 def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerResult:
@@ -20,4 +20,4 @@ def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerR
                 request.transactional_id, identity, request.group_id, context.now, cluster.wall_ms()
             )
             cluster.save_transactions()
-    return AddOffsetsToTxnResponse(error_code=to_known_error(error, context.version, FENCED_ERROR_VERSION))
+    return AddOffsetsToTxnResponse(error_code=to_known_error(error, context.version, FIRST_FENCED_ERROR_VERSION))

@@ -7,8 +7,8 @@ from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_er
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
-FENCED_ERROR_VERSION = 2
-TRANSACTIONS_V2_VERSION = 5
+FIRST_FENCED_ERROR_VERSION = 2
+FIRST_TRANSACTIONS_V2_VERSION = 5
 
 
 def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
@@ -19,13 +19,13 @@ def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
         coordinator = cluster.coordinator
-        version = 2 if context.version >= TRANSACTIONS_V2_VERSION and coordinator.version >= 2 else 1
+        version = 2 if context.version >= FIRST_TRANSACTIONS_V2_VERSION and coordinator.version >= 2 else 1
         next_identity = coordinator.end_transaction(
             request.transactional_id, identity, commit=request.committed, version=version
         )
         cluster.save_transactions()
     return EndTxnResponse(
-        error_code=to_known_error(next_identity.error, context.version, FENCED_ERROR_VERSION),
+        error_code=to_known_error(next_identity.error, context.version, FIRST_FENCED_ERROR_VERSION),
         producer_id=next_identity.producer_id,
         producer_epoch=next_identity.epoch,
     )

@@ -13,18 +13,18 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
-TRANSACTIONS_V2_VERSION = 5
+FIRST_TRANSACTIONS_V2_VERSION = 5
 
 
 def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerResult:
     cluster = context.cluster
     with cluster.lock:
-        error = (
+        error_code = (
             context.coordinator_error(request.group_id)
-            or _check_transaction(context, request)
+            or _find_transaction_error(context, request)
             or _find_commit_error(context, request)
         )
-        if not error:
+        if not error_code:
             cluster.offsets.commit_in_transaction(
                 request.producer_id,
                 request.group_id,
@@ -40,7 +40,7 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
         TxnOffsetCommitResponseTopic(
             name=topic.name,
             partitions=[
-                TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+                TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error_code)
                 for partition in topic.partitions
             ],
         )
@@ -62,11 +62,11 @@ def _find_commit_error(context: RequestContext, request: TxnOffsetCommitRequest)
     return next((error for error in errors if error), 0)
 
 
-def _check_transaction(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+def _find_transaction_error(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
     """Return 0 if the transaction contains the group, else an error code. In version 2, add the group first."""
     coordinator = context.cluster.coordinator
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
-    if context.version >= TRANSACTIONS_V2_VERSION and coordinator.version >= 2:
+    if context.version >= FIRST_TRANSACTIONS_V2_VERSION and coordinator.version >= 2:
         error = coordinator.add_group(
             request.transactional_id, identity, request.group_id, context.now, context.cluster.wall_ms(), version=2
         )

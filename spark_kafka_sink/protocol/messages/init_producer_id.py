@@ -1,6 +1,6 @@
 """InitProducerId: obtain a producer id and epoch for idempotence and transactions.
 
-v3 the request may have the current id and epoch, to obtain the next epoch (KIP-360)
+v3 the request can contain the current id and epoch, to obtain the next epoch (KIP-360)
 v6 two-phase commit (KIP-939)
 """
 

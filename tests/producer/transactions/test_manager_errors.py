@@ -193,7 +193,7 @@ def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: type
     talk.answer(kind, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     error = error_of(operation)
     assert isinstance(error, AuthorizationError)
-    assert "Grant this user the permissions Write and Describe on the transactional id" in str(error)
+    assert "Grant this user the Write and Describe permissions on the transactional id" in str(error)
     assert talk.state() is S.UNINITIALIZED
     talk.wait()
     assert talk.next() is None, "nothing is asked until the call is repeated"
