@@ -238,7 +238,7 @@ def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
         ({"valueFormat": "avro-confluent", "subjectNameStrategy": "x"}, "must be one of topic, record, topicRecord"),
         (
             {"valueFormat": "avro-confluent", "schemaSource": "latest", "subjectNameStrategy": "record"},
-            "Set the record name in 'valueSchemaName'",
+            "Set the name in 'valueSchemaName'",
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__ssl__truststore__type": "x"},
