@@ -16,7 +16,8 @@ do not reach the user's program, so their transactions are not committed.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
@@ -55,11 +56,14 @@ def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
 def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
     """Write the rows of the DataFrame and commit. The options are checked, and their names are lowercase."""
     writer = plan_batch_write(options, frame.schema)
-    reports: list[WriterCommitMessage] = []
     try:
         reports = _run_tasks(frame, writer)
-        writer.commit_job(reports)
     except BaseException:  # including KeyboardInterrupt, with which a user cancels the job
+        _abort(writer, [])
+        raise
+    try:
+        _run_uninterrupted(lambda: writer.commit_job(reports))
+    except Exception:
         _abort(writer, reports)
         raise
 
@@ -68,6 +72,25 @@ def _run_tasks(frame: Any, writer: KafkaBatchWriter) -> list[WriterCommitMessage
     """Run one Spark job that writes all rows, and return the reports of its tasks."""
     rows = frame.mapInArrow(writer.write_in_map, f"{REPORT_COLUMN} BINARY").collect()
     return [pickle.loads(row[REPORT_COLUMN]) for row in rows]
+
+
+def _run_uninterrupted(commit: Callable[[], None]) -> None:
+    """Run the commit in a thread and wait for its end, even if the user interrupts the wait.
+
+    A commit that stops after its decision would leave transactions open. The interrupt is raised afterwards.
+    """
+    interrupt: KeyboardInterrupt | None = None
+    with ThreadPoolExecutor(1, "pykafka-commit") as executor:
+        result = executor.submit(commit)
+        while not result.done():
+            try:
+                wait([result])
+            except KeyboardInterrupt as error:  # noqa: PERF203 - the loop waits and runs once or twice
+                interrupt = error
+                LOGGER.warning("The write is being committed and cannot be interrupted now. Waiting for its end.")
+    result.result()
+    if interrupt is not None:
+        raise interrupt
 
 
 def _abort(writer: KafkaBatchWriter, reports: Sequence[WriterCommitMessage]) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,25 @@ def test_interrupted_job_aborts_its_transactions(
     with pytest.raises(KeyboardInterrupt):
         write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, interrupt), given | EXACTLY_ONCE)
     assert (seen(broker), open_count(broker)) == ([], 0)
+
+
+def test_interrupt_during_commit_is_raised_after_its_end(
+    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = iter([KeyboardInterrupt(), KeyboardInterrupt()])
+
+    def wait_with_interrupts(results: list[Future[None]]) -> None:
+        interrupt = next(waits, None)
+        if interrupt is not None:
+            raise interrupt
+        wait(results)
+
+    monkeypatch.setattr(map_in_arrow, "wait", wait_with_interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        write_with_map_in_arrow(FakeFrame([["a"], ["b"], ["c"]], monkeypatch, run_all), given | EXACTLY_ONCE)
+    assert (seen(broker), open_count(broker)) == (["a", "b", "c"], 0)
+    assert "cannot be interrupted now" in caplog.text
+    assert "The write failed" not in caplog.text
 
 
 def test_task_that_outlives_its_job_writes_nothing(
