@@ -49,6 +49,8 @@ _BACKOFF_S = 0.1
 _RETRIABLE_STATUSES = (408, 429, 500, 502, 503, 504)
 _NOT_FOUND_ERRORS = (40401, 40402, 40403)
 _MAX_CACHED_SCHEMAS = 1_000
+_MAX_CACHE_AGE_S = 60.0
+"""In a program that runs for days, a job must notice new rules of a subject."""
 _WRITE_RULE_LISTS = ("domainRules", "encodingRules")
 _NON_WRITE_RULE_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -129,7 +131,8 @@ class SchemaRegistryClient:
             self._headers["Authorization"] = f"Basic {encoded}"
             secrets += [config.user_info, config.user_info.partition(":")[2], encoded]
         self._secrets = [secret for secret in secrets if secret]
-        self._cache: dict[tuple[Any, ...], RegisteredSchema] = {}
+        self._cache: dict[tuple[Any, ...], tuple[RegisteredSchema, float]] = {}
+        """Each schema with the time of the monotonic clock at which it expires."""
 
     def register(self, subject: str, schema: Schema) -> RegisteredSchema:
         """Register the schema as a new version of the subject unless it is registered already."""
@@ -156,11 +159,13 @@ class SchemaRegistryClient:
 
     def _get_cached(self, operation: str, subject: str, schema: Schema | None, start: str = "") -> RegisteredSchema:
         key = (operation, subject, schema, start)
-        if key not in self._cache:
+        cached, expires_s = self._cache.get(key, (None, 0.0))
+        if cached is None or self._now_s() >= expires_s:
             if len(self._cache) >= _MAX_CACHED_SCHEMAS:
                 self._cache.clear()
-            self._cache[key] = self._fetch(operation, subject, schema)
-        return self._cache[key]
+            cached = self._fetch(operation, subject, schema)
+            self._cache[key] = cached, math.inf if start else self._now_s() + _MAX_CACHE_AGE_S
+        return cached
 
     def _fetch(self, operation: str, subject: str, schema: Schema | None) -> RegisteredSchema:
         path = _subject_path(subject)

@@ -58,6 +58,16 @@ def test_caches_ids_but_not_latest_schema_of_jobs(fake: FakeRegistry) -> None:
     assert len(fake.requests) == 4, "a batch job always fetches the latest version"
 
 
+def test_registers_again_after_a_minute_but_keeps_latest_schema_of_stream(fake: FakeRegistry) -> None:
+    clock = Clock()
+    registry = make_client(clock, fake)
+    for seconds in (0, 59, 2):
+        clock.sleep(seconds)
+        registry.register("t-value", avro_schema("a"))
+        registry.get_latest("t-value", start="of a stream")
+    assert [method for method, _ in fake.requests] == ["POST", "GET", "POST"]
+
+
 def test_escapes_subject_in_url(fake: FakeRegistry) -> None:
     SchemaRegistryClient(RegistryConfig((fake.url,))).register("a/b?c value", avro_schema("a"))
     assert fake.requests == [("POST", "/subjects/a%2Fb%3Fc%20value/versions")]
