@@ -1,4 +1,4 @@
-"""What a job takes that is started for one small write: the whole process, from the start of Python to its exit.
+"""Benchmark of a job that is started for one small write: the whole process, from the start of Python to its exit.
 
     python -m integration.benchmarks.cold_job [--rows 100000] [--rounds 7]
 
@@ -51,7 +51,7 @@ def lines(scale: Scale, rows: int = ROWS) -> Iterator[Line]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What a job takes that is started for one small write.")
+    parser = argparse.ArgumentParser(description="Measure a job that is started for one small write.")
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()

@@ -22,7 +22,7 @@ class ClientConfig:
     client_id: str = ""
     client_dns_lookup: str = USE_ALL_DNS_IPS
     bootstrap_resolve_timeout_ms: int = 0
-    """How long clients retry to resolve bootstrap.servers; 0 if they resolve it when they are created."""
+    """Maximum time to retry the resolution of bootstrap.servers. 0: resolve them once, when the client is created."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100

@@ -80,7 +80,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def given(broker: EmbeddedBroker, tmp_path: Path) -> dict[str, str]:
+def sink_options(broker: EmbeddedBroker, tmp_path: Path) -> dict[str, str]:
     return {
         "kafka.bootstrap.servers": broker.bootstrap_servers,
         "topic": "t",
@@ -94,31 +94,33 @@ def open_count(broker: EmbeddedBroker) -> int:
 
 
 def test_writes_rows_and_reports_all_tasks(
-    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_with_map_in_arrow(FakeFrame([["a", "b"], [], ["c"]], monkeypatch, run_all), given)
+    write_with_map_in_arrow(FakeFrame([["a", "b"], [], ["c"]], monkeypatch, run_all), sink_options)
     assert seen(broker) == ["a", "b", "c"]
-    (report,) = read_reports(given["reportpath"])
+    (report,) = read_reports(sink_options["reportpath"])
     assert (report.status, report.tasks, report.rows) == ("committed", 3, 3)
 
 
-def test_writes_dataframe_without_partitions(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for options in (given, given | EXACTLY_ONCE):
+def test_writes_dataframe_without_partitions(sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for options in (sink_options, sink_options | EXACTLY_ONCE):
         write_with_map_in_arrow(FakeFrame([], monkeypatch, run_all), options)
-    assert [(report.status, report.tasks) for report in read_reports(given["reportpath"])] == [("committed", 0)] * 2
+    assert [(report.status, report.tasks) for report in read_reports(sink_options["reportpath"])] == [
+        ("committed", 0)
+    ] * 2
 
 
 def test_commits_reports_of_hundreds_of_tasks(
-    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = FakeFrame([[str(number)] for number in range(300)], monkeypatch, run_all)
-    write_with_map_in_arrow(frame, given)
-    (report,) = read_reports(given["reportpath"])
+    write_with_map_in_arrow(frame, sink_options)
+    (report,) = read_reports(sink_options["reportpath"])
     assert (report.tasks, report.rows) == (300, 300)
 
 
 def test_commits_only_attempts_whose_results_spark_returned(
-    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both attempts of a speculative task end; Spark keeps the result of one."""
 
@@ -126,13 +128,16 @@ def test_commits_only_attempts_whose_results_spark_returned(
         frame.run_task(0, attempt=0)
         return [frame.run_task(0, attempt=1), frame.run_task(1)]
 
-    write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, run), given | EXACTLY_ONCE)
+    write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, run), sink_options | EXACTLY_ONCE)
     assert seen(broker) == ["a", "b"]
     assert open_count(broker) == 0
 
 
 def test_failed_job_aborts_transactions_of_finished_tasks(
-    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker,
+    sink_options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
         frame.run_task(0)
@@ -140,28 +145,31 @@ def test_failed_job_aborts_transactions_of_finished_tasks(
         raise RuntimeError("of Spark")
 
     with pytest.raises(RuntimeError, match="of Spark"):
-        write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, fail), given | EXACTLY_ONCE)
+        write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, fail), sink_options | EXACTLY_ONCE)
     assert (seen(broker), open_count(broker)) == ([], 0)
     assert "The write failed: its transactions were aborted" in caplog.text
-    assert [report.status for report in read_reports(given["reportpath"])] == ["failed"]
-    write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, run_all), given | EXACTLY_ONCE)
+    assert [report.status for report in read_reports(sink_options["reportpath"])] == ["failed"]
+    write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, run_all), sink_options | EXACTLY_ONCE)
     assert seen(broker) == ["a", "b"]
 
 
 def test_interrupted_job_aborts_its_transactions(
-    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(frame: FakeFrame) -> list[dict[str, bytes]]:
         frame.run_task(0)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, interrupt), given | EXACTLY_ONCE)
+        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, interrupt), sink_options | EXACTLY_ONCE)
     assert (seen(broker), open_count(broker)) == ([], 0)
 
 
 def test_interrupt_during_commit_is_raised_after_its_end(
-    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker,
+    sink_options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     waits = iter([KeyboardInterrupt(), KeyboardInterrupt()])
 
@@ -173,14 +181,14 @@ def test_interrupt_during_commit_is_raised_after_its_end(
 
     monkeypatch.setattr(map_in_arrow, "wait", wait_with_interrupts)
     with pytest.raises(KeyboardInterrupt):
-        write_with_map_in_arrow(FakeFrame([["a"], ["b"], ["c"]], monkeypatch, run_all), given | EXACTLY_ONCE)
+        write_with_map_in_arrow(FakeFrame([["a"], ["b"], ["c"]], monkeypatch, run_all), sink_options | EXACTLY_ONCE)
     assert (seen(broker), open_count(broker)) == (["a", "b", "c"], 0)
     assert "cannot be interrupted now" in caplog.text
     assert "The write failed" not in caplog.text
 
 
 def test_task_that_outlives_its_job_writes_nothing(
-    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark kills the tasks of a failed job without waiting for their end."""
     frames: list[FakeFrame] = []
@@ -190,44 +198,44 @@ def test_task_that_outlives_its_job_writes_nothing(
         raise RuntimeError("of Spark")
 
     with pytest.raises(RuntimeError, match="of Spark"):
-        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, fail), given | EXACTLY_ONCE)
+        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, fail), sink_options | EXACTLY_ONCE)
     with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
         frames[0].run_task(0)
     assert (seen(broker), open_count(broker)) == ([], 0)
 
 
 def test_failed_job_warns_that_tasks_may_have_written(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
         frame.run_task(0)
         raise RuntimeError("of Spark")
 
     with pytest.raises(RuntimeError, match="of Spark"):
-        write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, fail), given)
+        write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, fail), sink_options)
     assert "Spark returned no reports of its tasks. They may have written rows" in caplog.text
-    (report,) = read_reports(given["reportpath"])
+    (report,) = read_reports(sink_options["reportpath"])
     assert (report.status, report.tasks) == ("failed", 0)
 
 
-def test_job_without_name_names_this_process_as_driver(given: dict[str, str]) -> None:
-    writer = plan_batch_write(given | {"deliveryguarantee": "exactly-once"}, SCHEMA)
+def test_job_without_name_names_this_process_as_driver(sink_options: dict[str, str]) -> None:
+    writer = plan_batch_write(sink_options | {"deliveryguarantee": "exactly-once"}, SCHEMA)
     exactly_once = writer._exactly_once
     assert exactly_once is not None
     assert f"driver process {os.getpid()} on" in describe_job(exactly_once.start.prefix)
 
 
 def test_rejects_two_reports_of_one_task(
-    broker: EmbeddedBroker, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = FakeFrame([["a"]], monkeypatch, lambda frame: [frame.run_task(0), frame.run_task(0, attempt=1)])
     with pytest.raises(DeliveryError, match="1 partitions were committed by more than one task"):
-        write_with_map_in_arrow(frame, given | EXACTLY_ONCE)
+        write_with_map_in_arrow(frame, sink_options | EXACTLY_ONCE)
     assert (seen(broker), open_count(broker)) == ([], 0)
 
 
 def test_raises_error_of_the_job_if_it_cannot_be_aborted(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
         raise RuntimeError("of Spark")
@@ -237,17 +245,17 @@ def test_raises_error_of_the_job_if_it_cannot_be_aborted(
 
     monkeypatch.setattr(KafkaBatchWriter, "abort_job", cannot_abort)
     with pytest.raises(RuntimeError, match="of Spark"):
-        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, fail), given)
+        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, fail), sink_options)
     assert "The failed write could not be aborted: no broker" in caplog.text
 
 
-def test_leaves_logging_to_the_program(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaves_logging_to_the_program(sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The data source prints its log lines in processes of Spark's; this path runs in the user's program."""
     handlers, level = list(LOGGER.handlers), LOGGER.level
     monkeypatch.setattr(LOGGER, "handlers", [])
     LOGGER.setLevel(logging.NOTSET)
     try:
-        write_with_map_in_arrow(FakeFrame([], monkeypatch, run_all), given)
+        write_with_map_in_arrow(FakeFrame([], monkeypatch, run_all), sink_options)
         assert (LOGGER.handlers, LOGGER.level) == ([], logging.NOTSET)
     finally:
         LOGGER.handlers, LOGGER.level = handlers, level
@@ -279,8 +287,8 @@ def test_rejects_map_in_arrow_with_spark_connect() -> None:
         uses_map_in_arrow({"writemethod": "mapInArrow"}, is_connect=True)
 
 
-def test_data_source_rejects_map_in_arrow_without_register(given: dict[str, str]) -> None:
-    source = KafkaDataSource(given | {"writemethod": "mapInArrow"})
+def test_data_source_rejects_map_in_arrow_without_register(sink_options: dict[str, str]) -> None:
+    source = KafkaDataSource(sink_options | {"writemethod": "mapInArrow"})
     for create_writer in (source.writer, source.streamWriter):
         with pytest.raises(
             ConfigurationError, match=r"'mapInArrow', which requires spark_kafka_sink.register\(spark\)"
