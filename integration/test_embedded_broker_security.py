@@ -35,7 +35,7 @@ def start_broker(protocol: str, certificates: Path, **options: object) -> Embedd
 
 
 def write_with_librdkafka(broker: EmbeddedBroker, settings: dict[str, object]) -> object:
-    """Produce a record. Returns the error of its delivery, or None."""
+    """Produce a record. Return the error of its delivery, or None."""
     errors: list[object] = []
     options = {"bootstrap.servers": broker.bootstrap_servers, "broker.address.family": "v4", "log_level": 0, **settings}
     producer = Producer({**options, "message.timeout.ms": 20_000})

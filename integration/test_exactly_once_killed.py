@@ -200,7 +200,7 @@ def test_streams_killed_again_and_again_have_each_row_once_and_in_order(
 
 
 def kill_driver(streams: Streams, driver: DriverProcess, kill: Kill, chance: random.Random) -> str:
-    """Let the driver begin, and kill it. Returns how."""
+    """Let the driver begin, and kill it. Return how."""
     try:
         driver.begin()
         # What is aimed begins when all the queries go on. What is not may meet some that have not begun yet.

@@ -91,7 +91,7 @@ class Drivers:
         assert may_give_up or by.poll() is None, f"a driver has ended: {self.said()}"
 
     def wait_for_commit(self, by: subprocess.Popen[bytes], *, may_give_up: bool = False) -> subprocess.Popen[bytes]:
-        """All tasks of the next batch have written, and its driver begins to decide. Returns this driver: one that has
+        """All tasks of the next batch have written, and its driver begins to decide. Return this driver: one that has
         given up is started again.
         """
         before = self._attempts()
@@ -130,7 +130,7 @@ class Drivers:
             each.wait()
 
     def check(self) -> int:
-        """Each batch is seen once and whole, of one driver. Returns how many there are."""
+        """Each batch is seen once and whole, of one driver. Return how many there are."""
         batches = newest(self.folder / "commits") + 1
         seen: dict[int, list[bytes]] = {}
         for record in read_topic(self.cluster.bootstrap(), self.topic):

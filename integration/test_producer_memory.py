@@ -104,7 +104,7 @@ def measure(broker: SlowerBroker, records: int, *arguments: str) -> Measured:
 
 
 def check(measured: Measured, records: int, *, others_bytes: int = 0) -> list[int]:
-    """Returns the peaks of the quarters of the run. `others_bytes`: what the program has besides a producer."""
+    """Return the peaks of the quarters of the run. `others_bytes`: what the program has besides a producer."""
     quarters = [measured.peak_of_quarter(number) for number in (1, 2, 3, 4)]
     print(
         f"{records:,} records in {measured.seconds:.0f} s, {measured.waited_s:.0f} s of it waiting for memory; "

@@ -80,7 +80,10 @@ def _mutate(data: bytearray, randomness: random.Random) -> None:
 
 
 def run(targets: Sequence[Target], count: int, seed: int) -> Counter[str]:
-    """Feed `count` inputs to the targets in turn. Returns the number of inputs by outcome; raises FuzzFailure."""
+    """Feed `count` inputs to the targets in turn, and return the number of inputs by outcome.
+
+    Raise FuzzFailure if a decoder misbehaves.
+    """
     randomness = random.Random(seed)
     outcomes: Counter[str] = Counter()
     initial_bytes = _max_memory_bytes()

@@ -33,7 +33,7 @@ TEXT = (Path(__file__).resolve().parents[1] / "docs" / "monitoring.md").read_tex
 
 
 def example(name: str, replaced: Mapping[str, str], names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run the block after `<!-- name -->` with addresses and folders replaced. Returns its global names."""
+    """Run the block after `<!-- name -->` with addresses and folders replaced. Return its global names."""
     code = TEXT.split(f"<!-- {name} -->", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
     for words, other in replaced.items():
         assert words in code

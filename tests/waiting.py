@@ -18,7 +18,7 @@ MAX_PAUSE_SECONDS = 0.2
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds. Returns False after PATIENCE_SECONDS."""
+    """Wait until a condition holds. Return False after PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause, seconds = threading.Event(), PAUSE_SECONDS
     while not condition():

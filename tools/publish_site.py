@@ -32,7 +32,7 @@ def public_config(repository: str) -> str:
 
 
 def build_site(repository: str, docs: Path = DOCS) -> Path:
-    """Build the site for the repository. Returns its folder."""
+    """Build the site for the repository. Return its folder."""
     config = docs / "public.toml"
     config.write_text(public_config(repository))
     try:

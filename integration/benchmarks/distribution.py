@@ -136,7 +136,7 @@ def leads_all(bootstrap: str, topic: str) -> bool:
 
 
 def until_seen(bootstrap: str, topic: str) -> tuple[int, float]:
-    """Wait until no transaction is open in the topic. Returns its offsets, and the seconds that this took."""
+    """Wait until no transaction is open in the topic. Return its offsets, and the seconds that this took."""
     started = time.monotonic()
     with (
         counted_records(bootstrap, topic, "read_uncommitted") as stored,

@@ -35,7 +35,7 @@ def _options(bootstrap: str, guarantee: str) -> dict[str, str]:
 
 
 def write_batch(frame: DataFrame, bootstrap: str, guarantee: str) -> float:
-    """Write the batch into a topic of its own. Returns the seconds."""
+    """Write the batch into a topic of its own. Return the seconds."""
     topic = create_topic(bootstrap, partitions=PARTITIONS)
     started = time.perf_counter()
     frame.write.format("pykafka").option("topic", topic).options(**_options(bootstrap, guarantee)).save()

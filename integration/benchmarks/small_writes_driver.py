@@ -148,7 +148,7 @@ def run_stream(spark: SparkSession, sink: str, options: dict[str, str], rows: in
 
 
 def _when_committed(query: StreamingQuery, folder: str, batch: int) -> int:
-    """Wait until this micro-batch has ended. Returns the last one that has."""
+    """Wait until this micro-batch has ended. Return the last one that has."""
     commits = Path(folder) / "commits"
     while not (commits / str(batch)).exists():
         if not query.isActive:

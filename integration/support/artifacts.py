@@ -50,7 +50,7 @@ def fetch(folder: Path) -> None:
 
 
 def run_ivy(file: Path, arguments: Sequence[str], pattern: str, **properties: str) -> tuple[bool, str]:
-    """Resolve an Ivy file and copy the jars to `pattern`. Returns whether that succeeded, and the output."""
+    """Resolve an Ivy file and copy the jars to `pattern`. Return whether that succeeded, and the output."""
     ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
     defined = [f"-D{name}={value}" for name, value in properties.items()]
     command = ["java", *defined, "-jar", str(ivy), "-ivy", str(file), *arguments, "-retrieve", pattern]

@@ -62,7 +62,7 @@ class DriverProcess:
                 file.close()
 
     def wait(self) -> int:
-        """Wait for the process to end. Returns its exit status."""
+        """Wait for the process to end. Return its exit status."""
         return self._process.wait(PATIENCE_SECONDS)
 
 

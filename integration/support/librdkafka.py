@@ -33,7 +33,7 @@ def create_topic(
 ) -> str:
     """Create a topic and return its name, by default a unique one. Names of settings have `_` instead of dots.
 
-    Returns when every broker of `bootstrap` knows all partitions and their leaders.
+    Return when every broker of `bootstrap` knows all partitions and their leaders.
     """
     name = topic or f"topic-{uuid.uuid4().hex[:12]}"
     settings = {key.replace("_", "."): value for key, value in config.items()}

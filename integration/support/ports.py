@@ -50,7 +50,7 @@ def _is_free(port: int) -> bool:
 
 
 def _try_lock(path: Path) -> IO[bytes] | None:
-    """Open and lock a file. Returns None if another process holds the lock."""
+    """Open and lock a file. Return None if another process holds the lock."""
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

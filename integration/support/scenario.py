@@ -90,7 +90,7 @@ def run(  # noqa: PLR0913 - the parts of a scenario
     survives: bool = False,
     check: Callable[[KafkaProducer], None] = lambda _: None,
 ) -> list[Any]:
-    """A third, the fault, a third in the middle of it, the cure, the rest. Returns the results of send_columns.
+    """A third, the fault, a third in the middle of it, the cure, the rest. Return the results of send_columns.
 
     `survives`: the third in the middle must be acknowledged before the cure. `check` looks at the producer at the end.
     """

@@ -36,7 +36,7 @@ def deploying_commands(heading: str) -> list[str]:
 def build_environment(folder: Path, wheel: Path) -> Path:
     """Create an environment with the wheel and what it depends on, by the commands of docs/deploying.md.
 
-    It has no pyspark. The archive for `--archives` is beside it. Returns the interpreter.
+    It has no pyspark. The archive for `--archives` is beside it. Return the interpreter.
     """
     build, _ = deploying_commands("Ship a whole environment")
     # Compressing an archive that goes no further than this machine would take longest of all.
@@ -83,7 +83,7 @@ class StandaloneCluster:
             process.wait()
 
     def _start(self, role: str, *arguments: str) -> Path:
-        """Returns its log."""
+        """Return its log."""
         path = self.folder / f"{role}-{len(self._processes)}.log"
         with path.open("wb") as log:
             command = [self._spark_class, f"org.apache.spark.deploy.{role.lower()}.{role}", *arguments]

@@ -73,7 +73,7 @@ class Acceptor:
     def bind(self, node: int, port: int) -> int:
         """Listen on a port before `start` is called; 0 is any free port.
 
-        Returns the port. Raises OSError if it is in use.
+        Return the port. Raise OSError if it is in use.
         """
         sock = _create_listener(self._host, port)
         self._add_listener(node, sock)
@@ -83,7 +83,7 @@ class Acceptor:
         self._thread.start()
 
     def listen(self, node: int, port: int) -> None:
-        """Listen for a node on its port. Raises OSError if the port is in use, also by the node itself."""
+        """Listen for a node on its port. Raise OSError if the port is in use, also by the node itself."""
         sock = _create_listener(self._host, port)
         self._run_on_thread(lambda: self._add_listener(node, sock))
 

@@ -52,7 +52,7 @@ class RecordValidator:
     def find_record_since(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
         """Find the first record of a batch with this timestamp or a later one.
 
-        Returns its timestamp and offset, or None if there is no such record or the batch cannot be decoded.
+        Return its timestamp and offset, or None if there is no such record or the batch cannot be decoded.
         """
         header = parse_header(batch)
         try:
@@ -66,7 +66,7 @@ class RecordValidator:
 
 
 def validate_batch(data: Buffer, *, max_bytes: int) -> tuple[BatchHeader, memoryview]:
-    """Return the only batch in `data` and its header. Raises ApiError if it is invalid; does not decode the records."""
+    """Return the only batch in `data` and its header, without decoding its records. Raise ApiError if it is invalid."""
     batches = _parse_batches(data)
     if len(batches) != 1:
         raise ApiError(error_codes.INVALID_RECORD, f"A partition must have one batch per request, not {len(batches)}.")
@@ -81,7 +81,7 @@ def validate_batch(data: Buffer, *, max_bytes: int) -> tuple[BatchHeader, memory
 
 
 def parse_batch_header(data: Buffer) -> BatchHeader:
-    """Parse the header of the first batch in `data`. Raises ApiError if that is not possible."""
+    """Parse the header of the first batch in `data`. Raise ApiError if that is not possible."""
     try:
         return parse_header(data)
     except UnsupportedFormatError as error:

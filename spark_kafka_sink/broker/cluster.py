@@ -95,10 +95,10 @@ class ClusterStore(Protocol):
     def load(self, cluster: EmbeddedCluster) -> None: ...
 
     def save(self, cluster: EmbeddedCluster) -> None:
-        """Save the cluster's state. Raises OSError; the state that was saved before is intact then."""
+        """Save the cluster's state. Raise OSError if that fails; the previously saved state is intact then."""
 
     def log_file(self, topic: str, partition: int) -> BatchFile:
-        """Return the file of a new partition. Raises OSError if it cannot be used."""
+        """Return the file of a new partition. Raise OSError if it cannot be used."""
 
 
 class EmbeddedCluster:
@@ -165,7 +165,7 @@ class EmbeddedCluster:
     # --- topics
 
     def topic(self, name: str) -> Topic:
-        """Return a topic. Raises KeyError if it does not exist."""
+        """Return a topic. Raise KeyError if it does not exist."""
         with self.lock:
             if name not in self.topics:
                 raise KeyError(f"Topic {name} does not exist in the embedded broker; it has {sorted(self.topics)}.")
@@ -180,7 +180,7 @@ class EmbeddedCluster:
             return self._topics_by_id.get(topic_id)
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Return a partition. Raises KeyError if it does not exist."""
+        """Return a partition. Raise KeyError if it does not exist."""
         with self.lock:
             partitions = self.topic(topic).partitions
             if not 0 <= index < len(partitions):
@@ -205,7 +205,7 @@ class EmbeddedCluster:
     def create_topics(self, definitions: Sequence[TopicDefinition]) -> list[Topic]:
         """Create all of the topics or none.
 
-        Raises ConfigurationError about the first invalid definition, and ApiError if the disk is full.
+        Raise ConfigurationError about the first invalid definition, and ApiError if the disk is full.
         """
         with self.lock:
             previous_topics = dict(self.topics)
@@ -223,7 +223,7 @@ class EmbeddedCluster:
             return created
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records. Raises KeyError if the topic does not exist."""
+        """Delete a topic and its records. Raise KeyError if the topic does not exist."""
         with self.lock:
             topic = self.topic(name)
             del self.topics[name]
@@ -287,7 +287,7 @@ class EmbeddedCluster:
     # --- nodes and leaders
 
     def node(self, number: int) -> BrokerNode:
-        """Return a node. Raises KeyError if it does not exist."""
+        """Return a node. Raise KeyError if it does not exist."""
         if number not in self.nodes:
             raise KeyError(f"Node {number} does not exist in the embedded broker; it has {sorted(self.nodes)}.")
         return self.nodes[number]
@@ -369,7 +369,7 @@ class EmbeddedCluster:
             self.change_count += 1
 
     def save(self) -> None:
-        """Save the cluster's state. Raises ApiError if the changes since the last save may be lost with the process."""
+        """Save the cluster's state. Raise ApiError if the changes since the last save may be lost with the process."""
         if self._store is not None:
             try:
                 self._store.save(self)

@@ -247,7 +247,7 @@ class FaultBuilder:
 
 
 def _to_number(name_or_number: int | str, kind: str, numbers: Mapping[str, int]) -> int:
-    """Look up the number of one of Kafka's names; numbers are returned as they are. Raises ValueError for others."""
+    """Look up the number of one of Kafka's names; numbers are returned as they are. Raise ValueError for others."""
     if isinstance(name_or_number, int):
         return name_or_number
     name = name_or_number

@@ -86,7 +86,7 @@ class ListenerSecurity:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def build_channels(self, cluster: EmbeddedCluster) -> ChannelBuilder:
-        """Return a builder of server channels with these settings. Raises ConfigurationError for unreadable files.
+        """Return a builder of server channels with these settings. Raise ConfigurationError for unreadable files.
 
         Clients may send ApiVersions before they log in, so the builder needs the versions that `cluster` supports.
         """
@@ -124,7 +124,7 @@ class ListenerSecurity:
 
 
 def _load_certificates(load: Callable[[Path], None], path: Path) -> None:
-    """Load a PEM file with a method of an SSLContext. Raises ConfigurationError if it is unreadable or invalid."""
+    """Load a PEM file with a method of an SSLContext. Raise ConfigurationError if it is unreadable or invalid."""
     try:
         read_regular_file(path)  # rejects devices, which OpenSSL would read forever
         load(path)

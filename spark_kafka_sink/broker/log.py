@@ -98,7 +98,7 @@ class BatchFile(Protocol):
     """The file that stores the batches of a log (storage.py)."""
 
     def append(self, data: Buffer) -> None:
-        """Append a batch. Raises OSError if nothing of it is stored."""
+        """Append a batch. Raise OSError if nothing of it is stored."""
 
     def delete(self) -> None: ...
 
@@ -132,7 +132,7 @@ class PartitionLog:
     def append(
         self, data: Buffer, *, wall_ms: int, leader_epoch: int = 0, requires_sequence_zero: bool = False
     ) -> AppendResult:
-        """Append the batch of a producer. Raises ApiError if it is rejected.
+        """Append the batch of a producer. Raise ApiError if it is rejected.
 
         `requires_sequence_zero`: an unknown producer must begin with sequence number 0.
         """
@@ -158,7 +158,7 @@ class PartitionLog:
     ) -> int:
         """Append the control record that commits or aborts a producer's transaction.
 
-        Returns the offset of the marker. Raises ApiError if it cannot be stored.
+        Return the offset of the marker. Raise ApiError if it cannot be stored.
         """
         if self.config.discard:
             return self.log_end_offset  # no batch was stored, so there is no transaction to end
@@ -186,7 +186,7 @@ class PartitionLog:
                 self._add_batch(header, batch)
 
     def _validate_producer(self, header: BatchHeader, requires_sequence_zero: bool) -> AppendResult | None:
-        """Return the result of the original append if the batch is a duplicate. Raises ApiError if it is rejected."""
+        """Return the result of the original append if the batch is a duplicate. Raise ApiError if it is rejected."""
         if header.producer_id < 0:
             return None
         producer = self._producers.get(header.producer_id) or ProducerStateEntry()
@@ -197,7 +197,7 @@ class PartitionLog:
         return None
 
     def _store(self, header: BatchHeader, batch: memoryview, leader_epoch: int, append_time_ms: int | None) -> int:
-        """Assign an offset to a batch, write it to the file and add it to the log. Returns the offset."""
+        """Assign an offset to a batch, write it to the file and add it to the log. Return the offset."""
         base_offset = self.log_end_offset
         patch_header(batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time=append_time_ms)
         if self._file is not None:
@@ -286,7 +286,7 @@ class PartitionLog:
     def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:
         """Find the first record with this timestamp or a later one.
 
-        Returns its timestamp and offset, or (-1, -1) if there is no such record.
+        Return its timestamp and offset, or (-1, -1) if there is no such record.
         """
         with self._lock:
             for batch in self._batches:

@@ -95,7 +95,7 @@ class Processor:
         self._selector.wakeup()
 
     def close_connections(self, node: int) -> threading.Event:
-        """Request that all connections of a node are closed. Returns an event that is set when they are."""
+        """Request that all connections of a node are closed. Return an event that is set when they are."""
         done = threading.Event()
         self._nodes_to_close.append((node, done))
         self._selector.wakeup()

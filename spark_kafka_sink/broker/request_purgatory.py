@@ -52,7 +52,7 @@ class RequestPurgatory:
                 self._release_changed()
 
     def get(self, timeout_ms: float) -> Task | None:
-        """Wait for a task that is due and remove it. Returns None after the timeout or when the purgatory is closed."""
+        """Wait for a task that is due and remove it. Return None after the timeout or when the purgatory is closed."""
         timeout_at_ms = self._now() + timeout_ms
         with self._lock:
             while not self._closed:

@@ -47,7 +47,7 @@ class SocketServer:
     """The listeners, threads and connections of an embedded cluster. Implements NodeListeners."""
 
     def __init__(self, cluster: EmbeddedCluster, control: Control, config: ListenerConfig) -> None:
-        """Listen on the ports of all nodes. Raises OSError if a port is in use. `start_threads` must be called next."""
+        """Listen on the ports of all nodes. Raise OSError if a port is in use. `start_threads` must be called next."""
         self.cluster = cluster
         self.failure: BaseException | None = None
         """The exception that ended one of the threads."""

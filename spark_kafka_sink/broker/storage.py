@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 def lock_directory(directory: Path) -> Iterator[None]:
     """Reserve the directory for this broker. The lock is released when the process ends, for whatever reason.
 
-    Raises ConfigurationError if another broker uses the directory.
+    Raise ConfigurationError if another broker uses the directory.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "in-use").open("w") as lock:
@@ -67,14 +67,14 @@ class ClusterFiles:
         directory.mkdir(parents=True, exist_ok=True)
 
     def log_file(self, topic: str, partition: int) -> LogFile:
-        """Return the log file of a new partition. Raises OSError if a file has records of a deleted or lost topic."""
+        """Return the log file of a new partition. Raise OSError if a file has records of a deleted or lost topic."""
         path = self._directory / f"{topic}-{partition}.log"
         if not self._loading and path.exists() and path.stat().st_size:
             raise FileExistsError(errno.EEXIST, f"{path} has records of a topic that is not in cluster.json")
         return LogFile(path)
 
     def save(self, cluster: EmbeddedCluster) -> None:
-        """Replace cluster.json. Raises OSError, after which the file is unchanged."""
+        """Replace cluster.json. Raise OSError if that fails; the file is unchanged then."""
         if self._loading:
             return
         state = {
@@ -98,7 +98,7 @@ class ClusterFiles:
     def load(self, cluster: EmbeddedCluster) -> None:
         """Load topics, logs, transactions and offsets into a new cluster, and abort the open transactions.
 
-        Raises ConfigurationError if cluster.json was not written by a broker.
+        Raise ConfigurationError if cluster.json was not written by a broker.
         """
         path = self._directory / "cluster.json"
         if not path.exists():
@@ -146,7 +146,7 @@ class LogFile:
         """End of the last complete batch, after a failed append. None: the whole file is valid."""
 
     def append(self, data: Buffer) -> None:
-        """Append a batch. Raises OSError if nothing of it is stored."""
+        """Append a batch. Raise OSError if nothing of it is stored."""
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if self._valid_end is not None:

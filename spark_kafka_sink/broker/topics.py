@@ -97,7 +97,7 @@ TOPIC_SETTINGS = {
 
 
 def _parse_integer(value: str, bits: int) -> int:
-    """Parse a signed integer. Raises ValueError if it is not one, or needs more bits."""
+    """Parse a signed integer. Raise ValueError if it is not one, or needs more bits."""
     if not _INTEGER_PATTERN.fullmatch(value) or not -(1 << (bits - 1)) <= int(value) < 1 << (bits - 1):
         raise ValueError(value)
     return int(value)
@@ -151,7 +151,7 @@ def build_log_config(
 ) -> LogConfig:
     """Convert the settings of a topic into the configuration of its logs.
 
-    Raises ConfigurationError about all settings that are unknown or invalid.
+    Raise ConfigurationError about all settings that are unknown or invalid.
     """
     errors = [f"Topic setting {name} is unknown." for name in settings if name not in TOPIC_SETTINGS]
     errors += [

@@ -113,7 +113,7 @@ class TransactionCoordinator:
         self.transactions: dict[str, Transaction] = {}
         self.next_producer_id = first_producer_id
         self.should_defer_completion: Callable[[Transaction], bool] = lambda transaction: False
-        """Returns True to leave the markers of an ending transaction to `complete_transaction`."""
+        """Return True to leave the markers of an ending transaction to `complete_transaction`."""
         self._write_marker = write_marker
         self._complete_group_offsets = complete_group_offsets
 
@@ -183,7 +183,7 @@ class TransactionCoordinator:
         *,
         version: int = 1,
     ) -> int:
-        """Add partitions to the transaction, which begins with the first addition. Returns an error code."""
+        """Add partitions to the transaction, which begins with the first addition. Return an error code."""
         transaction, error = self._ensure_ongoing(transactional_id, identity, now, wall_ms, version)
         if transaction is None:
             return error
@@ -193,7 +193,7 @@ class TransactionCoordinator:
     def add_group(
         self, transactional_id: str, identity: ProducerIdentity, group: str, now: float, wall_ms: int, version: int = 1
     ) -> int:
-        """Add the offsets of a consumer group to the transaction. Returns an error code."""
+        """Add the offsets of a consumer group to the transaction. Return an error code."""
         transaction, error = self._ensure_ongoing(transactional_id, identity, now, wall_ms, version)
         if transaction is None:
             return error
@@ -203,7 +203,7 @@ class TransactionCoordinator:
     def _ensure_ongoing(
         self, transactional_id: str, identity: ProducerIdentity, now: float, wall_ms: int, version: int
     ) -> tuple[Transaction | None, int]:
-        """Begin the transaction if necessary. Returns it and 0, or None and the error code of a rejected addition."""
+        """Begin the transaction if necessary. Return it and 0, or None and the error code of a rejected addition."""
         transaction, error = self._find_transaction(transactional_id, identity)
         if transaction is None:
             return None, error
@@ -237,7 +237,7 @@ class TransactionCoordinator:
     def end_transaction(
         self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, version: int
     ) -> ProducerIdentity:
-        """Commit or abort the transaction. Returns the producer's next identity (new in version 2) or an error."""
+        """Commit or abort the transaction. Return the producer's next identity (new in version 2) or an error."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return ProducerIdentity(error=error_codes.INVALID_PRODUCER_ID_MAPPING)
@@ -252,7 +252,7 @@ class TransactionCoordinator:
     def abort_timed_out(self, now: float) -> list[str]:
         """Abort the transactions that have timed out, and fence their producers.
 
-        Returns their transactional ids. Raises ApiError if the disk is full.
+        Return their transactional ids. Raise ApiError if the disk is full.
         """
         timed_out = [
             t for t in self.transactions.values() if t.state is TransactionState.ONGOING and now >= t.deadline_ms
@@ -290,7 +290,7 @@ class TransactionCoordinator:
     def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
         """Write the markers now, or prepare a deferred completion.
 
-        Raises ApiError if the disk is full. Some markers may have been written then. The state and the epoch are
+        Raise ApiError if the disk is full. Some markers may have been written then. The state and the epoch are
         unchanged, so that the end can be repeated.
         """
         transaction.marker_identity = transaction.producer_id, epoch

@@ -49,7 +49,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_client_options(args: argparse.Namespace) -> dict[str, object]:
     """Combine the options of the file, the -X arguments and --bootstrap-server; later ones override earlier ones.
 
-    Raises ConfigurationError if no bootstrap server is set or a line is not NAME=VALUE.
+    Raise ConfigurationError if no bootstrap server is set or a line is not NAME=VALUE.
     """
     lines = [] if args.command_config is None else read_text_file(args.command_config, "--command-config").splitlines()
     options: dict[str, object] = {**parse_properties(lines, "--command-config"), **parse_properties(args.option, "-X")}

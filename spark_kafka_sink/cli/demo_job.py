@@ -55,7 +55,7 @@ class Demo:
         self._client: ClientConfig = client_config({"bootstrap.servers": bootstrap_servers})
 
     def run(self) -> bool:
-        """Run all steps. Returns whether every row is in Kafka exactly once."""
+        """Run all steps. Return whether every row is in Kafka exactly once."""
         create_topic(self._client, self._bootstrap, self.topic)
         print_note(f"topic {self.topic} with {PARTITIONS} partitions")
         with tempfile.TemporaryDirectory(prefix="pykafka-demo-") as name:

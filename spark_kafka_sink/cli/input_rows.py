@@ -81,7 +81,7 @@ def _build_reader(fields: list[pa.Field], columns: Iterator[list[pa.Array]], hea
 
 
 def open_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
-    """Open a file. Returns a reader of its rows, and the number of rows if the file contains it."""
+    """Open a file. Return a reader of its rows, and the number of rows if the file contains it."""
     suffix = path.suffix.lower()
     total: int | None = None
     try:
@@ -135,7 +135,7 @@ def _open_csv(path: Path, delimiter: str) -> tuple[Iterator[pa.RecordBatch], pa.
 
 
 def _resolve_columns(schema: pa.Schema, columns: InputColumns, path: Path) -> InputColumns:
-    """Replace None by the default names. Raises ConfigurationError if a column is missing."""
+    """Replace None by the default names. Raise ConfigurationError if a column is missing."""
     key = columns.key or ("key" if "key" in schema.names else None)
     timestamp = columns.timestamp or ("timestamp" if "timestamp" in schema.names else None)
     for flag, name in (("--value-column", columns.value), ("--key-column", key), ("--timestamp-column", timestamp)):

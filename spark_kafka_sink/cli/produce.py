@@ -97,7 +97,7 @@ def _check_partition(producer: KafkaProducer, args: argparse.Namespace) -> None:
 def _send_all(
     producer: KafkaProducer, args: argparse.Namespace, rows: pa.RecordBatchReader, progress: Progress
 ) -> None:
-    """Send all rows. Raises DeliveryError if a row fails.
+    """Send all rows. Raise DeliveryError if a row fails.
 
     After a failure no more rows are read, and the error is raised when all rows that were read have a result.
     """

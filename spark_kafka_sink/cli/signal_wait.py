@@ -34,7 +34,7 @@ class SignalWait:
         return self
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a signal. Returns whether one has arrived."""
+        """Wait for a signal. Return whether one has arrived."""
         return bool(select.select([self._reader], [], [], seconds)[0])
 
     def limit_shutdown(self) -> None:

@@ -102,7 +102,7 @@ def parse_text(value: object) -> str:
 
 
 def parse_optional_text(value: object) -> str | None:
-    """Parse text. Returns None if it is empty or blank."""
+    """Parse text. Return None if it is empty or blank."""
     return parse_text(value) or None
 
 

@@ -87,7 +87,7 @@ def unknown_option_fault(name: str, known_names: Collection[str], component: str
 def suggest_option_name(name: str, known_names: Collection[str]) -> str:
     """Suggest an option for an unknown name.
 
-    Returns the text of an OptionFault, which is empty if no option is similar.
+    Return the text of an OptionFault, which is empty if no option is similar.
     """
     suggestion = _suggest_for_other_clients(name, known_names)
     if suggestion is not None:

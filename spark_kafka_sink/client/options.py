@@ -159,7 +159,7 @@ CLIENT_OPTIONS = build_option_table((*CONNECTION_OPTIONS, *_REQUEST_OPTIONS))
 def client_config(options: Mapping[str, object]) -> ClientConfig:
     """Build the configuration from client and security options.
 
-    Raises ConfigurationError with all faults of the options.
+    Raise ConfigurationError with all faults of the options.
     """
     parsed_options = parse_option_values(CLIENT_OPTIONS, options, SECURITY_OPTIONS, "client")
     values = parsed_options.values | resolve_connection_values(parsed_options)

@@ -11,7 +11,7 @@ _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 def sanitize(text: str | None, max_characters: int = MAX_CHARACTERS) -> str:
     """Make text from a peer safe to show.
 
-    Returns one line of limited length without control characters, which a terminal would execute, and without
+    Return one line of limited length without control characters, which a terminal would execute, and without
     characters that readers cannot see.
     """
     if not text:

@@ -61,7 +61,7 @@ class BatchStart:
         return task_id(self.prefix, self.task_attempt(partition, attempt))
 
     def is_committed(self, batch: Batch) -> bool:
-        """Return whether a batch of this name is committed. Raises ExactlyOnceError if it must not be written at all.
+        """Return whether a batch of this name is committed. Raise ExactlyOnceError if it must not be written at all.
 
         `check_skipped_batch` checks whether it has the same rows, once the tasks have counted them.
         """

@@ -182,7 +182,7 @@ class DecisionLog:
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
         """Create the topic if it is missing, and check its configuration once in this process.
 
-        Raises BrokerError if it may not be created, and PreflightError if it exists and is not compacted.
+        Raise BrokerError if it may not be created, and PreflightError if it exists and is not compacted.
         """
         self._log_topic.create_if_missing(replication)
         if (self._brokers, self.topic) not in _checked_topics:
@@ -198,7 +198,7 @@ class DecisionLog:
         return partition_for(prefix, len(self._client.topic(self.topic).partitions))
 
     def read_entry(self, ids: DriverIds) -> Entry | None:
-        """Read the newest valid entry of a prefix. Returns None if there is none.
+        """Read the newest valid entry of a prefix. Return None if there is none.
 
         `ids`: the driver ids of the prefix, at least one of them described. Further ids are described if the result
         depends on them.

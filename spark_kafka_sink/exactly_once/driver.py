@@ -141,7 +141,7 @@ class Driver:
     def _fence(
         self, description: TransactionDescription | None, granted_ms: int | None
     ) -> tuple[ProducerIdAndEpoch, int]:
-        """Request the next epoch. Returns the identity and the transaction timeout of the tasks.
+        """Request the next epoch. Return the identity and the transaction timeout of the tasks.
 
         `granted_ms`: the timeout of a driver that continues; None for a new driver, which requests the longest timeout
         that brokers grant. That includes a driver that follows another one of the same start: without `register` all
@@ -216,7 +216,7 @@ class Driver:
     def commit(
         self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], content: BatchContent
     ) -> None:
-        """Decide the batch and commit its transactions. Does nothing if there are no transactions."""
+        """Decide the batch and commit its transactions. Do nothing if there are no transactions."""
         if not transactions:
             return
         self._query.driver_number = start.entry.driver_number
@@ -272,7 +272,7 @@ class Driver:
     ) -> tuple[WriterState, list[TransactionDescription] | None]:
         """Commit the tasks' transactions, and record that the batch is done.
 
-        Returns the transactions of superseded attempts, which remain to be aborted; None if they could not be listed.
+        Return the transactions of superseded attempts, which remain to be aborted; None if they could not be listed.
         """
         superseded: list[TransactionDescription] | None = None
         # The list contains every transaction of a superseded attempt and none of a newer driver:

@@ -85,7 +85,7 @@ class DriverIds:
                 self.record_description(number, descriptions.get(driver_id(self.prefix, number)))
 
     def describe_all_listed(self) -> Mapping[int, str]:
-        """Describe all driver ids of the prefix that brokers list. Returns all listed ids by producer id."""
+        """Describe all driver ids of the prefix that brokers list. Return all listed ids by producer id."""
         ids_by_producer = self.list_ids_by_producer()
         numbers = (parse_driver_number(self.prefix, name) for name in ids_by_producer.values())
         self.describe_missing(number for number in numbers if number is not None)

@@ -176,7 +176,7 @@ class Entry:
         )
 
     def as_done(self) -> Entry:
-        """Return the entry with all transactions of its batch committed. Adds a job with a key to `keyed_jobs`."""
+        """Return the entry with all transactions of its batch committed. Add a job with a key to `keyed_jobs`."""
         keyed_jobs = self.keyed_jobs
         if self.batch.key is not None and self._find_keyed_job(self.batch) is None:
             job = KeyedJob(self.batch.key, self.batch.scope, self.content, self.unproven)
@@ -243,7 +243,7 @@ def _start_name(driver_name: str) -> str:
 
 
 def _digest_driver_name(driver_name: str) -> str:
-    """Return a digest of the name of a driver's start, as stored for superseded drivers. Keeps digests unchanged."""
+    """Return a digest of the name of a driver's start, as stored for superseded drivers, or a digest unchanged."""
     if driver_name.startswith(_DIGEST_MARK):
         return driver_name
     return _DIGEST_MARK + hashlib.sha256(_start_name(driver_name).encode()).hexdigest()[:_DIGEST_CHARACTERS]

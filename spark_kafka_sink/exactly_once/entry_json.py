@@ -77,7 +77,7 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
 
 
 def decode_entry(key: bytes, value: bytes) -> Entry:
-    """Decode an entry. Raises DecodeError if another program, or a newer version of this library, wrote the record."""
+    """Decode an entry. Raise DecodeError if another program, or a newer version of this library, wrote the record."""
     if len(value) > MAX_VALUE_BYTES:
         raise DecodeError(f"it has {len(value)} bytes, and an entry has at most {MAX_VALUE_BYTES}")
     try:

@@ -41,7 +41,7 @@ def choose_task_attempt(
 ) -> TaskAttempt:
     """Return the task attempt, with another attempt number if its transactional id is in use.
 
-    Raises ExactlyOnceError if the driver no longer waits for the batch. `task_attempt_id`: the attempt's number within
+    Raise ExactlyOnceError if the driver no longer waits for the batch. `task_attempt_id`: the attempt's number within
     the Spark application.
     """
     transactional_id = task_id(start.prefix, task_attempt)
@@ -63,8 +63,9 @@ def raise_if_late(describe: DescribeTransactions, start: BatchStart) -> None:
 def raise_if_fenced_late(error: BaseException, config: ClientConfig, start: BatchStart, timeout_ms: float) -> None:
     """Raise ExactlyOnceError from `error` if a write was fenced because the driver no longer waits for the batch.
 
-    Uses a connection of its own, because a fenced producer sends no more requests. Returns if the error does not mean
-    fencing, if the driver still waits, or if the brokers do not respond: then `error` is all that is known.
+    The driver is looked up on a separate connection, because a fenced producer sends no more requests. Return without
+    raising if the error does not mean fencing, if the driver still waits, or if the brokers do not respond: then
+    `error` is all that is known.
     """
     if not _is_fencing_error(error):
         return

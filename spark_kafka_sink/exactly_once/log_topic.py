@@ -61,7 +61,7 @@ class LogTopic:
         self._description = topic_admin.begin_describing(self._client, self.name)
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
-        """Create the topic unless it exists. Raises BrokerError if it may not be created."""
+        """Create the topic unless it exists. Raise BrokerError if it may not be created."""
         topic = NewTopic(self.name, PARTITION_COUNT, replication, tuple(_TOPIC_CONFIGS.items()))
         description, self._description = self._description, None
         topic_admin.create_if_missing(
@@ -69,7 +69,7 @@ class LogTopic:
         )
 
     def check(self) -> None:
-        """Check the configuration. Raises PreflightError if the topic is not compacted.
+        """Check the configuration. Raise PreflightError if the topic is not compacted.
 
         Logs a warning if the configuration cannot be read, or if the loss of a broker could lose decisions.
         """

@@ -152,7 +152,7 @@ class LogWriter:
         return description.timeout_ms
 
     def _send(self, request: TransactionRequest[ResponseT]) -> ResponseT:
-        """Send a request to its coordinator, with retries, and return the response. Raises if it was rejected."""
+        """Send a request to its coordinator, with retries, and return the response. Raise if it was rejected."""
         response = self._client.send(request)
         _raise_if_rejected(request, response)
         return response
@@ -205,7 +205,7 @@ class LogTransaction:
         `timeout_ms`: how long to retry the commit without progress; defaults to the client's timeout. If a response was
         lost and the retried commit is rejected as fenced, only the log shows whether the transaction was committed.
 
-        Returns the state for the next transaction.
+        Return the state for the next transaction.
         """
         response = self._writer._end_transaction(self._transaction, commit=True, timeout_ms=timeout_ms)
         if self._transaction.version >= 2:

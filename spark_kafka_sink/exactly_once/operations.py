@@ -105,7 +105,7 @@ def list_prefixes(
 
 
 def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
-    """Commit a decided batch and record that it is done. Returns None if no batch is decided.
+    """Commit a decided batch and record that it is done. Return None if no batch is decided.
 
     If a transaction of the batch is lost, the others are committed, and nothing is recorded.
     """
@@ -115,8 +115,8 @@ def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TO
 def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
     """Commit the transactions of a decided batch that are not lost, and record that the batch is done.
 
-    Raises ExactlyOnceError if a commit is rejected although the transaction is not lost, so that it could still be
-    committed. Returns None if no batch is decided.
+    Raise ExactlyOnceError if a commit is rejected although the transaction is not lost, so that it could still be
+    committed. Return None if no batch is decided.
     """
     return _finish_decided(options, prefix, topic, give_up=True)
 
@@ -124,7 +124,7 @@ def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_T
 def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
     """Abort the open transactions of tasks under the prefix, and return them.
 
-    Raises ExactlyOnceError if a batch is decided and not done.
+    Raise ExactlyOnceError if a batch is decided and not done.
     """
     with _open_query(options, prefix, topic) as query:
         identity, granted_ms, entry = _fence_driver(query, _check_not_decided)
@@ -148,7 +148,7 @@ def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator
 
 
 def _fence_driver(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, int, Entry]:
-    """Fence the driver of the prefix. Returns the new identity, the granted transaction timeout and the newest entry.
+    """Fence the driver of the prefix. Return the new identity, the granted transaction timeout and the newest entry.
 
     `check` raises if the operation must not continue. It checks the entry read before the fence, so that no driver is
     fenced in vain, and the entry read after it, which is the valid one.

@@ -142,7 +142,7 @@ class QueryTransactions:
         return driver_id(self.prefix, self.driver_number)
 
     def describe_driver_id(self, *, wait_while_ending: bool = False) -> TransactionDescription | None:
-        """Describe the driver id. Returns None if the brokers do not know it."""
+        """Describe the driver id. Return None if the brokers do not know it."""
         descriptions = describe_transactions(self.client, [self.driver_id], wait_while_ending=wait_while_ending)
         description = descriptions.get(self.driver_id)
         self._ids.record_description(self.driver_number, description)
@@ -171,7 +171,7 @@ class QueryTransactions:
     ) -> tuple[TransactionDescription | None, Entry]:
         """Read the newest entry and switch to the driver id that it names.
 
-        Returns a description of this driver id, made before the entry was read, and the entry. The description is the
+        Return a description of this driver id, made before the entry was read, and the entry. The description is the
         given one unless the driver id has changed.
         """
         for _ in range(MAX_TRIES):
@@ -191,7 +191,7 @@ class QueryTransactions:
         """Call `action` with a description of the driver id and the entry read after it, and return its result.
 
         If the action is fenced by another driver, or has handed over to the next driver id, it is tried again with a
-        new description and entry. Raises ProducerFencedError after MAX_TRIES. `hint`: the entry for the first try, if
+        new description and entry. Raise ProducerFencedError after MAX_TRIES. `hint`: the entry for the first try, if
         it was read already.
         """
         tries_left = MAX_TRIES
@@ -210,9 +210,9 @@ class QueryTransactions:
     def fence(
         self, description: TransactionDescription | None, timeouts_ms: Sequence[int]
     ) -> tuple[ProducerIdAndEpoch, int]:
-        """Request the next epoch. Returns the identity, and the first of the timeouts that the brokers grant.
+        """Request the next epoch. Return the identity, and the first of the timeouts that the brokers grant.
 
-        Raises ProducerFencedError if another process got an epoch since the description, or if the epoch was one of
+        Raise ProducerFencedError if another process got an epoch since the description, or if the epoch was one of
         the last: then the log names the next driver id. A timeout that brokers reject changes nothing.
         """
         identity, granted_ms = self._request_epoch(expected_identity(description), timeouts_ms)
@@ -257,7 +257,7 @@ class QueryTransactions:
             raise
 
     def bump_epoch(self, identity: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        """Request the epoch after the one that the caller holds. Raises ProducerFencedError if a newer one exists."""
+        """Request the epoch after the one that the caller holds. Raise ProducerFencedError if a newer one exists."""
         return self._init_producer_id(claimed_timeout_ms(granted_ms), identity)
 
     def _init_producer_id(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
@@ -271,9 +271,9 @@ class QueryTransactions:
         return identity
 
     def read_entry(self) -> Entry:
-        """Read the newest valid entry; an empty entry if there is none. Requires an earlier description of the id.
+        """Read the newest valid entry; an empty entry if there is none. The id must have been described before.
 
-        Raises ProducerFencedError if the entry names another driver id than the one the caller acts under.
+        Raise ProducerFencedError if the entry names another driver id than the one the caller acts under.
         """
         entry = self._read_newest_entry()
         if entry.driver_number != self.driver_number:
@@ -288,9 +288,9 @@ class QueryTransactions:
     def claim(
         self, identity: ProducerIdAndEpoch, found: Entry, claim: Entry, granted_ms: int | None = None
     ) -> ProducerIdAndEpoch:
-        """Write `claim` after the entry `found`. Returns the next identity, under which no other process can decide.
+        """Write `claim` after the entry `found`. Return the next identity, under which no other process can decide.
 
-        Raises ProducerFencedError if the claim is not the newest entry afterwards: another driver has claimed the
+        Raise ProducerFencedError if the claim is not the newest entry afterwards: another driver has claimed the
         prefix, or an entry was missed. `granted_ms`: if it differs from the claim's timeout.
         """
         state = _wait_and_commit(self._begin_transaction(WriterState(identity), build_claim_records(found, claim)))
@@ -305,7 +305,7 @@ class QueryTransactions:
     ) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         """Claim the prefix, and abort the transactions that tasks of older drivers have left open.
 
-        Returns the next identity, and what was aborted. The transactions are listed
+        Return the next identity, and what was aborted. The transactions are listed
 
         - after the epoch was requested, so that the list is complete
         - before the claim, so that no transaction of a later driver is in it: that driver claims the prefix before its
@@ -322,7 +322,7 @@ class QueryTransactions:
         """Write `entry` by `write` after `previous`, the caller's own entry, which is the newest one.
 
         If the driver is fenced, and one of the two entries is still the newest, the driver claims the prefix again and
-        retries. Raises ProducerFencedError if another driver has written since. An older driver can fence a newer one
+        retries. Raise ProducerFencedError if another driver has written since. An older driver can fence a newer one
         (see the module's docstring), so being fenced alone does not mean that:
         test_older_driver_stops_newer_decision_if_fenced_drivers_do_not_reclaim.
         """
@@ -341,7 +341,7 @@ class QueryTransactions:
     def _reclaim(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
         """Claim the prefix again for a driver that was fenced while it wrote a record.
 
-        Returns the state to continue with, and the newest entry, which contains the new claim. Raises
+        Return the state to continue with, and the newest entry, which contains the new claim. Raise
         ProducerFencedError if the newest entry is not one of the caller's own.
         """
         reclaimed = self.retry_when_fenced(
@@ -401,12 +401,12 @@ class QueryTransactions:
     def commit(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
     ) -> dict[str, BrokerError]:
-        """Commit all transactions of a decided batch. Returns the rejected ones with their errors.
+        """Commit all transactions of a decided batch. Return the rejected ones with their errors.
 
         Any process may call this, repeatedly. `prefetch_listing`: after the commits are sent, request the list for
         `list_task_transactions`.
 
-        Raises ProducerFencedError if a commit was rejected and `identity` is not the newest: a newer driver has
+        Raise ProducerFencedError if a commit was rejected and `identity` is not the newest: a newer driver has
         finished the batch, and tasks of later batches may have used the ids since, so a rejection says nothing about
         the decided transactions.
         """

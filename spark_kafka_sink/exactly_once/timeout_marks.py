@@ -53,7 +53,7 @@ def fenced_timeout_ms(granted_ms: int) -> int:
 def _add_mark(timeout_ms: int, mark: int, granted_ms: int) -> int:
     """Return a timeout that ends in the mark and is at most the greater of `timeout_ms` and the mark.
 
-    Returns `granted_ms`, without a mark, if the marked timeout would be longer than that.
+    Return `granted_ms`, without a mark, if the marked timeout would be longer than that.
     """
     marked_ms = max(0, timeout_ms // 1000 - 1) * 1000 + mark
     return marked_ms if marked_ms <= granted_ms else granted_ms

@@ -130,7 +130,7 @@ def find_prefix_error(prefix: str) -> str | None:
 
 
 def validate_prefix(prefix: str) -> str:
-    """Return the prefix. Raises ConfigurationError if it is invalid."""
+    """Return the prefix. Raise ConfigurationError if it is invalid."""
     reason = find_prefix_error(prefix)
     if reason is not None:
         raise ConfigurationError(

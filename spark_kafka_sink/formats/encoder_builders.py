@@ -39,7 +39,7 @@ class Columns(Protocol):
     def names(self) -> Sequence[str]: ...
 
     def field(self, position: int) -> pa.Field:
-        """Return the name and the Arrow type of a column. Raises SchemaError for a type that no format supports."""
+        """Return the name and the Arrow type of a column. Raise SchemaError for a type that no format supports."""
         ...
 
     def struct_fields(self, position: int) -> Columns | None:
@@ -52,7 +52,7 @@ def build_encoders(
 ) -> dict[str, ColumnsEncoder | None]:
     """Build an encoder for each side that has a format.
 
-    The encoder is None for a side whose columns do not fit its format; the errors are added to `faults`. Raises
+    The encoder is None for a side whose columns do not fit its format; the errors are added to `faults`. Raise
     MissingDependencyError if a package is missing.
     """
     return {options.side: _try_build_encoder(options, columns, faults) for options in formats}
@@ -121,7 +121,7 @@ def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionF
 
 
 def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
-    """Build the encoder of one side. Raises ConfigurationError with all errors about its columns."""
+    """Build the encoder of one side. Raise ConfigurationError with all errors about its columns."""
     parent = _find_parent_struct(options, columns)
     source_columns = columns if parent is None else columns.struct_fields(parent)
     assert source_columns is not None

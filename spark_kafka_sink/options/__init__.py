@@ -8,7 +8,7 @@ from dataclasses import dataclass
 Parser = Callable[[object], object]
 """Converts the value that a user has set to the value that the library uses.
 
-Raises ValueError with the end of a sentence that begins with the option's name: "must be ...". The error then shows the
+Raise ValueError with the end of a sentence that begins with the option's name: "must be ...". The error then shows the
 value, unless the option is secret or the parser raises HiddenValueError.
 """
 
@@ -50,7 +50,7 @@ class Option:
 def build_option_table(options: Iterable[Option]) -> dict[str, Option]:
     """Map the options by name.
 
-    Raises ValueError if two options have the same name.
+    Raise ValueError if two options have the same name.
     """
     table: dict[str, Option] = {}
     for option in options:

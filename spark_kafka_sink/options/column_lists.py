@@ -11,8 +11,8 @@ _SEPARATOR_PATTERN = r"\s*(?:,|$)"
 def parse_column_list(text: str, example: str, *keywords: str) -> list[tuple[str, str]]:
     """Parse column names that are separated by commas, each optionally followed by one of the keywords.
 
-    A name in backticks may contain any character, as in Spark. Returns pairs of a name and its keyword in lower case,
-    or "" if no keyword follows the name. Raises ValueError with the end of a sentence that shows `example`.
+    A name in backticks may contain any character, as in Spark. Return pairs of a name and its keyword in lower case,
+    or "" if no keyword follows the name. Raise ValueError with the end of a sentence that shows `example`.
     """
     keyword_pattern = rf"(?:\s+({'|'.join(keywords)}))?" if keywords else "()"
     column_pattern = re.compile(_NAME_PATTERN + keyword_pattern + _SEPARATOR_PATTERN, re.IGNORECASE)

@@ -27,7 +27,7 @@ def read_regular_file(
     Devices have no end and pipes may never have one, so neither is opened. `allow_pipe` is for the arguments of
     commands, where a shell may pass the output of another command as a pipe.
 
-    Raises OSError if the path is not a regular file or the file is too long; its `strerror` has the reason.
+    Raise OSError if the path is not a regular file or the file is too long; its `strerror` has the reason.
     """
     try:
         _require_regular_file(os.stat(path).st_mode, allow_pipe)

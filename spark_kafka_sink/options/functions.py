@@ -11,7 +11,7 @@ from typing import Any
 def import_function(name: str) -> Callable[..., Any]:
     """Import the module and return the function.
 
-    Raises ImportError, AttributeError or TypeError with the reason if the name leads to no function.
+    Raise ImportError, AttributeError or TypeError with the reason if the name leads to no function.
     """
     module, colon, path = name.partition(":")
     if not module or not colon or not path:

@@ -25,7 +25,7 @@ _DAY_S = 86_400
 def check_certificates(
     config: ClientConfig, nodes: Iterable[Node], system: System, timeout_ms: float
 ) -> Iterator[Check]:
-    """Connect to the first addresses of the nodes and check their certificates. Yields nothing without TLS."""
+    """Connect to the first addresses of the nodes and check their certificates. Yield nothing without TLS."""
     tls = config.security.tls
     if tls is None:
         return

@@ -87,7 +87,7 @@ def build_preflight_error(
 ) -> PreflightError | None:
     """Build one error that lists the failed checks, the first of them in its first line.
 
-    Returns None if no check failed.
+    Return None if no check failed.
     """
     failed = [check for check in checks if check.outcome is Outcome.FAILED]
     if not failed:

@@ -130,7 +130,7 @@ class Probe:
     def send(self, request: Request[ResponseT]) -> Exchange[ResponseT]:
         """Send a request to any connected node and return the last response.
 
-        Retriable errors are retried until PreflightTimeouts.retry_ms. Raises NetworkError if no node responds.
+        Retriable errors are retried until PreflightTimeouts.retry_ms. Raise NetworkError if no node responds.
         """
         call = _RequestCall(request, self._system.wall_ms)
         started = self._system.now()

@@ -114,7 +114,7 @@ class ColumnsWriter(Generic[ContextT]):
                 _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
 
     def send(self, rows: TopicRows, context: ContextT, context_bytes: int) -> None:
-        """Send rows, and add the call to the pending ones. Raises what send_columns() raises.
+        """Send rows, and add the call to the pending ones. Raise what send_columns() raises.
 
         `context_bytes`: the memory that `context` keeps alive until the result is collected.
         """

@@ -85,12 +85,12 @@ class ProducerConfig:
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> ProducerConfig:
-        """Parse and validate options. Raises ConfigurationError with all errors."""
+        """Parse and validate options. Raise ConfigurationError with all errors."""
         return cls.of(parse_producer_options(options))
 
     @classmethod
     def of(cls, parsed_options: ParsedOptions) -> ProducerConfig:
-        """Validate options that were already parsed one by one. Raises ConfigurationError with all errors."""
+        """Validate options that were already parsed one by one. Raise ConfigurationError with all errors."""
         connections = resolve_connection_values(parsed_options)
         _check_codec(parsed_options)
         _check_rack(parsed_options)
@@ -137,7 +137,7 @@ def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, 
     """Add keyword arguments to the options: `linger_ms` becomes linger.ms.
 
     A keyword that is no option with dots either is kept unchanged, so that the error can recognize a name of another
-    client. Raises ConfigurationError for an option that appears in both arguments.
+    client. Raise ConfigurationError for an option that appears in both arguments.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigurationError(

@@ -247,7 +247,7 @@ class RecordFutures:
     def _add_outcome(self, outcome: _RowsOutcome) -> BaseException | None:
         """Run the callbacks, then complete the watched futures.
 
-        Returns the last SystemExit, KeyboardInterrupt or other BaseException of a callback that is not an Exception.
+        Return the last SystemExit, KeyboardInterrupt or other BaseException of a callback that is not an Exception.
         """
         try:
             return self._run_callbacks(outcome) if self.callbacks else None
@@ -273,7 +273,7 @@ class RecordFutures:
 def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
     """Run a callback of send() and log any exception, which would otherwise end the sender's thread.
 
-    Returns the exception if it is a BaseException but not an Exception.
+    Return the exception if it is a BaseException but not an Exception.
     """
     try:
         callback(metadata, error)

@@ -260,7 +260,7 @@ class ProducerMetrics:
             return values
 
     def read(self, name: str, now: float) -> float:
-        """Return one metric without computing the others. Raises KeyError for an unknown name."""
+        """Return one metric without computing the others. Raise KeyError for an unknown name."""
         with self._lock:
             self._update_windows(now)
             stem, tag, value = parse_metric_name(name)

@@ -61,7 +61,7 @@ class PartitionLoads(NamedTuple):
 
 
 LoadsSupplier = Callable[[Sequence[int]], "PartitionLoads | None"]
-"""Returns the loads of the candidates, which are partition indexes; None if one of them was never written to."""
+"""Return the loads of the candidates, which are partition indexes; None if one of them was never written to."""
 
 
 class _TopicState:
@@ -189,7 +189,7 @@ class Partitioner:
 def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: int) -> NDArray[np.int32] | None:
     """Return the requested partition of each row; None if no row requests one.
 
-    The array holds UNSPECIFIED_PARTITION for nulls, and INVALID_PARTITION for numbers that no topic can have. Raises
+    The array holds UNSPECIFIED_PARTITION for nulls, and INVALID_PARTITION for numbers that no topic can have. Raise
     SchemaError for a column of another length or of another type than integers.
     """
     if partition is None:
@@ -215,7 +215,7 @@ def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: i
 def _assign_by_key(
     key: ArrowColumn, partitions: NDArray[np.int32] | None, unassigned: NDArray[np.int64], partition_count: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Assign the unassigned rows that have a key. Returns all partitions, and the rows that are still unassigned.
+    """Assign the unassigned rows that have a key. Return all partitions, and the rows that are still unassigned.
 
     If `partitions` is None, all rows are unassigned.
     """

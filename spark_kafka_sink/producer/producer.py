@@ -122,7 +122,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         flush_at_exit: float = 10.0,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        """Validate the options and start the sender's thread. Raises ConfigurationError with all invalid options.
+        """Validate the options and start the sender's thread. Raise ConfigurationError with all invalid options.
 
         `flush_at_exit`: how many seconds the interpreter waits at exit for the last records of an unclosed producer.
         """
@@ -425,7 +425,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     # --- waiting
 
     def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        """Return the topic's partitions and their leaders. Waits for at most max.block.ms.
+        """Return the topic's partitions and their leaders. Wait for at most max.block.ms.
 
         Example:
 
@@ -437,7 +437,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def flush(self, timeout: float | None = None) -> None:
         """Send all records of earlier calls without linger, and wait until each is acknowledged or has failed.
 
-        Raises TimeoutError after `timeout` seconds. Records may have failed when flush() returns; check their futures.
+        Raise TimeoutError after `timeout` seconds. Records may have failed when flush() returns; check their futures.
 
         Example:
 
@@ -511,7 +511,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return self._metrics.read_all(self._system.now())
 
     def metric(self, name: str) -> float:
-        """Return the value of one metric, which is much faster than metrics(). Raises KeyError for an unknown name.
+        """Return the value of one metric, which is much faster than metrics(). Raise KeyError for an unknown name.
 
         Example:
 

@@ -53,7 +53,7 @@ class Progress:
 
 
 def _create_bar(noun: str, total: int | None, delay_s: float) -> Any | None:
-    """Create a tqdm bar. Returns None if tqdm, which the extra `cli` installs, is missing."""
+    """Create a tqdm bar. Return None if tqdm, which the extra `cli` installs, is missing."""
     try:
         from tqdm import tqdm
     except ImportError:

@@ -49,7 +49,7 @@ def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callb
     """Return the record and the callback of a send() call.
 
     A call passes a topic and fields, or a ProducerRecord and a callback. The fields are value, key, headers, partition
-    and timestamp. Raises InvalidRecordError, whose message shows a correct call, for other arguments.
+    and timestamp. Raise InvalidRecordError, whose message shows a correct call, for other arguments.
     """
     value, key, headers, partition, timestamp_ms = fields
     if isinstance(topic_or_record, str):
@@ -91,7 +91,7 @@ def _encode_headers(headers: Any) -> Any:
 
 
 def check_topic(topic: object) -> str:
-    """Return the name of a topic. Raises InvalidRecordError for a name that Kafka does not allow."""
+    """Return the name of a topic. Raise InvalidRecordError for a name that Kafka does not allow."""
     if not isinstance(topic, str) or not is_topic_name(topic):
         raise InvalidRecordError(f"{topic!r} is not a topic name. A topic name consists of {TOPIC_NAME_RULE}.")
     return topic
@@ -135,7 +135,7 @@ def max_headers_bytes(headers: Headers | None) -> int:
 
 
 def validate_headers(topic: str, headers: object) -> Headers:
-    """Return the headers as a tuple. Raises InvalidRecordError unless each header is a str with bytes or None."""
+    """Return the headers as a tuple. Raise InvalidRecordError unless each header is a str with bytes or None."""
     if not isinstance(headers, Iterable):
         raise InvalidRecordError(
             f"{format_partition(topic)}: headers must be a list of tuples, not {type(headers).__name__}."

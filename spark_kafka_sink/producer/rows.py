@@ -71,7 +71,7 @@ class Rows:
         return self._take(np.flatnonzero(~np.isin(self.row_indices, failed)))
 
     def assign(self, partitions: NDArray[np.int32]) -> Rows:
-        """Set the partition of each row. Returns self."""
+        """Set the partition of each row. Return self."""
         self.requested_partitions, self.partitions, self.row_counts = None, partitions, np.bincount(partitions)
         return self
 
@@ -109,7 +109,7 @@ class Rows:
 
 
 def build_rows(call: Call, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
-    """Create the rows of a call, not yet validated. Raises SchemaError for an unsuitable partition column."""
+    """Create the rows of a call, not yet validated. Raise SchemaError for an unsuitable partition column."""
     count = columns.num_rows
     return Rows(
         call, np.arange(count), columns, record_size_bounds(columns), parse_requested_partitions(partition, count)

@@ -21,13 +21,13 @@ class SenderLoop(Protocol):
         """Wait for newer metadata; see Metadata.await_update."""
 
     def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
-        """Wait for an event that the sender sets. Returns False after the timeout.
+        """Wait for an event that the sender sets. Return False after the timeout.
 
         The caller must have woken the sender.
         """
 
     def join(self, timeout_ms: float | None) -> bool:
-        """Wait for the sender's end. Returns False after the timeout."""
+        """Wait for the sender's end. Return False after the timeout."""
 
     def is_current(self) -> bool:
         """Return whether the sender itself is the caller, as in a callback."""

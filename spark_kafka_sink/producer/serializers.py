@@ -49,7 +49,7 @@ class HeaderSerializer(Protocol):
 
 
 def serialize_plain(topic: str, value: object) -> bytes | None:
-    """Return bytes unchanged, text as UTF-8, and None as null. Raises InvalidRecordError for other types."""
+    """Return bytes unchanged, text as UTF-8, and None as null. Raise InvalidRecordError for other types."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -170,7 +170,7 @@ class Serializers:
     def serialize(self, record: ProducerRecord) -> tuple[bytes | None, bytes | None, Headers | None]:
         """Return the key, the value and the headers of a record as they are sent.
 
-        Raises InvalidRecordError if a serializer fails or returns something else than bytes, or adds an invalid header.
+        Raise InvalidRecordError if a serializer fails or returns something else than bytes, or adds an invalid header.
         """
         topic, value, key, headers, _, _ = record
         if self._has_plain_serializers and type(value) is bytes and (key is None or type(key) is bytes):

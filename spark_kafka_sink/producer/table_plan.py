@@ -99,7 +99,7 @@ def plan_table(
 ) -> TablePlan:
     """Map the columns of a schema to record fields, and build the encoders of the formats.
 
-    The schema registry is queried last, after all other checks have passed. Raises ConfigurationError with all faults
+    The schema registry is queried last, after all other checks have passed. Raise ConfigurationError with all faults
     that the first failing step found in the arguments or the columns.
     """
     if topic is not None:
@@ -178,7 +178,7 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
 def _parse_formats(
     topic: str | None, mapping: ColumnMapping, arguments: Mapping[str, object]
 ) -> tuple[list[FormatOptions], RegistryOptions | None, list[str]]:
-    """Parse the format arguments. Returns the formats, the schema registry and the faults of the arguments."""
+    """Parse the format arguments. Return the formats, the schema registry and the faults of the arguments."""
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
     name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
     for side in SIDES:

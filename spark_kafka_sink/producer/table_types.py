@@ -82,7 +82,7 @@ def _to_spark_field(field: pa.Field) -> pa.Field:
 def convert_column(column: pa.Array, target_type: pa.DataType, name: str) -> pa.Array:
     """Convert a column to its target type.
 
-    Nanoseconds are rounded down to microseconds, as Spark does. Raises SchemaError if Arrow has no such conversion,
+    Nanoseconds are rounded down to microseconds, as Spark does. Raise SchemaError if Arrow has no such conversion,
     and InvalidRecordError if a value does not fit the target type. Both errors show the name of the column.
     """
     try:
@@ -101,7 +101,7 @@ class BatchConversion:
     """The source position and the target type of each converted column."""
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch of the converted columns. Raises the errors of convert_column()."""
+        """Return a batch of the converted columns. Raise the errors of convert_column()."""
         names = batch.schema.names
         return pa.RecordBatch.from_arrays(
             [convert_column(batch.column(source), target_type, names[source]) for source, target_type in self.columns],

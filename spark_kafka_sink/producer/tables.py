@@ -101,9 +101,9 @@ class _CallRows(NamedTuple):
 
 
 def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
-    """Open an object that exports Arrow data. Returns its record batches, and its number of rows if known.
+    """Open an object that exports Arrow data. Return its record batches, and its number of rows if known.
 
-    Raises InvalidRecordError if the object does not export a table with named columns.
+    Raise InvalidRecordError if the object does not export a table with named columns.
     """
     object_columns = _find_polars_object_columns(table)
     if object_columns:
@@ -250,7 +250,7 @@ class TableSender:
     def _send_topic_rows(self, rows: TopicRows, batch_start: int) -> None:
         """Send or fail the rows of one topic.
 
-        Raises an error only if no further row could be written. Such an error ends the send_table() call.
+        Raise an error only if no further row could be written. Such an error ends the send_table() call.
         """
         topic = rows.topic
         if topic is None:
@@ -291,7 +291,7 @@ class TableSender:
         self.result.partitions = self._written_offsets.by_topic()
 
     def _add_call_result(self, call_rows: _CallRows, call_result: ColumnsResult) -> int:
-        """Add the result of a send_columns() call to `result`. Returns the number of rows of the call."""
+        """Add the result of a send_columns() call to `result`. Return the number of rows of the call."""
         self._written_offsets.add(call_result)
         self.result.rows_written += call_result.rows_written
         for failure in call_result.failures:

@@ -63,8 +63,8 @@ class TopicMetadataWaiter:
     def await_partitions(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, including `partition` unless it is None.
 
-        `now` is the time at which the call began. Raises MetadataTimeoutError max.block.ms after that time, and
-        InvalidRecordError earlier if only `partition` is missing. Raises permanent errors of brokers immediately.
+        `now` is the time at which the call began. Raise MetadataTimeoutError max.block.ms after that time, and
+        InvalidRecordError earlier if only `partition` is missing. Raise permanent errors of brokers immediately.
         """
         in_use = self._in_use
         if (

@@ -142,7 +142,7 @@ class ProducerTransactions:
     def close(self, timeout: float | None) -> float | None:
         """Abort an open transaction before the producer closes, or wait for a pending operation.
 
-        Returns the remaining part of `timeout` in seconds.
+        Return the remaining part of `timeout` in seconds.
         """
         if self._loop.join(0):
             return timeout  # the producer is already closed, and no sender could end the transaction
@@ -191,7 +191,7 @@ class ProducerTransactions:
             )
 
     def _await_operation(self, operation: Operation, timeout_ms: float) -> bool:
-        """Wake the sender and wait for the operation, without linger. Returns False after the timeout.
+        """Wake the sender and wait for the operation, without linger. Return False after the timeout.
 
         Takes no lock of the accumulator, because close() may call this method in a signal handler.
         """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not import these
 
 @dataclass(frozen=True)
 class OpenTransactionCheck:
-    """Raises if the transaction in which a call began has ended, or accepts no more records."""
+    """Raise if the transaction in which a call began has ended, or accepts no more records."""
 
     manager: TransactionManager
     transaction_number: int
@@ -81,7 +81,7 @@ class TransactionalProducer:
     def commit_transaction(self) -> None:
         """Send all records, wait for their acknowledgements and commit the transaction.
 
-        Raises TransactionAbortableError, which names the records, if one of them failed; abort the transaction then.
+        Raise TransactionAbortableError, which names the records, if one of them failed; abort the transaction then.
         After a TransactionTimeoutError the outcome is unknown; call the method again to learn it.
 
         Example:
@@ -140,7 +140,7 @@ class TransactionalProducer:
     def prepare_transaction(self) -> TransactionIdentity | None:
         """Wait for all acknowledgements and leave the transaction open, so that another process can end it.
 
-        Returns the identity of the transaction for take_over_transaction(). Returns None, and ends the transaction, if
+        Return the identity of the transaction for take_over_transaction(). Return None, and end the transaction, if
         nothing was sent in it. The call also waits for the offsets of consumer groups, for at most max.block.ms; it may
         be repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after its beginning.
 

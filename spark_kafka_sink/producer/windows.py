@@ -12,7 +12,7 @@ from collections.abc import Callable
 NAN = float("nan")
 
 Gauge = Callable[[float], float]
-"""Returns the value of a metric at the given time in milliseconds."""
+"""Return the value of a metric at the given time in milliseconds."""
 
 
 class WindowedStat:

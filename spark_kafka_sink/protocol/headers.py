@@ -62,7 +62,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
 def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tuple[RequestHeader, Message]:
     """Decode a request with its header.
 
-    `max_elements` limits the number of all its array elements and tagged fields together. Raises DecodeError if the
+    `max_elements` limits the number of all its array elements and tagged fields together. Raise DecodeError if the
     bytes are malformed, and UnsupportedVersionError if the API or its version is not supported.
     """
     header, body = decode_request_header(frame)

@@ -132,7 +132,7 @@ class Message(Struct):
     def write(self, writer: Writer, version: int) -> None:
         """Append the message to a writer.
 
-        Raises ValueError if a number or a length is out of range, and UnsupportedVersionError if the version is not in
+        Raise ValueError if a number or a length is out of range, and UnsupportedVersionError if the version is not in
         `VERSIONS` or lacks a field whose value would be lost.
         """
         try:
@@ -144,7 +144,7 @@ class Message(Struct):
     def decode(cls: type[MessageT], buffer: Buffer, version: int) -> MessageT:
         """Decode a message from bytes that a peer has sent.
 
-        Record batches are views of `buffer`. Raises DecodeError if the bytes are malformed.
+        Record batches are views of `buffer`. Raise DecodeError if the bytes are malformed.
         """
         return cls.read(Reader(buffer), version)
 
@@ -152,7 +152,7 @@ class Message(Struct):
     def read(cls: type[MessageT], reader: Reader, version: int) -> MessageT:
         """Decode a message that begins at the reader's position.
 
-        Bytes after the message are ignored. Raises DecodeError if the bytes are malformed.
+        Bytes after the message are ignored. Raise DecodeError if the bytes are malformed.
         """
         codec = _get_codec(cls, version)
         try:

@@ -177,7 +177,7 @@ class Reader:
     def check_count(self, count: int, min_element_bytes: int) -> None:
         """Check the number of array elements or tagged fields before anything is allocated for them.
 
-        Raises DecodeError if the remaining bytes cannot hold so many, or if the message has more than `max_elements`
+        Raise DecodeError if the remaining bytes cannot hold so many, or if the message has more than `max_elements`
         in all.
         """
         if count < 0 or count * (min_element_bytes or 1) > self.end - self.position:

@@ -254,7 +254,7 @@ def _encode_value(codec: FieldCodec, value: object) -> bytes:
 
 
 def _read_tagged_value(reader: Reader, size: int, codec: FieldCodec) -> Any:
-    """Read the value of a tagged field. Raises DecodeError if it does not have exactly the given size."""
+    """Read the value of a tagged field. Raise DecodeError if it does not have exactly the given size."""
     if size > reader.remaining:
         raise DecodeError(f"tagged field of {size} bytes at byte {reader.position}, {reader.remaining} are left")
     outer_end, reader.end = reader.end, reader.position + size

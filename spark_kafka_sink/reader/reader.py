@@ -78,7 +78,7 @@ class TopicReader:
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions of a topic.
 
-        Raises BrokerError if the topic does not exist or the user may not describe it.
+        Raise BrokerError if the topic does not exist or the user may not describe it.
         """
         return [partition.index for partition in self._client.topic(topic, fresh=True).partitions]
 
@@ -107,7 +107,7 @@ class TopicReader:
     ) -> pa.Table:
         """Return all rows, sorted by partition and offset, with the columns of Spark's Kafka source.
 
-        Raises DataError if the rows need more than `max_bytes` of memory.
+        Raise DataError if the rows need more than `max_bytes` of memory.
         """
         tables: list[pa.Table] = []
         size = 0
@@ -236,7 +236,7 @@ class TopicReader:
             yield chunk.rows, chunk.next_offset
 
     def _select_partitions(self, topic: str, partitions: Iterable[int] | None) -> list[int]:
-        """Return the sorted partitions, by default all. Raises InvalidRecordError if a partition does not exist."""
+        """Return the sorted partitions, by default all. Raise InvalidRecordError if a partition does not exist."""
         if partitions is None:
             return self.partitions(topic)
         selected = sorted(set(partitions))

@@ -76,7 +76,7 @@ class ByteColumn:
 
 
 def read_byte_column(array: pa.Array) -> ByteColumn:
-    """Read a binary or string array with 32- or 64-bit offsets. Raises OverflowError for more than 2 GiB."""
+    """Read a binary or string array with 32- or 64-bit offsets. Raise OverflowError for more than 2 GiB."""
     if array.type.id == _NULL_TYPE_ID:
         array = array.cast(_BINARY)
     offsets, data = _read_offsets(array)

@@ -106,7 +106,7 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
     """Decompress at most `max_bytes`.
 
-    Returns a new bytearray, or `data` itself if it is not compressed. Raises DecodeError for malformed data and for a
+    Return a new bytearray, or `data` itself if it is not compressed. Raise DecodeError for malformed data and for a
     result of more than `max_bytes`, and UnsupportedFormatError for an unknown codec.
     """
     if codec == Codec.NONE:

@@ -66,7 +66,7 @@ class DecodedBatch(NamedTuple):
 def parse_batches(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     """Return the headers of the batches in `buffer`, each with the bytes of the batch including the header.
 
-    Raises DecodeError for a malformed header, a truncated batch or a wrong CRC. Records are not checked.
+    Raise DecodeError for a malformed header, a truncated batch or a wrong CRC. Records are not checked.
     """
     return list(iterate_batches(buffer, allow_partial_last=False))
 

@@ -65,7 +65,7 @@ class EncodedSlices(NamedTuple):
 def encode_records(
     columns: RecordColumns, slices: BatchSlices, now_ms: int, order: NDArray[np.int32] | None = None
 ) -> list[EncodedSlices]:
-    """Encode all rows. Returns one result for each buffer.
+    """Encode all rows. Return one result for each buffer.
 
     `order`: the row indices in the order of the slices, or None if the columns have this order. It must include all
     rows. Rows that `find_invalid_rows` returns must not be passed. Rows without a timestamp get `now_ms`.
@@ -110,7 +110,7 @@ def encode_records(
 
 
 def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list[int]:
-    """Group consecutive slices into buffers. Returns the index of the slice after the last slice of each buffer."""
+    """Group consecutive slices into buffers. Return the index of the slice after the last slice of each buffer."""
     max_rows = min(MAX_CHUNK_ROWS, TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes))
     slice_stops = [0]
     while slice_stops[-1] < len(row_stops):

@@ -138,7 +138,7 @@ def encode_header(  # noqa: PLR0913 - one parameter for each field; a tuple of t
 def parse_header(buffer: Buffer) -> BatchHeader:
     """Parse the header at the start of `buffer`.
 
-    Only length and magic are checked. Raises DecodeError for a header that is too short or has an invalid length, and
+    Only length and magic are checked. Raise DecodeError for a header that is too short or has an invalid length, and
     UnsupportedFormatError for another record format.
     """
     if len(buffer) < HEADER_BYTES:

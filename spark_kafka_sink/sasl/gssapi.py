@@ -71,7 +71,7 @@ class GssapiClient:
 
 
 def import_gssapi() -> Any:
-    """Import the package gssapi. Raises MissingDependencyError if it cannot be imported."""
+    """Import the package gssapi. Raise MissingDependencyError if it cannot be imported."""
     try:
         return importlib.import_module("gssapi")
     except ImportError as error:

@@ -47,7 +47,7 @@ class LoginModule:
 
 
 def parse_jaas_config(text: str) -> LoginModule:
-    """Parse a value of sasl.jaas.config. Raises ConfigurationError if it is invalid."""
+    """Parse a value of sasl.jaas.config. Raise ConfigurationError if it is invalid."""
     tokens = iter(_tokenize(text))
     class_name, flag = next(tokens, ""), next(tokens, "")
     name = class_name.rpartition(".")[2]

@@ -147,7 +147,7 @@ class ScramClient:
 
 
 def decode_message(mechanism: str, token: bytes) -> str:
-    """Decode a SCRAM message. Raises AuthenticationError if it is too long or not UTF-8."""
+    """Decode a SCRAM message. Raise AuthenticationError if it is too long or not UTF-8."""
     if len(token) > _MAX_MESSAGE_BYTES:
         raise AuthenticationError(f"{mechanism}: a message of {len(token)} bytes is too long")
     try:
@@ -157,7 +157,7 @@ def decode_message(mechanism: str, token: bytes) -> str:
 
 
 def decode_base64(mechanism: str, text: str) -> bytes:
-    """Decode a field of a SCRAM message. Raises AuthenticationError if it is not base64."""
+    """Decode a field of a SCRAM message. Raise AuthenticationError if it is not base64."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

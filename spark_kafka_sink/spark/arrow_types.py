@@ -45,7 +45,7 @@ def to_struct_type(schema: types.StructType | pa.Schema) -> types.StructType:
 def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
     """Convert a Spark type to the Arrow type. `path` names the column in errors, for example `address.city`.
 
-    Raises SchemaError for a type that no format can write: intervals, variants, and types of future Spark versions.
+    Raise SchemaError for a type that no format can write: intervals, variants, and types of future Spark versions.
     """
     atomic = _ATOMIC_TYPES.get(type(data_type))
     if atomic is not None:

@@ -63,7 +63,7 @@ def check_all(
 def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
     """Parse the options and plan the columns, without a connection.
 
-    Raises ConfigurationError with all faults of the options and of the schema, or SchemaError if only the schema has
+    Raise ConfigurationError with all faults of the options and of the schema, or SchemaError if only the schema has
     faults.
     """
     # If the options are invalid, the schema is still checked with the options that concern it.
@@ -94,7 +94,7 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
 def run_server_checks(options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None) -> ColumnPlan:
     """Check the connection to Kafka and the report's destinations, and query the schema registry.
 
-    Returns the plan with the ids of its schemas. `stream_start` identifies the start of a stream, which looks up the
+    Return the plan with the ids of its schemas. `stream_start` identifies the start of a stream, which looks up the
     latest version of a schema only once.
     """
     check_connection(options, stream_start)

@@ -63,7 +63,7 @@ _CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "B
 def plan_columns(
     schema: StructType, fixed_topic: str | None, encoders: Mapping[str, ColumnsEncoder | None] | None = None
 ) -> ColumnPlan:
-    """Check the schema and return the plan of its columns. Raises SchemaError with one line for each error.
+    """Check the schema and return the plan of its columns. Raise SchemaError with one line for each error.
 
     `encoders`: the encoders of `value` and `key`, if these fields are built from other columns. None stands for an
     encoder that could not be built, because the options are invalid.

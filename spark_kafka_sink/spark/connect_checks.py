@@ -29,7 +29,7 @@ def check_on_driver(
 ) -> tuple[list[int], Distribution | None]:
     """Run all checks on the driver, and raise their error in this process.
 
-    Returns the positions of the columns that the sink uses, and the distribution of the rows.
+    Return the positions of the columns that the sink uses, and the distribution of the rows.
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
     (name,) = reader.load().schema.fieldNames()

@@ -98,7 +98,7 @@ class KafkaDataSource(DataSource):
 def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBatchWriter:
     """Plan a batch write whose options `register` has checked, in the user's program. The option names are lowercase.
 
-    Returns the same writer as `KafkaDataSource.writer` in a planning worker, and begins exactly-once delivery.
+    Return the same writer as `KafkaDataSource.writer` in a planning worker, and begin exactly-once delivery.
     """
     stream_start = options.get(STREAM_START_OPTION)
     parsed, plan = check_all(options, schema, stream_start)

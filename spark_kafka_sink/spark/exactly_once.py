@@ -78,7 +78,7 @@ class ExactlyOnceWrite:
     # --- in a task
 
     def is_committed(self, task: TaskIdentity) -> bool:
-        """Return whether the task's batch is already committed. Raises ExactlyOnceError if it must not be written."""
+        """Return whether the task's batch is already committed. Raise ExactlyOnceError if it must not be written."""
         return self.start.is_committed(self._batch_of_task(task))
 
     @contextlib.contextmanager
@@ -133,7 +133,7 @@ class ExactlyOnceWrite:
     def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
         """Abort the transactions of the batch.
 
-        Returns whether they were aborted, and the outcome as the end of a sentence for the log.
+        Return whether they were aborted, and the outcome as the end of a sentence for the log.
         """
         batch = self._single_batch(reports) if reports else self._job_batch()
         with Driver(self.delivery) as driver:
@@ -153,7 +153,7 @@ class ExactlyOnceWrite:
         return Batch(task.query_id, int(task.batch_id))
 
     def _single_batch(self, reports: Sequence[TaskReport]) -> Batch:
-        """Return the batch of all reports. Raises DeliveryError if they name several batches."""
+        """Return the batch of all reports. Raise DeliveryError if they name several batches."""
         batches = {self._batch_of_task(report.task) for report in reports}
         if len(batches) > 1:
             raise DeliveryError(
@@ -174,7 +174,7 @@ class UnreportedBatch:
         """Do nothing, because no task has written anything."""
 
     def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
-        """Abort the open transactions of the query. Returns the same as `ExactlyOnceWrite.abort`."""
+        """Abort the open transactions of the query. Return the same as `ExactlyOnceWrite.abort`."""
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort_unreported(self.start_name)
         return was_aborted, _ABORTED_UNREPORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
@@ -274,7 +274,7 @@ def restore_from_reports(
 ) -> ExactlyOnceWrite | UnreportedBatch:
     """Restore the exactly-once state of a micro-batch from its task reports.
 
-    Returns an UnreportedBatch if no report has the start of the batch.
+    Return an UnreportedBatch if no report has the start of the batch.
     """
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver_identity) for start in starts}) > 1:

@@ -40,7 +40,7 @@ _CONNECT_MESSAGE = (
 def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
     """Return whether a write with these options runs through mapInArrow. The option names are lowercase.
 
-    Raises ConfigurationError if this Spark does not support the method that the options name. An invalid value counts
+    Raise ConfigurationError if this Spark does not support the method that the options name. An invalid value counts
     as none, because the checks of the options report it.
     """
     requested = options.get(WRITE_METHOD_OPTION.name.lower(), "").strip().lower()

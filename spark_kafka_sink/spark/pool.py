@@ -65,7 +65,7 @@ def idle_timeout_seconds(context: TaskContext | None) -> float:
 def parse_duration(text: str) -> float:
     """Return the duration in seconds. A number without a unit is in milliseconds.
 
-    Raises ConfigurationError if the text is not a duration.
+    Raise ConfigurationError if the text is not a duration.
     """
     match = _DURATION_PATTERN.fullmatch(text.strip().lower())
     if match is None:

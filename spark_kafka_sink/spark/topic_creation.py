@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 def create_topic_if_missing(options: SinkOptions, new_topic: NewTopic) -> bool:
     """Create the topic if it does not exist, and return whether it was missing.
 
-    Raises PreflightError if the topic cannot be created.
+    Raise PreflightError if the topic cannot be created.
     """
     config = options.producer_config()
     try:

@@ -135,14 +135,14 @@ class TaskWriter:
         self._producer_totals_before = producer.totals()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a batch. Raises DeliveryError if a record has failed so far."""
+        """Send the rows of a batch. Raise DeliveryError if a record has failed so far."""
         for rows in self._columns_writer.split(batch):
             for rows_slice in [rows] if self._rate_limiter is None else self._rate_limiter.throttle(rows):
                 self._send(_SentRows(rows_slice))
                 self._collect_results()
 
     def finish(self) -> None:
-        """Wait for all results and complete the report. Raises DeliveryError if a record has failed."""
+        """Wait for all results and complete the report. Raise DeliveryError if a record has failed."""
         self._collect_all_results()
         if self._rate_limiter is not None:
             self._rate_limiter.finish()
@@ -177,7 +177,7 @@ class TaskWriter:
     def _collect_results(self) -> None:
         """Collect the results that have arrived, and wait for more if the pending rows take too much memory.
 
-        Raises DeliveryError if a record has failed.
+        Raise DeliveryError if a record has failed.
         """
         for sent, result in self._columns_writer.collect_results():
             self._count(sent, result)

@@ -128,7 +128,7 @@ def select_task_reports(messages: Sequence[WriterCommitMessage | None]) -> list[
 def validate_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
     """Return the reports of all tasks.
 
-    Raises DeliveryError if a report is missing, or if two tasks have reported for one partition.
+    Raise DeliveryError if a report is missing, or if two tasks have reported for one partition.
     """
     reports = select_task_reports(messages)
     if len(reports) != len(messages):

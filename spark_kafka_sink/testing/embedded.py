@@ -83,7 +83,7 @@ class EmbeddedBroker:
         self.close()
 
     def close(self) -> None:
-        """End all threads and close all sockets. Raises IllegalStateError if the broker has failed before."""
+        """End all threads and close all sockets. Raise IllegalStateError if the broker has failed before."""
         with self._resources:
             self._server.close()
         if self.failure is not None:

@@ -76,7 +76,7 @@ def _write_certificates(
 ) -> tuple[Path, Path | None]:
     """Write the listener's certificate and, for mutual TLS, the authority of its clients; add the clients' `options`.
 
-    Returns the paths of the two PEM files.
+    Return the paths of the two PEM files.
     """
     try:
         import trustme

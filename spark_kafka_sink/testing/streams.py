@@ -23,7 +23,7 @@ def run_stream(writer: DataStreamWriter, *, timeout_seconds: float = TIMEOUT_SEC
     """Start a streaming query, and return it once it has written all input that was available at the start.
 
     The trigger of the writer is replaced by `availableNow`. A writer without a `checkpointLocation` uses that of
-    the session, or a temporary directory. Raises the exception of a failed query, or TimeoutError if the query takes
+    the session, or a temporary directory. Raise the exception of a failed query, or TimeoutError if the query takes
     too long.
     """
     with _default_checkpoint_location():
@@ -37,7 +37,7 @@ def run_stream(writer: DataStreamWriter, *, timeout_seconds: float = TIMEOUT_SEC
 def drain(query: StreamingQuery, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
     """Wait until a running query has written all available input, then stop it. For jobs that start queries themselves.
 
-    Raises the exception of a failed query, or TimeoutError if the query takes too long.
+    Raise the exception of a failed query, or TimeoutError if the query takes too long.
     """
     failures: list[BaseException] = []
 

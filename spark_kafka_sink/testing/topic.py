@@ -49,7 +49,7 @@ def read_topic(
     """Read all records that a topic has now, in the columns of Spark's Kafka source.
 
     The columns are key, value, topic, partition, offset, timestamp, timestampType and headers. `isolation` is
-    read_committed or read_uncommitted; `options` are client options, such as those for security. Raises DataError if
+    read_committed or read_uncommitted; `options` are client options, such as those for security. Raise DataError if
     the records take more than `max_bytes` in memory.
     """
     return read_topic_table(bootstrap, topic, isolation=isolation, options=options, max_bytes=max_bytes)

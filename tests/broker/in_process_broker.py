@@ -42,7 +42,7 @@ class InProcessBroker:
         return decode_response(b"".join(outcome.frame), load_response_type(message.API_KEY), version)[1]
 
     def write(self, value: bytes) -> tuple[int, int]:
-        """Produce one record to partition 0. Returns the error code and the offset."""
+        """Produce one record to partition 0. Return the error code and the offset."""
         response = partition_response(self.request(produce_request(batch(value)), 9))
         return response.error_code, response.base_offset
 

@@ -45,7 +45,7 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
 
 
 def write(client: WireClient, value: bytes = b"a", topic: str = "t", version: int = 9) -> int | None:
-    """Produce a record. Returns the error code, or None if the connection was closed instead of a response."""
+    """Produce a record. Return the error code, or None if the connection was closed instead of a response."""
     response = client.request(produce_request(batch(value), topic), version)
     return None if response is None else partition_response(response).error_code
 

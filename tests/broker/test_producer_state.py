@@ -15,7 +15,7 @@ FENCED = error_codes.INVALID_PRODUCER_EPOCH
 
 
 def append(log: PartitionLog, sequence: int, *, epoch: int = 0, count: int = 1, **options: bool) -> str | int:
-    """Append a batch of producer 7. Returns "offset", "duplicate of offset", or the error code of a rejected batch."""
+    """Append a batch of producer 7. Return "offset", "duplicate of offset", or the error code of a rejected batch."""
     values = [b"x"] * count
     try:
         appended = log.append(batch(*values, sequence=sequence, producer=(7, epoch)), wall_ms=1, **options)

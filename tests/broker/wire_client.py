@@ -62,7 +62,7 @@ class WireClient:
         self._correlation_id = 0
 
     def send(self, message: Message, version: int, node: int = 0) -> int:
-        """Send a request without waiting for the response. Returns its correlation id."""
+        """Send a request without waiting for the response. Return its correlation id."""
         channel_id = str(node)
         if not self.selector.is_channel_ready(channel_id):
             self.selector.connect(channel_id, self._system.resolve(f"broker{node}", 9092 + node)[0])
@@ -77,7 +77,7 @@ class WireClient:
     def request(self, message: Message, version: int | None = None, node: int = 0) -> Any:
         """Send a request, by default in its latest version.
 
-        Returns the response, or None if the connection is closed instead.
+        Return the response, or None if the connection is closed instead.
         """
         if version is None:
             version = type(message).VERSIONS.max
@@ -89,7 +89,7 @@ class WireClient:
         return decode_response(payload, load_response_type(message.API_KEY), version)[1]
 
     def wait(self, max_polls: int = 100) -> memoryview | None:
-        """Wait for a response. Returns its payload, or None if the connection is closed instead."""
+        """Wait for a response. Return its payload, or None if the connection is closed instead."""
         for _ in range(max_polls):
             self.selector.poll(1_000)
             if self.selector.completed_receives:

@@ -50,7 +50,7 @@ class ScriptedBroker(Peer):
         self.requests: list[ReceivedRequest] = []
         self.closed = 0
         self.on_request: Callable[[ReceivedRequest], bool] = lambda received: False
-        """Called first for every request. Returns whether it has handled the request."""
+        """Called first for every request. Return whether it has handled the request."""
         self._bytes: dict[FakeConnection, bytes] = {}
 
     def requests_of(self, api_key: ApiKey) -> list[ReceivedRequest]:

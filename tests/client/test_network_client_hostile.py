@@ -16,7 +16,7 @@ PID = InitProducerIdResponse(producer_id=7)
 
 
 def send_partially(rig: Rig) -> int:
-    """Send a request of which the socket accepts only the first bytes. Returns its correlation id."""
+    """Send a request of which the socket accepts only the first bytes. Return its correlation id."""
     connection = rig.broker.last_request(ApiKey.API_VERSIONS).connection
     connection.stall()
     message = InitProducerIdRequest(transactional_id="x" * 30_000, transaction_timeout_ms=1)

@@ -180,7 +180,7 @@ class Actor:
 
 
 Decide = Callable[[Point, Actor, Sequence[Actor]], "Actor | None"]
-"""At a point: the actor that would go on, and all others that could. Returns the one that does; None to be asked again,
+"""At a point: the actor that would go on, and all others that could. Return the one that does; None to be asked again,
 when the first was killed."""
 
 

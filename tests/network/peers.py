@@ -59,7 +59,7 @@ def received(selector: Selector) -> list[tuple[str, bytes]]:
 
 
 def poll_until(selector: Selector, done: Callable[[], bool], polls_max: int = 1000) -> int:
-    """Poll until the condition holds after a poll. Returns the number of polls."""
+    """Poll until the condition holds after a poll. Return the number of polls."""
     for count in range(1, polls_max + 1):
         selector.poll(1000)
         if done():

@@ -80,7 +80,7 @@ def scripted(slow: range) -> tuple[ScriptedProducer, ColumnsWriter[int]]:
 
 
 def send(writer: ColumnsWriter[int], number: int) -> list[int]:
-    """Send the call of this number. Returns the numbers of the calls whose results are there then."""
+    """Send the call of this number. Return the numbers of the calls whose results are there then."""
     writer.send(ROWS, number, CONTEXT_BYTES)
     return [settled for settled, _ in writer.collect_results()]
 

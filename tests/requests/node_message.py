@@ -52,7 +52,7 @@ def send_to(
     *,
     versions: VersionRange | None = None,
 ) -> ResponseT:
-    """Send a message once and return its response. Raises NetworkError if the node is lost."""
+    """Send a message once and return its response. Raise NetworkError if the node is lost."""
     call = client.begin([NodeMessage(node, message, versions)], retries=False)
     response = client.finish(call)[""]
     assert isinstance(response, response_type)

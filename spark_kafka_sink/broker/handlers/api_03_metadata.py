@@ -70,7 +70,7 @@ def _reject_topic(topic: MetadataRequestTopic) -> MetadataResponseTopic:
 
 
 def _create_missing(context: RequestContext, requested: Iterable[MetadataRequestTopic]) -> dict[str, int]:
-    """Create the requested topics that do not exist. Returns the error codes of those that could not be created."""
+    """Create the requested topics that do not exist. Return the error codes of those that could not be created."""
     cluster = context.cluster
     if not cluster.config.auto_create_topics:
         return {}

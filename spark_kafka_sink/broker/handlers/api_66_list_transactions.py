@@ -51,7 +51,7 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handler
 
 
 def _filter_by_pattern(transactions: list[Transaction], pattern: str | None) -> list[Transaction]:
-    """Return the transactions whose id matches the pattern. Raises ArrowInvalid for an invalid pattern.
+    """Return the transactions whose id matches the pattern. Raise ArrowInvalid for an invalid pattern.
 
     Like Kafka's brokers, it uses RE2: Python's `re` takes exponential time for some patterns, and holds the GIL.
     """

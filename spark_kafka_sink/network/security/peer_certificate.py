@@ -60,7 +60,7 @@ def fetch_peer_certificate(
 ) -> PeerCertificate:
     """Fetch the certificate of the listener at an address.
 
-    Raises TlsError or NetworkError if the listener does not speak TLS, and NetworkError if it does not respond before
+    Raise TlsError or NetworkError if the listener does not speak TLS, and NetworkError if it does not respond before
     the deadline.
     """
     try:

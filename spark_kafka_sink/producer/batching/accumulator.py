@@ -169,7 +169,7 @@ class RecordAccumulator:
         """Stage a single record of at most `size` bytes and return its future.
 
         The record is assigned to a partition later, by `snapshot` or newer metadata. `max_block_ms`: only called if the
-        record has to wait for memory. `check_open`: as for append_columns. Raises BufferExhaustedError if the time is
+        record has to wait for memory. `check_open`: as for append_columns. Raise BufferExhaustedError if the time is
         up before the memory is available.
         """
         reservation = self._reservation_bytes(size, size, FUTURE_BYTES)
@@ -272,7 +272,7 @@ class RecordAccumulator:
     def _reservation_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
         """Return the bytes to reserve for rows: for the larger of their forms, and for their overhead.
 
-        `overhead_bytes`: needed besides the rows until their results are known. Raises RecordTooLargeError if the
+        `overhead_bytes`: needed besides the rows until their results are known. Raise RecordTooLargeError if the
         encoded rows do not fit into the pool. If only the reservation does not fit, all of the pool is reserved.
         """
         reservation = overhead_bytes + max(staged_bytes, self._encoded_copies * encoded_bytes)

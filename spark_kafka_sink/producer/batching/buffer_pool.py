@@ -79,7 +79,7 @@ class BufferPool:
     def reserve(self, nbytes: int, max_block_ms: float, wait: WaitForEvent = _wait) -> None:
         """Reserve `nbytes`, waiting in turn for at most `max_block_ms`.
 
-        Raises BufferExhaustedError when the time is up, ProducerClosedError when the pool is closed, and
+        Raise BufferExhaustedError when the time is up, ProducerClosedError when the pool is closed, and
         RecordTooLargeError if the pool is smaller than `nbytes`.
         """
         if nbytes > self.total_bytes:

@@ -150,7 +150,7 @@ class RowOrigins:
     def _split_range_array(self, stored_ranges: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Split stored ranges into stored ranges of single runs.
 
-        Returns the call index of each resulting range, and the resulting ranges. Argument and result are arrays whose
+        Return the call index of each resulting range, and the resulting ranges. Argument and result are arrays whose
         columns are the fields of StoredRange.
         """
         starts, stops = stored_ranges.T[:2]

@@ -58,7 +58,7 @@ class ClusterRequests(PolledRequests):
     # --- any thread
 
     def submit(self, call: BlockingCall[Any]) -> None:
-        """Add a call. The caller must wake the sender afterwards. Raises the error with which `fail` was called."""
+        """Add a call. The caller must wake the sender afterwards. Raise the error with which `fail` was called."""
         with self._lock:
             if self._error is not None:
                 raise copy_error(self._error)

@@ -213,7 +213,7 @@ class TransactionManager:
             return operation
 
     def ensure_can_send(self, number: int | None = None) -> int:
-        """Return the number of the open transaction. Raises if it accepts no records.
+        """Return the number of the open transaction. Raise if it accepts no records.
 
         `number`: the transaction that was open when the call began. A call that has waited for metadata or memory must
         not add its record to a later transaction.
@@ -231,7 +231,7 @@ class TransactionManager:
     def abort_if_open(self) -> Operation | None:
         """Abort an open transaction before the producer closes.
 
-        Returns the operation to wait for: the abort, or else the pending operation, if any.
+        Return the operation to wait for: the abort, or else the pending operation, if any.
         """
         with self._lock:
             if self.is_open:
@@ -339,7 +339,7 @@ class TransactionManager:
     def begin_sending(self, request: Request) -> bool:
         """Record that the request is being sent. Call this immediately before its bytes are sent.
 
-        Returns False, and records nothing, if the request must not be sent any more: a record has failed since
+        Return False, and record nothing, if the request must not be sent any more: a record has failed since
         `next_request` returned an EndTxn that commits, and the transaction can only be aborted.
         """
         with self._lock:
@@ -511,7 +511,7 @@ class TransactionManager:
         )
 
     def _make_abortable(self, error: KafkaSinkError) -> None:
-        """Enter ABORTABLE_ERROR, unless the transaction is being aborted or has failed. Keeps the first error."""
+        """Enter ABORTABLE_ERROR, unless the transaction is being aborted or has failed. Keep the first error."""
         if self.state not in (_State.IN_TRANSACTION, _State.COMMITTING, _State.INITIALIZING):
             return
         _log.info("%r: the transaction must be aborted: %s", self, error)

@@ -113,7 +113,7 @@ class Operation:
             self.done.set()
 
     def result(self) -> None:
-        """Raise the error of the operation, if it failed. Raises IllegalStateError before the operation is done."""
+        """Raise the error of the operation, if it failed. Raise IllegalStateError before the operation is done."""
         if not self.done.is_set():
             raise IllegalStateError(f"{self.name}() is not done yet")
         self.is_result_read = True
@@ -157,7 +157,7 @@ class TransactionCalls:
     def start_or_join(self, name: str, begin: Callable[[], None]) -> Operation:
         """Return the pending operation if it has this name, else start a new one with `begin`.
 
-        Raises IllegalStateError if another operation is pending, and the producer's error if it has failed.
+        Raise IllegalStateError if another operation is pending, and the producer's error if it has failed.
         """
         pending = self.pending
         if pending is not None and pending.name == name:

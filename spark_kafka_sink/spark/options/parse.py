@@ -82,7 +82,7 @@ _REGISTER_REQUIRED_MESSAGE = (
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a write, whose names may be in any case.
 
-    Raises ConfigurationError with one sentence for each invalid option.
+    Raise ConfigurationError with one sentence for each invalid option.
     """
     by_lowercase = {name.lower(): value for name, value in options.items()}
     user_options = {name: value for name, value in by_lowercase.items() if name not in INTERNAL_OPTIONS}

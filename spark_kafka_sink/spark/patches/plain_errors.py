@@ -1,4 +1,4 @@
-"""Raises this package's errors from `save` and `start` as a notebook should show them: the message and its remedy.
+"""Errors of `save` and `start` as a notebook should show them: the message and its remedy.
 
 An error of the driver is raised without this package's stack frames. When a task fails, Spark raises its own error,
 which contains our message between the worker's traceback and the stages of the job. The wrapped methods raise our error

@@ -354,7 +354,7 @@ def _select_and_distribute(
 ) -> tuple[Any, dict[str, str]]:
     """Select the sink's columns and move the rows to the tasks that write them.
 
-    Returns the new frame and the options that its writer needs in addition.
+    Return the new frame and the options that its writer needs in addition.
     """
     if distribution is None:
         return _coalesce(_select_columns(frame, positions), calls), {}
@@ -371,9 +371,9 @@ def _check_table_write(writer: Any, calls: RecordedCalls) -> None:
 
 
 def _check_write(writer: Any, calls: RecordedCalls) -> tuple[list[int], Distribution | None]:
-    """Check options, schema and connection. Raises the error of the check that failed.
+    """Check options, schema and connection. Raise the error of the check that failed.
 
-    Returns the positions of the columns that the sink uses, and how to distribute the rows (None: leave them in their
+    Return the positions of the columns that the sink uses, and how to distribute the rows (None: leave them in their
     tasks).
     """
     frame = writer_dataframe(writer)

@@ -49,7 +49,7 @@ def encode_many_headers(count: int) -> bytes:
 
 
 def append_rejected(data: bytes) -> tuple[int, int]:
-    """Append a batch that is rejected. Returns the error code, and the peak of allocated memory without the batch."""
+    """Append a batch that is rejected. Return the error code, and the peak of allocated memory without the batch."""
     log = PartitionLog(LogConfig(max_message_bytes=len(data)))
     tracemalloc.start()
     try:

@@ -65,7 +65,7 @@ def test_accepts_same_sequence_after_full_disk(tmp_path: Path) -> None:
 
 
 def begin_transaction(broker: InProcessBroker) -> tuple[int, int]:
-    """Begin a transaction with a record in each partition of t. Returns the producer id and epoch."""
+    """Begin a transaction with a record in each partition of t. Return the producer id and epoch."""
     response = broker.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 4)
     identity: tuple[int, int] = response.producer_id, response.producer_epoch
     add_request = AddPartitionsToTxnRequest(

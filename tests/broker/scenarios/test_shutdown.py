@@ -55,7 +55,7 @@ class BrokerProcess:
         return self.process.stdout.readline().strip()
 
     def wait(self) -> tuple[int, str]:
-        """Wait for the end of the process. Returns its exit status and its standard error."""
+        """Wait for the end of the process. Return its exit status and its standard error."""
         _, errors = self.process.communicate()
         return self.process.returncode, errors
 

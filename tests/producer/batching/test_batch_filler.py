@@ -20,7 +20,7 @@ FAULTS = [MemoryError, ValueError]
 
 
 def failing(real: Callable[..., Any], fault: type[BaseException], nth: int = 1) -> Callable[..., Any]:
-    """Raises at the nth call, before or after it has done its work; all others go through."""
+    """Raise at the nth call, before or after it has done its work; all others go through."""
     calls = [0]
 
     def call(*arguments: Any, **named: Any) -> Any:
@@ -39,7 +39,7 @@ def rows_of(batches: list[ProducerBatch]) -> list[tuple[object, int]]:
 
 
 def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
-    """Send or fail all batches. Checks that nothing is left. Returns the batches that were sent and that failed."""
+    """Send or fail all batches and check that none is left. Return the sent batches and the failed batches."""
     sent, failed = [], []
     for _ in range(60):
         h.clock.now += 10

@@ -51,7 +51,7 @@ def producer(broker: EmbeddedBroker) -> ThreadedProducer:
 
 def interrupt_at(owner: type, function: str, handler: Callable[[], None]) -> list[str]:
     """Let `handler` run once, when a thread is about to call the function, and on that thread, as Python runs handlers
-    of signals. Returns what was interrupted.
+    of signals. Return what was interrupted.
     """
     usual = getattr(owner, function)
     interrupted: list[str] = []

@@ -32,7 +32,7 @@ NOT_INTERRUPTED = ("try:", "with ", "finally:")
 
 
 class Interrupting:
-    """Raises before the nth line of the room that is about to be executed, as Ctrl-C does. Notes all lines for 0."""
+    """Raise before the nth line of the room that is about to be executed, as Ctrl-C does. Note all lines for 0."""
 
     def __init__(self, nth: int = 0) -> None:
         self._nth = nth
@@ -73,7 +73,7 @@ class Case:
         return [value for partition in range(3) for value in self.cluster.values("t", partition)]
 
     def interrupt(self, call: Callable[[], object], interrupting: Interrupting) -> str:
-        """Interrupt an append. Returns where that was; empty if the append ended before."""
+        """Interrupt an append. Return where that was; empty if the append ended before."""
         accumulator = sender_of(self.producer).accumulator
 
         def traced(append: Callable[..., object]) -> Callable[..., object]:
