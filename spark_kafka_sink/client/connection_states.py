@@ -56,7 +56,7 @@ TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
     ),
     ConnectionState.CHECKING_API_VERSIONS: frozenset(
         {
-            ConnectionState.CHECKING_API_VERSIONS,  # again, with an older version of the request
+            ConnectionState.CHECKING_API_VERSIONS,  # again, with another version of the request
             ConnectionState.READY,
             ConnectionState.DISCONNECTED,
             ConnectionState.AUTHENTICATION_FAILED,

@@ -75,6 +75,7 @@ class Connections:
         self._config = config
         self._api_versions_pending: dict[int, int] = {}  # node id -> version of ApiVersions to send
         self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION - 1
+        self._without_routing_check: set[int] = set()  # connected nodes that have rejected the version with the check
         self._nodes: dict[int, Node] = {}
         self._addresses: dict[int, str] = {}
         self._logged_reasons: dict[str, str] = {}  # address -> last logged reason, until it is ready again
@@ -126,6 +127,9 @@ class Connections:
         if response.error_code == error_codes.NONE:
             if has_routing_check(response):
                 self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION
+                if self._needs_routing_check(node_id, request, version):
+                    self._api_versions_pending[node_id] = FIRST_ROUTING_CHECK_VERSION
+                    return None
             self.versions[node_id] = node_versions(self.describe(node_id), response)
             self.features = newest_features(self.versions.values(), self.features)
             self.states.ready(node_id, now)
@@ -134,6 +138,8 @@ class Connections:
                 _log.info("Connected: %s", self.address(node_id))
             return None
         if response.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
+            if version >= FIRST_ROUTING_CHECK_VERSION:
+                self._without_routing_check.add(node_id)
             self._api_versions_pending[node_id] = older_api_versions_version(response, version)
             return None
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED and request.cluster_id is not None:
@@ -144,6 +150,14 @@ class Connections:
             )
         error = lookup_error_code(response.error_code)
         return ConnectionLoss(f"{self.describe(node_id)} rejected ApiVersions: {error.name}. {error.advice}")
+
+    def _needs_routing_check(self, node_id: int, request: ApiVersionsRequest, version: int) -> bool:
+        """Return whether a node that can check the connection has accepted a version too old to contain its target.
+
+        A broker that announces the version with the check but rejects it is not asked again: it would be asked forever.
+        """
+        is_unchecked = version < FIRST_ROUTING_CHECK_VERSION and request.cluster_id is not None
+        return is_unchecked and node_id not in self._without_routing_check
 
     # --- queries
 
@@ -182,6 +196,7 @@ class Connections:
         """Record and log the end of a connection or of an attempt to connect."""
         self.versions.pop(node_id, None)
         self._api_versions_pending.pop(node_id, None)
+        self._without_routing_check.discard(node_id)
         self.losses[node_id] = loss
         if loss.authentication_error is not None:
             level = logging.ERROR if self._is_new_reason(node_id, loss) else logging.DEBUG

@@ -3,9 +3,10 @@
 Every connection starts with ApiVersions, to which the broker responds with its APIs and their version ranges. The
 version of this first request is a guess. If it is too new, the broker responds with UNSUPPORTED_VERSION in the layout
 of version 0 and, since Kafka 2.4, with its own range; the next attempt uses the highest version of that range, or 0.
-Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). It is used once a
-broker has announced it: a first connection has no cluster id to send, and brokers before Kafka 4.4 would cost every
-connection a round trip.
+Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). New connections
+begin with it once a broker has announced it: a first connection has no cluster id to send, and brokers before Kafka 4.4
+would cost every connection a round trip. The first newer broker of a mixed cluster announces it in its response to an
+older version; ApiVersions is sent to it again, in version 5, before the connection is ready.
 
 The response also contains the cluster's finalized features, such as `transaction.version`, with an increasing epoch.
 """

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.headers import encode_response
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 from tests.client.rig import Rig
-from tests.client.scripted_broker import ReceivedRequest
+from tests.client.scripted_broker import ReceivedRequest, ScriptedBroker
 
 
 def api_versions_requests(rig: Rig, broker: int) -> list[tuple[int, str | None, int]]:
@@ -31,6 +32,21 @@ def connected_rig(**options: Any) -> Rig:
     rig = Rig(2, **options).bootstrap()
     rig.make_ready(1)
     return rig
+
+
+def reject_version_5(received: ReceivedRequest) -> bool:
+    """Respond to ApiVersions v5 as a broker that does not support it, and announces the range of its `versions`."""
+    if received.api_key is not ApiKey.API_VERSIONS or received.header.api_version < 5:
+        return False
+    broker = received.connection.peer
+    assert isinstance(broker, ScriptedBroker)
+    known = broker.versions[ApiKey.API_VERSIONS]
+    response = ApiVersionsResponse(
+        error_code=error_codes.UNSUPPORTED_VERSION,
+        api_keys=[ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=known.min, max_version=known.max)],
+    )
+    received.respond_bytes(b"".join(encode_response(response, 0, received.header.correlation_id)))
+    return True
 
 
 def test_names_cluster_and_node_once_both_are_known() -> None:
@@ -55,8 +71,47 @@ def test_brokers_before_kafka_4_4_get_one_request_per_connection() -> None:
     assert [version for version, _, _ in api_versions_requests(rig, 1)] == [4]
 
 
-def test_misrouted_connection_is_closed_and_client_bootstraps_again(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig(2).bootstrap()
+def test_checks_first_newer_broker_after_bootstrap_from_an_older_one() -> None:
+    rig = Rig(3)
+    rig.brokers[0].versions[ApiKey.API_VERSIONS] = VersionRange(0, 4)
+    rig.brokers[0].on_request = reject_version_5
+    rig.bootstrap()
+    rig.make_ready(1)
+    assert api_versions_requests(rig, 1) == [(4, None, -1), (5, "cluster", 1)]
+    rig.make_ready(2)
+    assert api_versions_requests(rig, 2) == [(5, "cluster", 2)]
+    rig.make_ready(0)
+    assert [version for version, _, _ in api_versions_requests(rig, 0)] == [4, 5, 4]
+
+
+@pytest.mark.parametrize(
+    "options", [{"metadata_cluster_check_enable": False}, {"metadata_recovery_strategy": "none"}], ids=str
+)
+def test_first_newer_broker_gets_one_request_without_check(options: dict[str, Any]) -> None:
+    rig = Rig(2, **options)
+    rig.brokers[0].versions[ApiKey.API_VERSIONS] = VersionRange(0, 4)
+    rig.bootstrap()
+    rig.make_ready(1)
+    assert api_versions_requests(rig, 1) == [(4, None, -1)]
+
+
+def test_broker_that_announces_the_check_but_rejects_it_can_be_used() -> None:
+    rig = Rig(2)
+    rig.brokers[0].versions[ApiKey.API_VERSIONS] = VersionRange(0, 4)
+
+    rig.brokers[1].on_request = reject_version_5
+    rig.bootstrap()
+    rig.make_ready(1)
+    assert [version for version, _, _ in api_versions_requests(rig, 1)] == [4, 5, 4]
+
+
+@pytest.mark.parametrize("bootstrap_version", [4, 5])
+def test_misrouted_connection_is_closed_and_client_bootstraps_again(
+    bootstrap_version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(2)
+    rig.brokers[0].versions[ApiKey.API_VERSIONS] = VersionRange(0, bootstrap_version)
+    rig.bootstrap()
 
     def reject_misrouted(received: ReceivedRequest) -> bool:
         if not isinstance(received.message, ApiVersionsRequest) or received.message.cluster_id is None:
