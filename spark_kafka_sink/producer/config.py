@@ -18,7 +18,7 @@ from spark_kafka_sink.client.options import resolve_connection_values
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security_config import SecurityConfig
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
+from spark_kafka_sink.producer.options import PRODUCER_OPTIONS, ROUND_ROBIN_PARTITIONER
 from spark_kafka_sink.records.compression import Codec, require_codec
 
 _log = logging.getLogger(__name__)
@@ -173,10 +173,14 @@ def _check_codec(parsed_options: ParsedOptions) -> None:
 
 
 def _check_rack(parsed_options: ParsedOptions) -> None:
-    if "client_rack" in parsed_options.invalid_fields or parsed_options.values["client_rack"]:
+    values = parsed_options.values
+    if not values["partitioner_rack_aware"]:
         return
-    if parsed_options.values["partitioner_rack_aware"]:
+    if not values["client_rack"] and "client_rack" not in parsed_options.invalid_fields:
         text = "is true, so {client.rack} must be set to the rack of this client, spelled as broker.rack."
+        parsed_options.faults.add("partitioner.rack.aware", text)
+    if values["partitioner_class"] == ROUND_ROBIN_PARTITIONER:
+        text = "has no effect, because {partitioner.class} is RoundRobinPartitioner. Remove one of them."
         parsed_options.faults.add("partitioner.rack.aware", text)
 
 

@@ -38,6 +38,7 @@ def _parse_gzip_level(value: object) -> int:
     return int(str(level))
 
 
+ROUND_ROBIN_PARTITIONER = "RoundRobinPartitioner"
 UNSUPPORTED_PARTITIONER_MESSAGE = (
     "must be DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner: another Java class cannot run here"
 )
@@ -46,7 +47,7 @@ UNSUPPORTED_PARTITIONER_MESSAGE = (
 def _parse_partitioner_class(value: object) -> str:
     """Parse the class name of a partitioner of the Java client, with or without its package."""
     class_name = parse_text(value).removeprefix(_PARTITIONER_PACKAGE).removeprefix("internals.")
-    if class_name not in ("DefaultPartitioner", "UniformStickyPartitioner", "RoundRobinPartitioner", ""):
+    if class_name not in ("DefaultPartitioner", "UniformStickyPartitioner", ROUND_ROBIN_PARTITIONER, ""):
         raise ValueError(f"{UNSUPPORTED_PARTITIONER_MESSAGE}; pass a Python callable as KafkaProducer(partitioner=...)")
     return class_name
 
@@ -175,7 +176,7 @@ _BATCHING = (
         False,
         parse_boolean,
         "rows without a key go to partitions whose leader is in client.rack, or to all partitions if there are none; "
-        "keys, requested partitions and RoundRobinPartitioner are not affected",
+        "rows with a key or a requested partition are not affected; cannot be combined with RoundRobinPartitioner",
     ),
     Option(
         "client.rack",

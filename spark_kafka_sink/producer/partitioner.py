@@ -19,6 +19,7 @@ candidates.
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -31,10 +32,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
-from spark_kafka_sink.diagnostics.text import format_partition
+from spark_kafka_sink.diagnostics.text import format_partition, sanitize
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.murmur2 import compute_partitions
+from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
 from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
@@ -46,9 +48,10 @@ RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[Part
 INVALID_PARTITION = -1
 UNSPECIFIED_PARTITION = -2
 MAX_PARTITION = 2**31 - 1
-_ROUND_ROBIN = "RoundRobinPartitioner"
 _CHUNK_ROWS = 16_384
 _NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
+
+_log = logging.getLogger(__name__)
 
 
 class PartitionLoads(NamedTuple):
@@ -112,12 +115,13 @@ class Partitioner:
 
     def __init__(self, config: ProducerConfig, random: Random) -> None:
         self._ignore_keys = config.partitioner_ignore_keys
-        self._round_robin = config.partitioner_class == _ROUND_ROBIN
+        self._round_robin = config.partitioner_class == ROUND_ROBIN_PARTITIONER
         self._adaptive = config.partitioner_adaptive_partitioning_enable
         self._rack = config.client_rack if config.partitioner_rack_aware else None
         self._batch_body_bytes = max(1, config.batch_size - HEADER_BYTES)
         self._random = random
         self._lock = threading.Lock()
+        self._has_checked_rack = False
         self._topics: dict[str, _TopicState] = {}
 
     def assign(
@@ -151,6 +155,9 @@ class Partitioner:
             if state is None:
                 state = self._topics[topic] = _TopicState()
             state.update(topic, snapshot, self._rack)
+            if self._rack is not None and not self._has_checked_rack:
+                self._has_checked_rack = True
+                _warn_of_unknown_rack(self._rack, snapshot)
             return state
 
     def _assign_keyless(self, state: _TopicState, sizes: NDArray[np.int64], loads: LoadsSupplier) -> NDArray[np.int32]:
@@ -184,6 +191,17 @@ class Partitioner:
             if start < len(sizes):
                 state.sticky_partition, state.sticky_bytes = choose(self._random), 0
         return np.repeat(np.array(partitions, np.int32), row_counts)
+
+
+def _warn_of_unknown_rack(rack: str, snapshot: ClusterSnapshot) -> None:
+    known_racks = sorted({node.rack for node in snapshot.nodes.values() if node.rack is not None})
+    if rack not in known_racks:
+        _log.warning(
+            "No broker has the rack %r of client.rack, so rows without a key go to the partitions of all racks. The "
+            "racks of the brokers are: %s. Spell client.rack as broker.rack.",
+            rack,
+            sanitize(", ".join(known_racks)) or "none",
+        )
 
 
 def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: int) -> NDArray[np.int32] | None:

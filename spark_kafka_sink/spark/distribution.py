@@ -35,6 +35,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.producer.column_plan import ColumnPlan
+from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
 from spark_kafka_sink.producer.partitioner import compute_partitions_by_key
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
@@ -44,7 +45,6 @@ from spark_kafka_sink.spark.options.names import add_kafka_prefix
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pyspark_versions import build_arrow_udf, repartition_by_id
 
-_ROUND_ROBIN = "RoundRobinPartitioner"
 _SHUFFLE_PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 _DEFAULT_SHUFFLE_PARTITIONS = 200
 _ADAPTIVE_EXECUTION_CONF = "spark.sql.adaptive.enabled"
@@ -147,7 +147,7 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
         return None
     config = options.producer_config()
     uses_keys = requested.by == BY_KEY or not (
-        config.partitioner_ignore_keys or config.partitioner_class == _ROUND_ROBIN
+        config.partitioner_ignore_keys or config.partitioner_class == ROUND_ROBIN_PARTITIONER
     )
     names = schema.fieldNames()
     content = [position for position in plan.positions() if _can_hash_and_sort(schema[position].dataType)]

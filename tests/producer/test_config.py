@@ -144,6 +144,12 @@ def test_rejects_rack_aware_partitioner_without_rack(rack: dict[str, object]) ->
     assert parse(client_rack="eu-west-1a").client_rack == "eu-west-1a"
 
 
+def test_rejects_rack_aware_partitioner_with_round_robin_partitioner() -> None:
+    (fault,) = faults_of(partitioner_rack_aware=True, client_rack="a", partitioner_class="RoundRobinPartitioner")
+    expected = "partitioner.rack.aware has no effect, because partitioner.class is RoundRobinPartitioner. "
+    assert fault == f"{expected}Remove one of them."
+
+
 def test_java_only_options_at_their_harmless_value_are_accepted() -> None:
     config = parse(interceptor_classes="", metric_reporters=[], enable_metrics_push=False)
     assert config == parse(metrics_recording_level="info")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -280,13 +281,34 @@ def test_ignores_racks_unless_the_partitioner_is_rack_aware() -> None:
     assert set(assign(partitioner(client_rack="b"), 1000, snapshot=snapshot)) == {0, 1, 2}
 
 
-def test_rack_affects_neither_keys_nor_requested_partitions_nor_round_robin() -> None:
+def test_rack_affects_neither_keys_nor_requested_partitions() -> None:
     snapshot = rack_cluster([0, 1, 2])
     keys: list[bytes | None] = [b"a", b"b", b"c", b"d"]
     assert assign(rack_partitioner(), keys, snapshot=snapshot) == [expected(key or b"", 3) for key in keys]
     assert assign(rack_partitioner(), 2, pa.array([0, 2]), snapshot=snapshot) == [0, 2]
-    in_turn = rack_partitioner(partitioner_class="RoundRobinPartitioner")
-    assert assign(in_turn, 3, snapshot=snapshot) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("racks", "known"), [({0: "b", 1: "a", 2: "b"}, "a, b"), (dict.fromkeys(RACKS), "none")], ids=["others", "none"]
+)
+def test_warns_once_of_a_rack_that_no_broker_has(
+    racks: Mapping[int, str | None], known: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = rack_partitioner("elsewhere")
+    with caplog.at_level(logging.WARNING):
+        for topic in ("t", "u"):
+            snapshot = rack_cluster([0, 1, 2], racks)
+            snapshot = replace(snapshot, topics={topic: snapshot.topics[TOPIC]})
+            assign(made, 10, snapshot=snapshot, topic=topic)
+    (message,) = caplog.messages
+    assert "No broker has the rack 'elsewhere' of client.rack, " in message
+    assert f"The racks of the brokers are: {known}. " in message
+
+
+def test_logs_nothing_for_a_rack_with_a_broker_but_without_leaders(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assign(rack_partitioner("b"), 10, snapshot=rack_cluster([0, 2]))
+    assert not caplog.messages
 
 
 def test_rack_applies_to_keys_that_are_ignored() -> None:

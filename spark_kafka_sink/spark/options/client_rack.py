@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 
 from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_text
+from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.options import Option
+from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
+from spark_kafka_sink.spark.options.distribution import BY_PARTITION, DistributionOptions
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
 
 RACK_AWARE_OPTION = "partitioner.rack.aware"
 RACK_OPTION = "client.rack"
+_log = logging.getLogger(__name__)
+
 _VARIABLE_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*", re.ASCII)
 
 
@@ -41,7 +47,36 @@ def parse_client_rack(parsed_options: ParsedOptions, kafka_options: Mapping[str,
     if RACK_OPTION in kafka_options:
         fault = f"and {KAFKA_PREFIX}{RACK_OPTION} are both set. Remove one of them."
         parsed_options.faults.add(CLIENT_RACK_OPTION.name, fault)
-    if kafka_options.get(RACK_AWARE_OPTION, "").strip().lower() != "true":
+    if not _is_rack_aware(kafka_options):
         fault = f"has no effect unless {KAFKA_PREFIX}{RACK_AWARE_OPTION} is true."
         parsed_options.faults.add(CLIENT_RACK_OPTION.name, fault)
     return {name: value for name, value in kafka_options.items() if name != RACK_AWARE_OPTION}
+
+
+def check_rack_awareness(
+    parsed_options: ParsedOptions,
+    parsed_producer_options: ParsedOptions,
+    kafka_options: Mapping[str, str],
+    distribution: DistributionOptions | None,
+) -> None:
+    """Add a fault for each option that leaves `partitioner.rack.aware` without effect.
+
+    A lone `client.rack` is only logged, because a consumer with the same options may use it. The producer's own check
+    does not see `partitioner.rack.aware` together with `clientRackEnv`, which `parse_client_rack` has removed.
+    """
+    if not _is_rack_aware(kafka_options):
+        if RACK_OPTION in kafka_options:
+            text = f"{KAFKA_PREFIX}{RACK_OPTION} has no effect unless {KAFKA_PREFIX}{RACK_AWARE_OPTION} is true."
+            warn_once(_log, text)
+        return
+    if distribution is not None and distribution.by == BY_PARTITION:
+        fault = f"is '{BY_PARTITION}', so {KAFKA_PREFIX}{RACK_AWARE_OPTION} has no effect: Spark chooses the partition "
+        parsed_options.faults.add("distribution", f"{fault}of each row. Remove one of them.")
+    has_round_robin = parsed_producer_options.values["partitioner_class"] == ROUND_ROBIN_PARTITIONER
+    if has_round_robin and CLIENT_RACK_OPTION.name in parsed_options.raw_values:
+        fault = f"has no effect, because {KAFKA_PREFIX}partitioner.class is {ROUND_ROBIN_PARTITIONER}. "
+        parsed_options.faults.add(CLIENT_RACK_OPTION.name, f"{fault}Remove one of them.")
+
+
+def _is_rack_aware(kafka_options: Mapping[str, str]) -> bool:
+    return kafka_options.get(RACK_AWARE_OPTION, "").strip().lower() == "true"

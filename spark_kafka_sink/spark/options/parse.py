@@ -34,7 +34,7 @@ from spark_kafka_sink.spark.constants import (
     FORMAT_NAME,
     INTERNAL_OPTIONS,
 )
-from spark_kafka_sink.spark.options.client_rack import parse_client_rack
+from spark_kafka_sink.spark.options.client_rack import check_rack_awareness, parse_client_rack
 from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, parse_new_topic, topic_configs
 from spark_kafka_sink.spark.options.delivery import parse_delivery
 from spark_kafka_sink.spark.options.distribution import parse_distribution
@@ -99,6 +99,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     producer, parsed_producer_options, producer_faults = _read_kafka_options(
         parse_client_rack(parsed_options, kafka_options)
     )
+    check_rack_awareness(parsed_options, parsed_producer_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, parsed_producer_options)
     decision_log_topic = None if delivery is None else delivery.topic
     bytes_per_second = _compute_bytes_per_second(parsed_options, by_lowercase.get(CONCURRENT_TASKS_OPTION))

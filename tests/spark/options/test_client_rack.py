@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
@@ -48,3 +50,35 @@ def test_rejects_text_that_names_no_variable(name: str) -> None:
 def test_rejects_rack_aware_partitioner_without_any_rack() -> None:
     (fault,) = faults(kafka__partitioner__rack__aware="true")
     assert "kafka.partitioner.rack.aware is true, so kafka.client.rack must be set" in fault
+
+
+@pytest.mark.parametrize("rack", [{"kafka__client__rack": "a"}, {"clientRackEnv": "ZONE"}], ids=str)
+def test_rejects_rack_awareness_if_spark_chooses_the_partitions(rack: dict[str, str]) -> None:
+    (fault,) = faults(distribution="partition", kafka__partitioner__rack__aware="true", **rack)
+    assert fault.startswith("Option 'distribution' is 'partition', so kafka.partitioner.rack.aware has no effect: ")
+
+
+def test_accepts_rack_awareness_with_distribution_by_key() -> None:
+    options = parse_options(NEEDED | RACK_AWARE | {"kafka.client.rack": "a", "distribution": "key"})
+    assert options.producer_config().partitioner_rack_aware
+
+
+@pytest.mark.parametrize(
+    ("rack", "name"),
+    [
+        ({"kafka__client__rack": "a"}, "kafka.partitioner.rack.aware"),
+        ({"clientRackEnv": "Z"}, "Option 'clientRackEnv'"),
+    ],
+)
+def test_rejects_rack_awareness_with_round_robin_partitioner(rack: dict[str, str], name: str) -> None:
+    classes = {"kafka__partitioner__class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}
+    (fault,) = faults(kafka__partitioner__rack__aware="true", **classes, **rack)
+    expected = "has no effect, because kafka.partitioner.class is RoundRobinPartitioner. Remove one of them."
+    assert fault == f"{name} {expected}"
+
+
+def test_logs_rack_without_rack_aware_partitioner_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            parse_options(NEEDED | {"kafka.client.rack": "a"})
+    assert caplog.messages == ["kafka.client.rack has no effect unless kafka.partitioner.rack.aware is true."]
