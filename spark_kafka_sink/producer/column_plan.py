@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header_column import append_headers, read_header_column
 from spark_kafka_sink.records.topic_rows import RowsByTopic, TopicRows, split_by_topic
 
@@ -49,10 +50,12 @@ class ColumnPlan:
         """Split the rows of a batch by topic. The rows of a topic keep their order."""
         if not batch.num_rows:
             return RowsByTopic((), ())
+        value = _byte_column(batch, self.value)
+        key = None if self.key is None else _byte_column(batch, self.key)
         columns = RecordColumns(
-            value=_byte_column(batch, self.value),
-            key=None if self.key is None else _byte_column(batch, self.key),
-            headers=self._headers(batch),
+            value=value,
+            key=key,
+            headers=self._headers(batch, value, key),
             timestamp=_column(batch, self.timestamp),
         )
         partition = _column(batch, self.partition) if self.fixed_partition is None else self.fixed_partition
@@ -60,16 +63,23 @@ class ColumnPlan:
             return RowsByTopic([self.fixed_topic], [TopicRows(self.fixed_topic, columns, partition)])
         return split_by_topic(batch.column(self.topic), columns, partition)
 
-    def _headers(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Return the headers of the rows, with those of the encoders after the row's own."""
+    def _headers(self, batch: pa.RecordBatch, value: ArrowColumn, key: ArrowColumn | None) -> pa.Array | None:
+        """Return the headers of the rows, with those of the encoders after the row's own.
+
+        A null value or key has no schema, so the encoder's header is not added to its row. Confluent's serializers do
+        the same.
+        """
         column = _column(batch, self.headers)
-        sources = [source for source in (self.key, self.value) if source is not None and not isinstance(source, int)]
-        added = dict(source.record_header for source in sources if source.record_header is not None)
+        added: dict[str, pa.Array] = {}
+        for source, encoded in ((self.key, key), (self.value, value)):
+            if isinstance(source, int) or source is None or source.record_header is None or encoded is None:
+                continue
+            name, header = source.record_header
+            added[name] = pc.if_else(combine_chunks(encoded.is_valid()), pa.scalar(header, pa.binary()), None)
         if not added:
             return column
         own = None if column is None or pa.types.is_null(column.type) else read_header_column(column)
-        repeated = {name: pa.repeat(pa.scalar(value, pa.binary()), batch.num_rows) for name, value in added.items()}
-        return append_headers(own, repeated, batch.num_rows, key_type=pa.binary())
+        return append_headers(own, added, batch.num_rows, key_type=pa.binary(), skip_nulls=True)
 
 
 def _byte_column(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:

@@ -61,11 +61,17 @@ def read_header_column(array: pa.Array) -> HeaderColumn:
 
 
 def append_headers(
-    headers: HeaderColumn | None, added: Mapping[str, pa.Array], num_rows: int, key_type: pa.DataType | None = None
+    headers: HeaderColumn | None,
+    added: Mapping[str, pa.Array],
+    num_rows: int,
+    *,
+    key_type: pa.DataType | None = None,
+    skip_nulls: bool = False,
 ) -> pa.Array:
     """Return a list<struct<key, value>> array with each row's own headers, then one header per entry of `added`.
 
-    `key_type`: the type of the keys; string by default. A header that is null keeps a null key.
+    `key_type`: the type of the keys; string by default. A header that is null keeps a null key. `skip_nulls`: whether a
+    row gets no header from an entry whose value for this row is null; by default, the header has a null value.
     """
     key_type = pa.string() if key_type is None else key_type
     starts = np.zeros(num_rows + 1, np.int64)
@@ -74,18 +80,26 @@ def append_headers(
         starts, keys, values = headers.starts, headers.keys.cast(key_type), headers.values.cast(pa.binary())
         if headers.present_mask is not None:
             keys = pc.if_else(pa.array(headers.present_mask), keys, pa.scalar(None, key_type))
-    own_count, added_count = len(keys), len(added)
-    ends = starts + added_count * np.arange(num_rows + 1)
+    rows_by_name = {
+        name: np.flatnonzero(~null_mask(row_values)) if skip_nulls and row_values.null_count else np.arange(num_rows)
+        for name, row_values in added.items()
+    }
+    added_counts = np.zeros(num_rows, np.int64)
+    for rows in rows_by_name.values():
+        added_counts[rows] += 1
+    ends = starts + np.append(0, np.cumsum(added_counts))
 
     # `source` maps each header of the result to its index in the concatenated array below: the own headers of all rows
     # first, then column after column of `added`.
     source = np.empty(int(ends[-1]), np.int64)
     is_own = np.ones(len(source), np.bool_)
-    for position in range(added_count):
-        added_indices = ends[1:] - added_count + position
-        source[added_indices] = own_count + position * num_rows + np.arange(num_rows)
+    next_added = ends[1:] - added_counts
+    for position, rows in enumerate(rows_by_name.values()):
+        added_indices = next_added[rows]
+        source[added_indices] = len(keys) + position * num_rows + rows
         is_own[added_indices] = False
-    source[is_own] = np.arange(own_count)
+        next_added[rows] += 1
+    source[is_own] = np.arange(len(keys))
     indices = pa.array(source)
     added_keys = (pa.repeat(pa.scalar(name, pa.string()).cast(key_type), num_rows) for name in added)
     all_keys = pa.concat_arrays([keys, *added_keys])

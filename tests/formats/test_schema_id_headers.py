@@ -97,6 +97,26 @@ def test_headers_of_rows_are_kept(broker: EmbeddedBroker, registry: FakeRegistry
     }
 
 
+def test_null_values_and_keys_have_no_header(broker: EmbeddedBroker, registry: FakeRegistry) -> None:
+    struct = pa.struct([("id", pa.int64())])
+    keys = pa.array([{"id": 0}, {"id": 1}, None, None], struct)
+    values = pa.array([{"id": 0}, None, {"id": 2}, None], struct)
+    own = pa.array(
+        [[("row", b"0")], None, [("row", b"2")], [("row", b"3"), ("empty", None)]], pa.map_(pa.string(), pa.binary())
+    )
+    table = pa.table({"key": keys, "value": values, "headers": own, "partition": pa.array([0] * 4, pa.int32())})
+    records = write(broker, registry, table, key="key.*", value="value.*")
+    key_header = ("__key_schema_id", guid_of(registry, "orders-key"))
+    value_header = ("__value_schema_id", guid_of(registry, "orders-value"))
+    assert [[tuple(header.values()) for header in headers or ()] for headers in records["headers"].to_pylist()] == [
+        [("row", b"0"), key_header, value_header],
+        [key_header],
+        [("row", b"2"), value_header],
+        [("row", b"3"), ("empty", None)],
+    ]
+    assert [value is None for value in records["value"].to_pylist()] == [False, True, False, True]
+
+
 def test_rejects_registry_without_guids(broker: EmbeddedBroker, registry: FakeRegistry) -> None:
     registry.has_guids = False
     with pytest.raises(SchemaRegistryError, match=r"no GUID of the schema of subject 'orders-value'.*'prefix'"):
