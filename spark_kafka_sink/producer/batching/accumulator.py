@@ -1,30 +1,34 @@
-"""RecordAccumulator: buffers the records of callers until the sender thread drains them in batches.
+"""RecordAccumulator: stages the rows of send calls and collects them in batches until the sender thread drains these.
 
-    append_columns, append_record      stage rows, for which memory is reserved first (staging.py)
+    append_columns, append_record      reserve memory for rows and stage them (staging.py)
     ready                              fills batches with rows that have lingered, and finds nodes with ready batches
     drain                              hands batches over to the sender
     reenqueue, split_and_reenqueue     return batches to their queues
-    remove_completed                   forgets batches that are acknowledged or have failed
+    remove_completed                   removes batches that were acknowledged or have failed
 
 batch_filler.py groups staged rows by partition, encodes them and appends them to batches. It runs on the caller's
-thread when the stage of a topic is full, so that encoding and sending overlap (Arrow and numpy release the GIL). It
-runs on the sender thread when linger.ms has passed, when memory is short, and while a flush or the close is in
-progress.
+thread when the topic's stage is full, so that encoding and sending overlap (Arrow and numpy release the GIL). It runs
+on the sender thread when linger.ms has passed, when memory is short, and while a flush or the close is in progress.
 
-Memory. The reservation of staged rows covers both their Arrow bytes and their encoded form: the upper bound of the
-encoded size, and twice that with compression, because the compressed form needs room until the batches are closed. So
-no thread waits for memory while it holds rows that others wait for, and neither encoding nor compression can run out of
-memory. While a thread encodes a stage, memory beyond buffer.memory is used for the second form of its rows: half of
-buffer.memory for a stage that has just become full, and more if other rows were staged behind rows that remained. If
-stages of several topics are encoded concurrently, it is at most as much as buffer.memory. The encoded rows of one
-buffer share a lease (buffer_pool.py). When memory is short, the last few batches of a buffer are copied out of it. The
-rows of a call that is larger than the pool are staged in chunks. max.block.ms applies to each chunk, so that a large
-call to slow brokers does not fail while it makes progress. A record of send() also reserves memory for its future.
+Memory. The reservation of staged rows is large enough for either their Arrow form or their encoded form. The encoded
+form counts with the upper bound of its size, and twice with compression, because the compressed records need memory
+before the uncompressed ones are freed. So encoding and compression never wait for memory. If they did, a thread could
+wait for memory that is only released when its own rows have been sent. While a thread encodes a stage, both forms of
+its rows exist, and the second form is in addition to buffer.memory: half of buffer.memory for a stage that has just
+become full, more if rows were added to rows that remained from a split, and at most as much as buffer.memory if stages
+of several topics are encoded concurrently. The encoded rows of one buffer share a lease (buffer_pool.py). When memory
+is short, the last few batches of a buffer are copied out of it.
+
+The rows of a call that is larger than the pool are staged in chunks. max.block.ms applies to each chunk, so that a
+large call to slow brokers does not fail while it makes progress. A record of send() also reserves memory for its
+future.
 
 Locks. `_lock` guards stages, queues and batches that are not in flight. It is held only briefly, never while encoding,
-compressing or waiting. The fill lock of a topic is acquired before `_lock`, never after it. The lock of the transaction
-manager is acquired while `_lock` is held (`drain` asks whether a batch may be sent), never the other way round. Only
-the sender thread calls the methods in the section "sender thread", except `unmute`, which any thread may call.
+compressing or waiting. A topic's fill lock is acquired before `_lock`, never after it. The transaction manager's lock
+is acquired while `_lock` is held (`drain` asks whether a batch may be sent), never the other way round. Only the sender
+thread calls the methods in the section "sender thread", except `unmute`, which any thread may call.
+
+Times (`now` and names that end in `_ms`) are milliseconds of the producer's monotonic clock.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ from spark_kafka_sink.records.compression import Codec
 
 _MAX_CHUNK_ROWS = 16_384
 _CHUNK_DIVISOR = 16
-"""The encoded rows of a chunk have at most buffer.memory divided by this, unless the chunk is a single row."""
+"""The encoded rows of a chunk may fill buffer.memory divided by this number. A single row may be larger."""
 
 
 CountRows = Callable[[int, int, int, float], None]
@@ -70,18 +74,19 @@ CountRows = Callable[[int, int, int, float], None]
 class _LingerSuspension:
     """A running `without_linger` block.
 
-    The accumulator only has a weak reference to it. So the suspension ends even if an interrupt at any line prevents
-    its removal.
+    The block holds the only strong reference to it. So the suspension ends with the block even if an interrupt prevents
+    the removal from the accumulator's weak set.
     """
 
 
 class ReadyCheckResult(NamedTuple):
-    """The nodes that the sender can send to, and the delay until its next check if nothing else happens."""
+    """The nodes that have batches to send, and the delay until the sender's next check if nothing else happens."""
 
     ready_node_ids: frozenset[int]
     next_ready_check_delay_ms: float
-    """Is inf if no batch becomes ready by the passage of time."""
+    """inf if only an event can make another batch ready."""
     unknown_leader_topics: frozenset[str]
+    """Topics with ready batches whose leader is not known."""
 
 
 class RecordAccumulator:
@@ -100,7 +105,10 @@ class RecordAccumulator:
         partitioner: Partitioner,
         count_rows: CountRows,
     ) -> None:
-        """`wakeup`: makes the sender check again; called by appends on any thread. `wait`: used to wait for memory."""
+        """`wakeup`: makes the sender call `ready` again. Any thread may call it.
+
+        `wait`: waits for memory on the thread of an append.
+        """
         self._config = config
         self.pool = pool
         self._partitioner = partitioner
@@ -126,7 +134,7 @@ class RecordAccumulator:
             assign_partitions=self._assign_partitions,
         )
         self._node_latency_stats = NodeLatencyStats(config.partitioner_availability_timeout_ms)
-        self._encoded_copies = 1 if config.codec is Codec.NONE else 2  # compression needs room for a second copy
+        self._encoded_copies = 1 if config.codec is Codec.NONE else 2  # compression needs memory for a second copy
         self._is_closed = False
         self._linger_suspensions: WeakSet[_LingerSuspension] = WeakSet()
 
@@ -140,12 +148,12 @@ class RecordAccumulator:
         max_block_ms: float | None = None,
         check_open: Callable[[], None] | None = None,
     ) -> tuple[int, KafkaSinkError | None]:
-        """Stage rows that are assigned to partitions.
+        """Stage rows that were already assigned to partitions.
 
-        `max_block_ms`: how long to wait for the memory of each chunk; defaults to max.block.ms. `check_open`: raises if
-        rows may not be staged any more. It is called after the wait for memory.
+        `max_block_ms`: how long to wait for the memory of each chunk; defaults to max.block.ms. `check_open`: raises
+        KafkaSinkError if no rows may be staged any more. It is called under the lock, after the wait for memory.
 
-        Return the number of staged rows, which are the first ones, and the error that stopped the others.
+        Return the number of staged rows and the error because of which the remaining rows were not staged, or None.
         """
         for start, stop, nbytes in split_into_chunks(rows.sizes, _MAX_CHUNK_ROWS, self._max_chunk_bytes):
             chunk = rows.slice(start, stop)
@@ -169,8 +177,8 @@ class RecordAccumulator:
         """Stage a single record of at most `size` bytes and return its future.
 
         The record is assigned to a partition later, by `snapshot` or newer metadata. `max_block_ms`: only called if the
-        record has to wait for memory. `check_open`: as for append_columns. Raise BufferExhaustedError if the time is
-        up before the memory is available.
+        record has to wait for memory. `check_open`: as for append_columns. Raise BufferExhaustedError if no memory
+        becomes available in this time.
         """
         reservation = self._reservation_bytes(size, size, FUTURE_BYTES)
         if not self.pool.try_reserve(reservation):
@@ -181,12 +189,12 @@ class RecordAccumulator:
             stage = self._filler.stages.get(topic)
             is_new = stage is None
             if stage is None:
-                stage = self._filler.new_stage(topic, self._clock())
+                stage = self._filler.create_stage(topic, self._clock())
             future = stage.add_record(record, size, reservation, snapshot, callbacks)
-            batch_bytes = self._filler.max_batch_body_bytes(topic)
-            is_full = stage.is_full(batch_bytes)
+            max_body_bytes = self._filler.max_batch_body_bytes(topic)
+            is_full = stage.is_full(max_body_bytes)
             has_new_due_time = is_new or (
-                not is_full and stage.schedule_assignment(batch_bytes, self._config.linger_ms, self._clock)
+                not is_full and stage.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
         if is_full or has_new_due_time:
             self._fill_or_wake_sender(topic, is_full=is_full, has_new_due_time=has_new_due_time)
@@ -195,7 +203,10 @@ class RecordAccumulator:
     def partition_loads(
         self, topic: str, snapshot: ClusterSnapshot, candidates: Sequence[int]
     ) -> PartitionLoads | None:
-        """Return the queue lengths of these partitions, or None if one of them was never written to."""
+        """Return the queue lengths of candidate partitions whose leader is available.
+
+        Return None if the topic is not known, or if one of the candidates was never written to.
+        """
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
             return None
@@ -212,9 +223,9 @@ class RecordAccumulator:
         rows: Rows,
         snapshot: ClusterSnapshot,
     ) -> NDArray[np.int32]:
-        """Return the partitions of single records, and count the records.
+        """Return the partitions of single records, and count the records for the metrics.
 
-        Counting them one by one in append_record would cost as much as staging them.
+        Counting the records one by one in append_record would cost as much as staging them.
         """
         self._count_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
         loads = partial(self.partition_loads, topic, snapshot)
@@ -237,20 +248,20 @@ class RecordAccumulator:
             stage = self._filler.stages.get(topic)
             is_new = stage is None
             if stage is None:
-                stage = self._filler.new_stage(topic, self._clock())
+                stage = self._filler.create_stage(topic, self._clock())
             stage.add(rows, reservation)
-            batch_bytes = self._filler.max_batch_body_bytes(topic)
-            is_full = stage.is_full(batch_bytes)
+            max_body_bytes = self._filler.max_batch_body_bytes(topic)
+            is_full = stage.is_full(max_body_bytes)
             has_new_due_time = is_new or (
-                not is_full and stage.schedule_assignment(batch_bytes, self._config.linger_ms, self._clock)
+                not is_full and stage.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
         self._fill_or_wake_sender(topic, is_full=is_full, has_new_due_time=has_new_due_time)
 
     def _ensure_open(self, reservation: int, check_open: Callable[[], None] | None) -> None:
-        """Release the reservation and raise if rows may not be staged any more.
+        """Release the reservation and raise if no rows may be staged any more.
 
-        `check_open` is called under the lock. So rows that it admits are seen by `has_incomplete`, and no transaction
-        ends before they are staged.
+        The caller holds the lock until the rows are staged, so `has_incomplete` counts all rows that `check_open` has
+        admitted, and no transaction ends before they are staged.
         """
         try:
             if self._is_closed:
@@ -262,18 +273,20 @@ class RecordAccumulator:
             raise
 
     def _fill_or_wake_sender(self, topic: str, *, is_full: bool, has_new_due_time: bool) -> None:
-        """Fill batches if the stage is full, and wake the sender if it has to check again.
+        """Fill batches if the stage is full, and wake the sender if it has to call `ready` again.
 
-        `has_new_due_time`: the stage is due at a time that the sender does not know yet.
+        `has_new_due_time`: whether the stage is due at a time that the sender does not know yet.
         """
         if (is_full and self._filler.fill_batches(topic, only_full=True)) or has_new_due_time:
             self._wakeup()
 
     def _reservation_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
-        """Return the bytes to reserve for rows: for the larger of their forms, and for their overhead.
+        """Return the number of bytes to reserve for rows: the larger of their staged and encoded forms, plus overhead.
 
-        `overhead_bytes`: needed besides the rows until their results are known. Raise RecordTooLargeError if the
-        encoded rows do not fit into the pool. If only the reservation does not fit, all of the pool is reserved.
+        `overhead_bytes`: for row indices and futures, which are kept until the results of the rows are known.
+
+        If the reservation exceeds the pool, return the pool's size. Raise RecordTooLargeError if even the encoded rows
+        exceed it.
         """
         reservation = overhead_bytes + max(staged_bytes, self._encoded_copies * encoded_bytes)
         if reservation <= self.pool.total_bytes:
@@ -296,7 +309,7 @@ class RecordAccumulator:
 
     @contextmanager
     def without_linger(self) -> Iterator[None]:
-        """Suspend linger.ms for all rows while the caller waits for acknowledgements in the `with` block."""
+        """Suspend linger.ms for all rows of the producer while the `with` block waits for acknowledgements."""
         suspension = _LingerSuspension()
         try:
             self._linger_suspensions.add(suspension)
@@ -308,7 +321,7 @@ class RecordAccumulator:
     # -- sender thread ------------------------------------------------------------------------------------------------
 
     def ready(self, snapshot: ClusterSnapshot, now: float) -> ReadyCheckResult:
-        """Fill batches with the rows that have lingered, and return the nodes with batches that can be sent."""
+        """Fill batches with the rows that are due, and return the nodes with batches that can be sent."""
         with self._lock:
             is_flushing = self._is_closed or self._incomplete.is_flush_in_progress
             is_memory_short = self.pool.waiter_count > 0
@@ -318,7 +331,7 @@ class RecordAccumulator:
             self._queues.fire_timers(now)
             if is_memory_short and not is_flushing:
                 self._filler.free_sparse_leases()
-            flushes = self._incomplete.unarmed_flushes()
+            flushes = self._incomplete.new_flushes()
             due_topics, next_ms = self._find_due_topics(
                 now, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
             )
@@ -335,15 +348,16 @@ class RecordAccumulator:
             elif has_changed:  # records that remain staged may have to be assigned again
                 next_ms = min(next_ms, now + ASSIGNMENT_DELAY_MS)
         with self._lock:
-            self._incomplete.arm(flushes)
+            self._incomplete.start_waiting(flushes)
             return self._ready_check_result(now, next_ms)
 
     def _find_due_topics(
         self, now: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Return the topics whose stages are due, and the time at which the next stage is due.
+        """Return the topics for which batches are to be filled, and the time at which the next stage is due.
 
-        The value of a topic is True if only full batches are to be filled.
+        The value of a topic is True if its stage is not due and only single records are to be assigned, so that only
+        full batches are filled.
         """
         due_topics: dict[str, bool] = {}
         next_ms = INFINITE_MS
@@ -363,9 +377,10 @@ class RecordAccumulator:
         return due_topics, next_ms
 
     def _stage_due_ms(self, stage: Stage, now: float, *, is_linger_suspended: bool) -> float:
-        """Return when batches are filled with the rows of a stage that is not full.
+        """Return the time at which batches are to be filled with the rows of a stage that is not full.
 
-        If linger is suspended, rows that a leader could accept now are due immediately.
+        While linger is suspended, rows are due immediately, unless each leader of the topic already has enough batches
+        to send.
         """
         if is_linger_suspended and not self._queues.extra_linger_ms(stage.topic):
             return stage.oldest_row_ms
@@ -380,9 +395,10 @@ class RecordAccumulator:
     def drain(
         self, snapshot: ClusterSnapshot, node_ids: Iterable[int], max_request_size: int, now: float, admit: AdmitBatch
     ) -> dict[int, list[ProducerBatch]]:
-        """Return the batches to send to each node: at most one per partition, and `max_request_size` bytes per node.
+        """Remove the next batches from the queues and return the batches to send to each node, IN_FLIGHT and closed.
 
-        The batches are closed and IN_FLIGHT.
+        A node gets at most one batch of each partition and at most `max_request_size` bytes, except for a first batch
+        that is larger. `admit`: decides whether a batch may be sent now.
         """
         drained: dict[int, list[ProducerBatch]] = {}
         with self._lock:
@@ -399,9 +415,9 @@ class RecordAccumulator:
         return drained
 
     def unmute(self, topic_partition: TopicPartition | None = None) -> None:
-        """Unmute the queue of a topic-partition, or all queues, because idempotence may admit the head now.
+        """Unmute the queue of a topic-partition, or all queues, because idempotence may now admit the queue's head.
 
-        `reenqueue`, `split_and_reenqueue` and `remove_completed` include this for the queues of their batches.
+        `reenqueue`, `split_and_reenqueue` and `remove_completed` unmute the queues of their batches themselves.
         """
         with self._lock:
             now = self._clock()
@@ -409,18 +425,18 @@ class RecordAccumulator:
                 self._queues.unmute(queue, now)
 
     def reenqueue(self, batch: ProducerBatch, now: float, error: Exception) -> None:
-        """Return a batch to its queue in sequence order, to be sent again after its backoff.
+        """Put a batch back into its queue in sequence order, to be sent again after its backoff.
 
-        No request of the batch may be in flight.
+        Its request must have ended. `error`: the reason for the retry.
         """
         with self._lock:
             batch.mark_reenqueued(backoff_until_ms=self._backoff.next_attempt_ms(now, batch.attempts), error=error)
             self._queues.reenqueue([batch], now)
 
     def split_and_reenqueue(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:
-        """Replace a batch that was rejected as too large by smaller ones, and return these.
+        """Replace a batch that was rejected as too large by smaller batches in its queue, and return these.
 
-        The rows of the batch get their results from the smaller batches.
+        The futures of the rows are completed by the smaller batches.
         """
         self._filler.reset_compression_ratio(batch)
         # Batches are rarely split, and the import loads the decoder.
@@ -430,7 +446,7 @@ class RecordAccumulator:
         children = split_batch(batch, max_bytes)
         for child in children:
             self._filler.close_batch(child)
-            child.copy_to_own_memory()  # otherwise the parent's buffer would be kept until all of them are done
+            child.copy_to_own_memory()  # otherwise the parent's memory would be kept until all children are done
         with self._lock:
             for child in children:
                 self._incomplete.add(child)
@@ -439,11 +455,11 @@ class RecordAccumulator:
             self._queues.reenqueue(children, now)
         return children
 
-    def expired_batches(self, now: float) -> list[ProducerBatch]:
+    def take_expired_batches(self, now: float) -> list[ProducerBatch]:
         """Return the batches whose delivery.timeout.ms has passed, each only once.
 
-        Queued batches are removed from their queues; batches in flight remain in flight. The caller fails the batches
-        and then calls remove_completed.
+        Queued batches are removed from their queues. Batches in flight remain in flight. The caller must fail the
+        batches and then call remove_completed.
         """
         if now < self.next_expiry_ms():
             return []
@@ -454,21 +470,22 @@ class RecordAccumulator:
         return expired
 
     def remove_from_queue(self, batch: ProducerBatch) -> None:
-        """Remove a batch from its queue. The caller fails the batch and then calls remove_completed."""
+        """Remove a batch from its queue. The caller must fail the batch and then call remove_completed."""
         with self._lock:
             self._queues.remove(batch, self._clock())
 
     def next_expiry_ms(self) -> float:
         """Return a time before which no batch expires, or inf if there is no batch.
 
-        It is read without the lock, because adding a batch wakes the sender.
+        The time is read without the lock, because every addition of a batch wakes the sender, which then reads it
+        again.
         """
         return self._incomplete.next_deadline_ms
 
     def take_failed_batches(self) -> list[ProducerBatch]:
-        """Return the batches that could not be encoded, each only once. They are DONE and have their error.
+        """Return the batches whose rows could not be encoded, each only once. They are DONE and have an error.
 
-        The caller fails the futures and then calls remove_completed.
+        The caller must fail the futures and then call remove_completed.
         """
         if not self._filler.has_failed_batches:  # read without the lock: a fill that fails wakes the sender afterwards
             return []
@@ -476,7 +493,7 @@ class RecordAccumulator:
             return self._filler.take_failed_batches()
 
     def remove_completed(self, *batches: ProducerBatch) -> None:
-        """Remove batches that are DONE and whose futures are completed, and complete the flushes that waited for them.
+        """Remove batches that are DONE and whose futures are completed, and complete flushes that waited only for them.
 
         Must be called once for each batch.
         """
@@ -487,9 +504,9 @@ class RecordAccumulator:
                     self._queues.unmute(self._queues.get(batch.topic_partition), self._clock())
 
     def update_node_latency_stats(self, node_id: int, now: float, *, can_drain: bool) -> None:
-        """Record that a node has ready batches, and whether they can be drained.
+        """Record that a node has ready batches, and whether they can be drained now.
 
-        This is used for partitioner.availability.timeout.ms.
+        The partitioner avoids nodes whose batches could not be drained for partitioner.availability.timeout.ms.
         """
         with self._lock:
             self._node_latency_stats.update(node_id, now, can_drain=can_drain)
@@ -497,16 +514,17 @@ class RecordAccumulator:
     # -- flush and close ----------------------------------------------------------------------------------------------
 
     def flush(self, wait: Callable[[threading.Event], bool]) -> bool:
-        """Make all rows ready immediately, and `wait` until all appended rows are acknowledged or have failed.
+        """Send all rows without lingering, and wait until the rows appended so far are acknowledged or have failed.
 
-        Return the result of `wait`. Rows that are appended during the flush need not be waited for.
+        `wait`: waits for an event and returns whether it is set. Return its result. Rows that are appended during the
+        flush need not be waited for.
         """
         flush = Flush()
         try:
             with self._lock:
                 self._incomplete.begin_flush(flush)
                 if not self._filler.has_rows:
-                    self._incomplete.arm([flush])
+                    self._incomplete.start_waiting([flush])
             self._wakeup()
             return wait(flush.done)
         finally:
@@ -514,7 +532,7 @@ class RecordAccumulator:
                 self._incomplete.end_flush(flush)
 
     def has_incomplete(self) -> bool:
-        """Return whether any rows are staged, queued or in flight."""
+        """Return whether any rows are staged, queued or in flight, or failed but not removed yet."""
         with self._lock:
             return self._filler.has_rows or len(self._incomplete) > 0
 
@@ -531,35 +549,35 @@ class RecordAccumulator:
     def close(self) -> None:
         """Reject further appends, and make all batches ready. Blocked appends raise ProducerClosedError.
 
-        Must be called by the sender thread: the thread that closes the producer may be in a signal handler and hold the
-        lock.
+        Only the sender thread may call this: a thread that calls the producer's close() in a signal handler may already
+        hold the lock.
         """
         with self._lock:
             self._is_closed = True
         self.pool.close()
 
     def complete_flushes(self) -> None:
-        """Complete all flushes, even those that have just begun, now that all batches are done."""
+        """Complete all flushes, including those that have just begun. All batches must have been removed."""
         with self._lock:
-            self._incomplete.arm(self._incomplete.unarmed_flushes())
+            self._incomplete.start_waiting(self._incomplete.new_flushes())
 
-    def abort_incomplete_batches(self, error: Exception, *, includes_in_flight: bool = True) -> list[ProducerBatch]:
+    def abort_incomplete_batches(self, error: Exception, *, include_in_flight: bool = True) -> list[ProducerBatch]:
         """Fail all staged and queued rows and, by default, those in flight. Return the failed batches.
 
-        Must be called by the sender thread, which fails the futures and then calls remove_completed.
+        Only the sender thread may call this. It must fail the futures and then call remove_completed.
         """
         aborted: list[ProducerBatch] = []
         for topic in self._filler.known_topics():
-            with self._filler.fill_lock(topic):  # no thread fills batches of this topic now, so none of them is pinned
+            with self._filler.fill_lock(topic):  # so no thread fills batches of this topic, and no batch is pinned
                 unbatched = self._filler.fail_staged_rows(topic, error)
                 with self._lock:
                     now = self._clock()
                     for batch in self._incomplete:
                         if batch.topic_partition.topic != topic or batch.is_done:
                             continue
-                        if includes_in_flight or batch.state is not IN_FLIGHT:
+                        if include_in_flight or batch.state is not IN_FLIGHT:
                             self._queues.remove(batch, now)
                             batch.fail(error)
                             aborted.append(batch)
-                aborted += unbatched  # these rows were appended after those in batches
+                aborted += unbatched  # the last ones, because these rows were appended after those in batches
         return aborted

@@ -1,8 +1,8 @@
 """ProducerBatch: the records of one topic-partition that are sent and acknowledged together.
 
 A batch consists of a 61-byte header and of pieces of the buffers that the encoder filled (encoded_pieces.py). Appending
-records only adds a reference to another piece, so no byte is copied until the batch is sent; the pieces of a small
-batch are joined then. Compression replaces all pieces by one compressed segment when the batch is closed. The header is
+records only adds a reference to another piece. No byte is copied until the batch is sent; then the pieces of a small
+batch are joined. Compression replaces all pieces by one compressed segment when the batch is closed. The header is
 encoded as late as possible because the base sequence is not known before the batch is drained. Once encoded, the header
 stays the same for every retry, byte for byte, unless the sequence is set again.
 
@@ -14,9 +14,9 @@ stays the same for every retry, byte for byte, unless the sequence is set again.
     IN_FLIGHT   is part of a produce request                               CLOSED, DONE
     DONE        was acknowledged, has failed or was split                  -
 
-`TRANSITIONS` is this table; any other transition raises IllegalStateError. A batch may be DONE while its request is
-still in flight: when it expires, a socket may still read its bytes. Its memory is released once the batch is DONE and
-no request of it is in flight.
+`TRANSITIONS` is this table; any other transition raises IllegalStateError. A batch that expires in flight is DONE
+although a socket may still read its bytes. So the memory of a batch is released only when the batch is DONE and its
+request has ended.
 
 Only the methods of this class change its fields. They may be called by
     the holder of the accumulator's lock    while the batch is in its queue, OPEN or CLOSED
@@ -44,12 +44,12 @@ from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, encode_
 
 Segment = bytes | bytearray | memoryview
 _MAX_JOINED_BYTES = 16 << 10
-"""Maximum size of the batches whose pieces are joined for a request. Copying a small batch costs less than iterating
+"""Maximum body size of a batch whose pieces are joined for a request. Copying a small batch costs less than iterating
 over its pieces, and the garbage collector visits memoryviews, but not bytes."""
 
 
 class BatchState(Enum):
-    """Lifecycle state of a batch (see the table above)."""
+    """State of a batch (see the table in the module's docstring)."""
 
     OPEN = "open"
     PINNED = "pinned"
@@ -59,7 +59,7 @@ class BatchState(Enum):
     DONE = "done"
 
     next_states: tuple[BatchState, ...]
-    """The row of TRANSITIONS for this state. Reading an attribute is faster than looking up a key."""
+    """The states in the row of TRANSITIONS for this state. Reading an attribute is faster than looking up a key."""
 
 
 OPEN, PINNED, DRAINED, CLOSED, IN_FLIGHT, DONE = BatchState  # a global name is read ten times as fast as an enum member
@@ -76,7 +76,10 @@ for _state, _targets in TRANSITIONS.items():
 
 
 class OwnedRecords(NamedTuple):
-    """Records outside of the encoder's buffers: their bytes, the rows that they encode, and the leases of the bytes."""
+    """Records of a batch that are not pieces of the encoder's buffers.
+
+    The segments are their bytes, compressed if the batch is compressed. The leases reserve the memory of the segments.
+    """
 
     segments: tuple[Segment, ...] = ()
     rows: tuple[BatchRows, ...] = ()
@@ -89,7 +92,7 @@ _NO_OWNED_RECORDS = OwnedRecords()
 class ProducerBatch:
     """A batch of records of one topic-partition.
 
-    Its records are the owned records, followed by one piece of each of the buffers in `_pieces`.
+    The batch consists of its owned records, followed by piece _piece_indices[i] of each _pieces[i].
     """
 
     __slots__ = (
@@ -124,31 +127,35 @@ class ProducerBatch:
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition, created_ms: float, deadline_ms: float) -> None:
+        """`created_ms`: arrival time of the stage's oldest row, with which linger.ms begins.
+
+        `deadline_ms`: the end of delivery.timeout.ms.
+        """
         self.topic_partition = topic_partition
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
         self.state = OPEN
         self._owned = _NO_OWNED_RECORDS
         self._pieces: tuple[EncodedPieces, ...] = ()
-        self._piece_indices: tuple[int, ...] = ()  # index of the piece within each of _pieces
+        self._piece_indices: tuple[int, ...] = ()
         self.record_count = 0
-        self.body_bytes = self.uncompressed_bytes = 0
-        self.base_timestamp = self.max_timestamp = -1
+        self.body_bytes = self.uncompressed_bytes = 0  # without the header; equal until the batch is compressed
+        self.base_timestamp = self.max_timestamp = -1  # -1 until the first record is appended
         self.codec = Codec.NONE
         self.attempts = 0  # failed attempts so far
-        self._attempts_at_leader_change = -1
+        self._attempts_at_leader_change = -1  # value of `attempts` when skip_backoff was last called; -1 before
         self.backoff_until_ms = 0.0
-        self.leader_epoch: int | None = None  # of the leader that the batch was last drained for
-        self.drained_ms = -1.0  # when the batch was last sent; -1 before
+        self.leader_epoch: int | None = None  # epoch of the leader for which the batch was last drained
+        self.drained_ms = -1.0  # time at which the batch was last sent; -1 before the first attempt
         self.has_request_in_flight = False
-        self.producer_id = -1
+        self.producer_id = -1  # this and the next two fields are -1 until set_producer_state
         self.producer_epoch = -1
         self.base_sequence = -1
         self.transactional = False
-        self.is_split_batch = False
-        self.base_offset = -1
-        self.log_append_time = -1
-        self.error: Exception | None = None  # of the last attempt, or the one that failed the batch
+        self.is_split_batch = False  # whether the batch is part of a batch that was too large
+        self.base_offset = -1  # -1 if no broker has reported it
+        self.log_append_time = -1  # -1 if the topic does not use LogAppendTime, or no broker has reported the time
+        self.error: Exception | None = None  # error of the last attempt, or the error that failed the batch
         self._header = b""  # empty until it is encoded
 
     def __repr__(self) -> str:
@@ -161,7 +168,7 @@ class ProducerBatch:
 
     @classmethod
     def from_failed_rows(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
-        """Create a failed batch without bytes for rows that were not encoded, so that their futures get the error."""
+        """Create a failed batch for rows that were not appended to a batch, so that their futures get the error."""
         batch = cls(topic_partition, created_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
         batch._owned = OwnedRecords(rows=(rows,))
@@ -169,9 +176,9 @@ class ProducerBatch:
         return batch
 
     def append(self, pieces: EncodedPieces, piece_index: int) -> None:
-        """Append the records of a piece, whose offset deltas continue those of the batch.
+        """Append the records of a piece. Their offset deltas must continue those of the batch.
 
-        The caller has added the batch to the holders of their lease.
+        The caller must have added the batch to the holders of `pieces.lease`.
         """
         if self.state is not OPEN and self.state is not PINNED:
             raise IllegalStateError(f"Records cannot be appended to {self!r}.")
@@ -186,7 +193,7 @@ class ProducerBatch:
 
     @property
     def segments(self) -> list[Segment]:
-        """The bytes of the records, compressed if the batch is compressed, without the header."""
+        """The bytes of the batch without its header, compressed if the batch is compressed."""
         return [*self._owned.segments, *map(EncodedPieces.segment, self._pieces, self._piece_indices)]
 
     @property
@@ -196,7 +203,7 @@ class ProducerBatch:
 
     @staticmethod
     def collect_stored_ranges(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[StoredRange]]:
-        """Return the stored ranges of acknowledged batches, by the row group that their records come from."""
+        """Return the stored ranges of acknowledged batches, grouped by row group (row_origins.py)."""
         stored_ranges: defaultdict[RowOrigins, list[StoredRange]] = defaultdict(list)
         for batch in batches:
             partition, time, base_offset = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
@@ -224,15 +231,15 @@ class ProducerBatch:
         return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > max_bytes
 
     def pin(self) -> None:
-        """OPEN -> PINNED: reserve the batch for the calling thread, which works on it without the lock."""
+        """Reserve the batch for the calling thread, which works on it without the lock. OPEN -> PINNED."""
         self._transition_to(PINNED)
 
     def unpin(self) -> None:
-        """PINNED -> OPEN: let the batch accept more records."""
+        """Let the batch accept more records. PINNED -> OPEN."""
         self._transition_to(OPEN)
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
-        """Compress the records and move to CLOSED. If compression raises, the batch is unchanged."""
+        """Compress the records with the codec, if any, and move to CLOSED. If compression raises, change nothing."""
         if codec is not Codec.NONE:
             compressed = memoryview(compress(codec, self.segments, level))
             self.codec = codec
@@ -241,13 +248,13 @@ class ProducerBatch:
         self._transition_to(CLOSED)
 
     def copy_to_own_memory(self) -> None:
-        """Copy the records out of the buffers shared with other batches, so that these buffers can be freed."""
+        """Copy the records out of the buffers that they share with other batches, so that these can be freed."""
         self._replace_segments(memoryview(b"".join(self.segments)))
 
     def _replace_segments(self, segment: memoryview) -> None:
         """Replace all segments by one that is not shared with other batches.
 
-        The bytes that it needs are transferred out of the shared leases to a new one.
+        The memory of the new segment is transferred from the shared leases to a new lease.
         """
         shared_leases, rows = self.leases, self.rows
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
@@ -264,9 +271,10 @@ class ProducerBatch:
             shared_lease.remove_holder(self)
 
     def create_child(self, encoded: EncodedSlices, slice_index: int, first_record: int) -> ProducerBatch:
-        """Create a smaller batch of the records from index `first_record` on, encoded again as a slice of `encoded`.
+        """Create a smaller batch with some records of this batch, which were encoded again as a slice of `encoded`.
 
-        The child has the creation time, deadline and sequences of this batch, and shares its memory.
+        `first_record`: index of the child's first record in this batch. The child keeps the creation time and the
+        deadline, continues the sequences from `first_record` on, and holds the same leases.
         """
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
         child.record_count = encoded.record_counts[slice_index]
@@ -287,12 +295,15 @@ class ProducerBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the batch in a request: the header and the records, compressed if the batch is compressed."""
+        """Size of the batch in a request, including its header. Compressed if the batch is compressed."""
         return HEADER_BYTES + self.body_bytes
 
     @property
     def has_been_sent(self) -> bool:
-        """Whether a broker may have received the batch. If so, its sequence must not be set again (rule 3)."""
+        """Whether a broker may have received the batch.
+
+        If so, its sequence must not be set again (rule 3 of sending/idempotence.py).
+        """
         return self.drained_ms >= 0
 
     @property
@@ -309,7 +320,7 @@ class ProducerBatch:
     ) -> None:
         """Set the producer identity and the base sequence, by which brokers detect duplicates.
 
-        The caller is responsible for rule 3 (see `has_been_sent`).
+        The caller must ensure that a batch that may have been received keeps its sequence (see `has_been_sent`).
         """
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -318,9 +329,9 @@ class ProducerBatch:
         self._header = b""
 
     def build_wire_segments(self) -> list[Segment]:
-        """Return the header and the records as segments of a request.
+        """Return the header and the records as segments of a request. Raise IllegalStateError unless they are closed.
 
-        The header is encoded once after each call of `set_producer_state`.
+        The header is encoded again only after `set_producer_state` was called.
         """
         if self.state in (OPEN, PINNED, DRAINED):
             raise IllegalStateError(f"{self!r} is not closed.")
@@ -348,29 +359,29 @@ class ProducerBatch:
         return self.state is DONE
 
     def has_reached_delivery_timeout(self, now: float) -> bool:
-        """Return whether delivery.timeout.ms has passed since the first record was appended."""
+        """Return whether delivery.timeout.ms has passed."""
         return now >= self.deadline_ms
 
     def mark_drained(self, leader_epoch: int | None) -> None:
-        """Record that the batch was drained for a leader with this epoch."""
+        """Record that the batch was drained for a leader with this epoch. OPEN -> DRAINED."""
         self.leader_epoch = leader_epoch
         if self.state is OPEN:
             self._transition_to(DRAINED)
 
     def mark_in_flight(self, now: float) -> None:
-        """Change CLOSED to IN_FLIGHT. From now on, a socket may read the bytes."""
+        """Record that the batch becomes part of a request, so that a socket may read its bytes. CLOSED -> IN_FLIGHT."""
         self._transition_to(IN_FLIGHT)
         self.drained_ms = now
         self.has_request_in_flight = True
 
     def mark_request_ended(self) -> None:
-        """Record that the request was answered or its connection was lost. No socket reads the bytes any more."""
+        """Record that the request's response was received or its connection was lost, so that no socket reads it."""
         self.has_request_in_flight = False
         if self.state is DONE:
             self._release_leases_unless_in_flight()
 
     def mark_reenqueued(self, *, backoff_until_ms: float, error: Exception) -> None:
-        """IN_FLIGHT -> CLOSED: prepare a retry. `error` is the reason why the last attempt failed."""
+        """Prepare a retry after an attempt that failed with `error`. IN_FLIGHT -> CLOSED."""
         self._transition_to(CLOSED)
         self.has_request_in_flight = False
         self.attempts += 1
@@ -378,7 +389,7 @@ class ProducerBatch:
         self.error = error
 
     def skip_backoff(self) -> None:
-        """Allow the next retry immediately, since the partition has a new leader (KIP-951). Later retries back off."""
+        """Let the next retry skip its backoff, because the partition has a new leader (KIP-951)."""
         self._attempts_at_leader_change = self.attempts
 
     @property
@@ -387,7 +398,7 @@ class ProducerBatch:
         return self.attempts > 0 and self._attempts_at_leader_change != self.attempts
 
     def complete(self, base_offset: int, log_append_time: int = -1) -> None:
-        """Record that the broker has stored the batch. `base_offset` is -1 if it is not known (acks=0, a duplicate)."""
+        """Record that the broker has stored the batch. `base_offset`: -1 if not known (acks=0, or a duplicate)."""
         self._transition_to(DONE)
         self.base_offset = base_offset
         self.log_append_time = log_append_time
@@ -401,7 +412,7 @@ class ProducerBatch:
         self._release_leases_unless_in_flight()
 
     def mark_split(self) -> None:
-        """Record that the batch was replaced by smaller ones, which hold the leases as well."""
+        """Record that the batch was replaced by smaller batches, which hold its leases, too."""
         self._transition_to(DONE)
         self._release_leases_unless_in_flight()
 

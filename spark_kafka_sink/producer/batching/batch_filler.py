@@ -1,22 +1,25 @@
-"""BatchFiller: fills batches with the staged rows of a topic, and appends new batches to the queues of the partitions.
+"""BatchFiller: fills batches with a topic's staged rows, and appends new batches to the queues of their partitions.
 
-    1. Take the stage of the topic.                                     under the lock
+    1. Take the topic's stage.                                          under the lock
     2. Group: find the order of the rows by partition.                  without the lock
     3. Pin the open batches of these partitions.                        under the lock
     4. Split the rows into batches and encode them.                     without the lock
     5. Append the records to the batches.                               under the lock
-    6. Compress the batches that are full. They stay pinned meanwhile.  without the lock
+    6. Compress the full batches, which remain pinned until then.       without the lock
 
-A batch is pinned while a thread works on it without the lock, so that the sender can neither close nor send it.
-Otherwise it could be sent between steps 3 and 5, and the records that were encoded to continue it would have no batch.
+"The lock" is the accumulator's lock. A batch is pinned while a thread works on it without the lock, so that the sender
+can neither close nor send it. Otherwise the sender could send the batch between steps 3 and 5, and the records that
+were encoded to continue it would have no batch.
 
-Any thread may fill batches, but only one at a time for each topic, which preserves the order of the rows.
+Any thread may fill batches, but only one at a time for each topic, which preserves the order of the rows. This thread
+holds the topic's fill lock.
 
 An Exception in steps 2 to 4 fails the rows of the stage. They become failed batches without bytes
-(`take_failed_batches`), which the sender reports like all others. Any other BaseException, above all a
-KeyboardInterrupt, ends the producer. The stage then stays in `_stages_being_filled`, no thread fills batches of its
-topic any more, and the sender fails it with all other incomplete batches (`fail_staged_rows`). For this reason, rows
-are moved from one container to the next in a single statement: wherever the interrupt comes, they are in one of them.
+(`take_failed_batches`), which the sender reports like all other failed batches. Any other BaseException, above all a
+KeyboardInterrupt, ends the producer. The stage then remains in `_stages_being_filled`, no thread fills batches of its
+topic any more, and the sender fails its rows together with all other incomplete batches (`fail_staged_rows`). For this
+reason, a single statement moves rows from one container to the next: wherever an interrupt comes, the rows are in one
+of the containers.
 """
 
 from __future__ import annotations
@@ -49,13 +52,13 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
 _STAGE_DIVISOR = 2
-"""A stage is full when its encoded rows fill buffer.memory divided by this, even if no batch is full. With a thousand
-partitions, this limit decides: with a third of the memory a row costs 10 % more, with a quarter 20 %."""
+"""A stage is full when its encoded rows fill buffer.memory divided by this number, even if no batch is full. With a
+thousand partitions, this limit decides: with a third of the memory a row costs 10 % more, with a quarter 20 %."""
 _COMPRESSED_STAGE_DIVISOR = 3
-"""The same for rows that will be compressed, for which memory is reserved twice."""
+"""Value of _STAGE_DIVISOR for rows that will be compressed, because memory is reserved twice for their encoded form."""
 _MAX_RESERVED_SHARE = 0.75
-"""A stage is also full when this share of buffer.memory is reserved for it. For a record of send() of 100 bytes, three
-times as many bytes are reserved. Columns reach the other limit first, unless their rows are tiny."""
+"""A stage is also full when this share of buffer.memory is reserved for it. A record of send() with 100 bytes reserves
+300 bytes. Columns reach the limit of _STAGE_DIVISOR first, unless their rows are tiny."""
 _RATIO_ESTIMATION_FACTOR = 1.05  # compressed sizes are estimated slightly too high, as in Java's client
 
 
@@ -64,7 +67,7 @@ AssignTopicPartitions = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]
 
 
 class BatchFiller:
-    """The stages of all topics, and the steps from a stage to batches in queues."""
+    """The stages of all topics, and the threads' work of turning staged rows into queued batches."""
 
     def __init__(  # noqa: PLR0913 - the components of the accumulator, each by its name
         self,
@@ -90,21 +93,21 @@ class BatchFiller:
         self._clock = clock
         self._wall_clock_ms = wall_clock_ms
         self._assign_partitions = assign_partitions
-        self._ratios = CompressionRatios()
-        self._fill_locks: dict[str, threading.Lock] = {}
-        # The lock guards all fields below.
-        self.stages: dict[str, Stage] = {}  # by topic; accept rows
-        self._stages_being_filled: dict[str, Stage] = {}  # by topic; taken by a thread that fills batches from them
-        self._shared_leases: weakref.WeakSet[MemoryLease] = weakref.WeakSet()  # of buffers with records of many batches
-        self._failed_batches: list[ProducerBatch] = []
+        self._compression_ratios = CompressionRatios()
+        self._fill_locks: dict[str, threading.Lock] = {}  # by topic
+        # The accumulator's lock guards all fields below.
+        self.stages: dict[str, Stage] = {}  # by topic; stages to which rows are added
+        self._stages_being_filled: dict[str, Stage] = {}  # by topic; stages taken by a thread that fills batches
+        self._shared_leases: weakref.WeakSet[MemoryLease] = weakref.WeakSet()  # leases of the encoder's buffers
+        self._failed_batches: list[ProducerBatch] = []  # not yet returned by take_failed_batches
 
     # -- under the lock -----------------------------------------------------------------------------------------------
 
-    def new_stage(self, topic: str, now: float) -> Stage:
-        """Create and return a stage for the first row of a topic."""
-        memory = self._config.buffer_memory
-        max_bytes = memory // (_COMPRESSED_STAGE_DIVISOR if self._compresses else _STAGE_DIVISOR)
-        max_reserved_bytes = int(_MAX_RESERVED_SHARE * memory)
+    def create_stage(self, topic: str, now: float) -> Stage:
+        """Create and return a topic's stage, to which rows are added. `now`: arrival time of its first row."""
+        buffer_memory = self._config.buffer_memory
+        max_bytes = buffer_memory // (_COMPRESSED_STAGE_DIVISOR if self._compresses else _STAGE_DIVISOR)
+        max_reserved_bytes = int(_MAX_RESERVED_SHARE * buffer_memory)
         stage = self.stages[topic] = Stage(topic, now, max(1, max_bytes), max(1, max_reserved_bytes))
         return stage
 
@@ -118,7 +121,7 @@ class BatchFiller:
 
     @property
     def has_rows(self) -> bool:
-        """Whether any rows are not in batches yet."""
+        """Whether any rows are staged and not in batches yet."""
         return bool(self.stages or self._stages_being_filled)
 
     @property
@@ -127,12 +130,12 @@ class BatchFiller:
         return bool(self._failed_batches)
 
     def take_failed_batches(self) -> list[ProducerBatch]:
-        """Return the batches that could not be encoded, each only once."""
-        failed, self._failed_batches = self._failed_batches, []
-        return failed
+        """Return the batches whose rows could not be encoded, each only once."""
+        failed_batches, self._failed_batches = self._failed_batches, []
+        return failed_batches
 
     def free_sparse_leases(self) -> None:
-        """Copy the remaining batches out of the buffers of sparse leases, so that their memory is released."""
+        """Copy queued batches out of the buffers of sparse leases (MemoryLease), so that the buffers can be freed."""
         for lease in [lease for lease in self._shared_leases if lease.is_sparse]:
             for batch in lease.holders:
                 if isinstance(batch, ProducerBatch) and self._queues.is_queued_and_unpinned(batch):
@@ -141,62 +144,72 @@ class BatchFiller:
     # -- without the lock ---------------------------------------------------------------------------------------------
 
     def max_batch_bytes(self, topic: str) -> int:
-        """Return the maximum size of a batch before compression, whose compressed size is estimated at batch.size."""
+        """Return the maximum size of a topic's batches before compression.
+
+        With compression, batches of this size are expected to compress to batch.size bytes. The size is at most
+        max.request.size then, or batch.size if that is larger.
+        """
         if not self._compresses:
             return self._config.batch_size
         max_bytes = max(self._config.batch_size, self._config.max_request_size)
-        ratio = self._ratios.get(topic, self._codec) * _RATIO_ESTIMATION_FACTOR
+        ratio = self._compression_ratios.get(topic, self._codec) * _RATIO_ESTIMATION_FACTOR
         return min(int(self._config.batch_size / ratio), max_bytes)
 
     def max_batch_body_bytes(self, topic: str) -> int:
-        """Return the maximum size of a batch without its header, before compression.
+        """Return the maximum size of a topic's batches without their header, before compression.
 
         A partition with this many staged bytes has a full batch.
         """
         return self.max_batch_bytes(topic) - HEADER_BYTES
 
     def fill_lock(self, topic: str) -> threading.Lock:
-        """Return the lock of the thread that fills batches of a topic. It is acquired before the accumulator's lock."""
+        """Return a topic's fill lock, which a thread holds while it fills batches with the topic's rows.
+
+        It must be acquired before the accumulator's lock.
+        """
         return self._fill_locks.setdefault(topic, threading.Lock())
 
     def known_topics(self) -> list[str]:
-        """Return all topics that ever had staged rows."""
+        """Return all topics for which rows were ever staged."""
         return list({*self.stages, *self._fill_locks})
 
     def fill_batches(self, topic: str, *, only_full: bool = False) -> bool:
-        """Fill batches with the staged rows of a topic, after waiting for any other thread that does so.
+        """Fill batches with a topic's staged rows, after waiting for any other thread that does so.
 
-        `only_full`: do nothing if the stage is not full and its single records cannot fill a batch. If the rows are
-        skewed, use only those that fill batches (staging.py).
+        `only_full`: do nothing unless the stage is full or its single records may fill a batch. If the rows are skewed,
+        use only the rows that fill batches (staging.py).
 
-        Return whether the sender must check again what is ready: rows have left the stage, or rows that were returned
-        to it may be due earlier than the sender knows.
+        Return whether the sender must call `ready` again, because rows have left the stage, or because rows that were
+        returned to the stage may be due earlier than the sender knows.
         """
         with self.fill_lock(topic):
             stage = self._take_stage(topic, only_full=only_full)
             return stage is not None and self._fill_batches_from(stage, only_full=only_full)
 
     def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
-        """Return failed batches for all rows of a topic that are in no batch. The caller must hold the fill lock.
+        """Remove all rows of a topic that are in no batch, and return failed batches for them.
 
-        If batches are still being filled from a stage although no thread held the fill lock, the thread was
-        interrupted. It is unknown how much memory is still reserved for this stage, so none is released: the producer
-        ends.
+        The caller must hold the topic's fill lock. So if the topic has a stage in `_stages_being_filled`, the thread
+        that took it was interrupted. It is unknown how much memory is still reserved for this stage, so none is
+        released. The producer ends anyway after an interrupt.
         """
         with self._lock:
-            staged, interrupted = self.stages.pop(topic, None), self._stages_being_filled.pop(topic, None)
-            failed: list[ProducerBatch] = []
-            if staged is not None:
-                failed += staged.build_failed_batches(error)
-                self._pool.release(staged.reserved_bytes)
-            if interrupted is not None and interrupted is not staged:
-                failed += interrupted.build_failed_batches(error)
-            for batch in failed:
+            stage, interrupted_stage = self.stages.pop(topic, None), self._stages_being_filled.pop(topic, None)
+            failed_batches: list[ProducerBatch] = []
+            if stage is not None:
+                failed_batches += stage.build_failed_batches(error)
+                self._pool.release(stage.reserved_bytes)
+            if interrupted_stage is not None and interrupted_stage is not stage:
+                failed_batches += interrupted_stage.build_failed_batches(error)
+            for batch in failed_batches:
                 self._incomplete.add(batch)
-        return failed
+        return failed_batches
 
     def close_batch(self, batch: ProducerBatch) -> None:
-        """Compress and close a batch, and update the topic's compression ratio."""
+        """Compress and close a batch, and update the topic's compression ratio.
+
+        If the codec fails, close the batch without compression and log a warning.
+        """
         if not self._compresses:
             batch.close()
             return
@@ -206,18 +219,21 @@ class BatchFiller:
             _log.warning("%r could not be compressed (%r). It is sent uncompressed.", batch, error)
             batch.close()
         ratio = batch.body_bytes / batch.uncompressed_bytes
-        self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
+        self._compression_ratios.update(batch.topic_partition.topic, self._codec, ratio)
 
     def reset_compression_ratio(self, batch: ProducerBatch) -> None:
-        """Reset the topic's compression ratio to a cautious estimate, because a batch was rejected as too large."""
+        """Reset the topic's compression ratio after the broker rejected a batch as too large.
+
+        The ratio becomes 1, or the ratio of this batch if compression has made it larger.
+        """
         if self._compresses:
-            observed = batch.body_bytes / batch.uncompressed_bytes
-            self._ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed))
+            observed_ratio = batch.body_bytes / batch.uncompressed_bytes
+            self._compression_ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed_ratio))
 
     # -- with the topic's fill lock -----------------------------------------------------------------------------------
 
     def _take_stage(self, topic: str, *, only_full: bool) -> Stage | None:
-        """Take the stage of a topic, whose rows then belong to this thread.
+        """Take a topic's stage, so that this thread alone uses it, and later rows are added to a new stage.
 
         Return None if there is nothing to do, or if a thread was interrupted while it filled batches of this topic.
         """
@@ -233,7 +249,7 @@ class BatchFiller:
             return stage
 
     def _fill_batches_from(self, stage: Stage, *, only_full: bool) -> bool:
-        """Fill batches from a stage that this thread has taken. Return the result of `fill_batches`."""
+        """Fill batches from a stage that this thread has taken, and return the result of `fill_batches`."""
         try:
             runs = self._split_into_runs(stage, only_full=only_full)
         except Exception as error:
@@ -250,7 +266,10 @@ class BatchFiller:
         return len(runs) > 0 or stage.should_recheck
 
     def _split_into_runs(self, stage: Stage, *, only_full: bool) -> list[list[Rows]]:
-        """Assign all rows to partitions, and split them into runs that can be encoded together."""
+        """Assign all rows to partitions, and split them into runs that are encoded together.
+
+        `only_full`: first return the rows that do not fill batches to the topic's stage.
+        """
         assign_partitions = partial(self._assign_partitions, stage.topic)
         stage.assign_partitions(partial(convert_records, assign_partitions=assign_partitions))
         if only_full:
@@ -263,125 +282,124 @@ class BatchFiller:
     def _return_sparse_partitions(self, stage: Stage) -> None:
         """Return the rows of sparse partitions to the topic's stage, in front of rows that were staged since.
 
-        If no partition is full, all rows are returned. With single records, this is only known after they were
-        assigned to partitions.
+        All rows are returned if the stage is not full after its single records were assigned to partitions.
         """
-        batch_bytes = self.max_batch_body_bytes(stage.topic)
-        ready_partitions = stage.find_ready_partitions(batch_bytes)
-        if ready_partitions is None:
+        max_body_bytes = self.max_batch_body_bytes(stage.topic)
+        ready_partition_mask = stage.find_ready_partitions(max_body_bytes)
+        if ready_partition_mask is None:
             return
-        ready, remaining = stage.split(ready_partitions)
+        ready, remaining = stage.split(ready_partition_mask)
         with self._lock:
             if stage.topic in self.stages:
                 remaining.extend(self.stages[stage.topic])
-            # Together with rows that other threads have staged since, the stage may be full. None of these threads has
-            # seen a full stage, so the sender must fill the batches as soon as it checks the stage again.
-            if remaining.is_full(batch_bytes):
+            # Together with the rows that other threads have staged since, the stage may be full. None of these threads
+            # has seen a full stage, so the sender must fill the batches when it next checks the stage.
+            if remaining.is_full(max_body_bytes):
                 remaining.assignment_due_ms = self._clock()
                 stage.should_recheck = True
-            elif remaining.schedule_assignment(batch_bytes, self._config.linger_ms, self._clock):
+            elif remaining.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock):
                 stage.should_recheck = True
             stage.reserved_bytes = ready.reserved_bytes
             stage.entries, self.stages[stage.topic] = ready.entries, remaining
 
     def _encode(self, stage: Stage, run: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
-        """Pin the open batches of the run's partitions and encode its rows.
+        """Pin the open batches of the run's partitions and encode the run's rows.
 
-        Return the records with the batches that they are appended to, and the queues of all partitions of the run.
+        Return the encoded records with their batches, some of which are new, and the queues of all partitions.
         """
         grouped = group_by_partition(run)
         with self._lock:
             queues = self._queues.get_many(stage.topic, grouped.partitions)
-            pinned = [queue.pin_open_batch() for queue in queues]
-        now_ms = self._wall_clock_ms()
+            open_batches = [queue.pin_open_batch() for queue in queues]
+        timestamp_ms = self._wall_clock_ms()
         slices = split_into_batches(
             grouped.sizes,
-            grouped.build_partition_slices(pinned),
+            grouped.build_partition_slices(open_batches),
             self.max_batch_bytes(stage.topic),
-            find_timestamp_range(grouped.columns, now_ms),
+            find_timestamp_range(grouped.columns, timestamp_ms),
         )
-        encoded = encode_records(grouped.columns, slices, now_ms, grouped.order)
-        buffers = self._build_pieces(stage, slices, encoded, grouped.origins)
+        encoded_buffers = encode_records(grouped.columns, slices, timestamp_ms, grouped.order)
+        buffers = self._build_pieces(stage, slices, encoded_buffers, grouped.origins)
         deadline_ms = stage.oldest_row_ms + self._config.delivery_timeout_ms
-        last_batches = list(pinned)
+        last_batches = list(open_batches)
         batches: list[ProducerBatch] = []
-        for index, first_delta in zip(slices.partition_indexes, slices.first_offset_deltas, strict=True):
+        for index, first_offset_delta in zip(slices.partition_indexes, slices.first_offset_deltas, strict=True):
             batch = last_batches[index]
-            if batch is None or not first_delta:
+            if batch is None or not first_offset_delta:
                 batch = ProducerBatch(queues[index].topic_partition, stage.oldest_row_ms, deadline_ms)
                 last_batches[index] = batch
             batches.append(batch)
         return BatchAppends(buffers, batches, [queues[index] for index in slices.partition_indexes]), queues
 
     def _build_pieces(
-        self, stage: Stage, slices: BatchSlices, encoded: Sequence[EncodedSlices], origins: RowOrigins
+        self, stage: Stage, slices: BatchSlices, encoded_buffers: Sequence[EncodedSlices], origins: RowOrigins
     ) -> list[EncodedPieces]:
-        """Return the pieces of each buffer, with a lease of the part of the stage's reservation that they use."""
+        """Return the pieces of each buffer, with a new lease to which their part of the stage's memory was moved."""
         buffers: list[EncodedPieces] = []
         stage_lease = stage.leases[0]
         start = 0
-        for buffer in encoded:
-            selected = slice(start, start := start + len(buffer.sizes))
-            starts, stops = slices.starts[selected], slices.stops[selected]
+        for buffer in encoded_buffers:
+            in_buffer = slice(start, start := start + len(buffer.sizes))
+            starts, stops = slices.starts[in_buffer], slices.stops[in_buffer]
             lease = stage_lease.create_empty()
             lease.add_holder(stage, 0)
             stage.leases.append(lease)
             overhead_bytes = origins.overhead_bytes(starts[0], stops[-1])
             stage_lease.transfer(buffer.data.nbytes * (2 if self._compresses else 1) + overhead_bytes, lease)
-            first_deltas = slices.first_offset_deltas[selected]
-            buffers.append(EncodedPieces(buffer, lease, origins, starts, stops, first_deltas))
+            first_offset_deltas = slices.first_offset_deltas[in_buffer]
+            buffers.append(EncodedPieces(buffer, lease, origins, starts, stops, first_offset_deltas))
         return buffers
 
     def _append_to_batches(
         self, stage: Stage, run: Sequence[Rows], appends: BatchAppends, queues: Sequence[PartitionQueue]
     ) -> None:
-        """Append the encoded records to their batches, and the new batches to their queues. Close the full ones."""
-        full: list[ProducerBatch] = []
+        """Append the encoded records to their batches and the new batches to their queues. Close the full batches."""
+        full_batches: list[ProducerBatch] = []
         with self._lock:
             stage.entries, stage.pending_appends = stage.entries[len(run) :], appends
             start = 0
             for pieces in appends.buffers:
-                selected = slice(start, start := start + len(pieces))
-                batches = appends.batches[selected]
+                in_buffer = slice(start, start := start + len(pieces))
+                batches = appends.batches[in_buffer]
                 self._shared_leases.add(pieces.lease)
                 pieces.lease.add_holders(batches, pieces.charged_bytes)
-                for index, (batch, queue) in enumerate(zip(batches, appends.queues[selected], strict=True)):
-                    if not pieces.first_offset_deltas[index]:
+                for index, (batch, queue) in enumerate(zip(batches, appends.queues[in_buffer], strict=True)):
+                    if not pieces.first_offset_deltas[index]:  # the batch is new
                         if queue.batches and queue.batches[-1].state is PINNED:
-                            full.append(queue.batches[-1])
+                            full_batches.append(queue.batches[-1])
                         batch.pin()
                         queue.batches.append(batch)
                         self._incomplete.add(batch)
                     batch.append(pieces, index)
-            full += self._unpin_last_batches(queues, self.max_batch_bytes(stage.topic))
-            if not full:
+            full_batches += self._unpin_last_batches(queues, self.max_batch_bytes(stage.topic))
+            if not full_batches:
                 self._schedule_queues(queues)
-        for batch in full:
+        for batch in full_batches:
             self.close_batch(batch)
-        if full:
+        if full_batches:
             with self._lock:
                 self._schedule_queues(queues)
 
     def _unpin_last_batches(self, queues: Sequence[PartitionQueue], max_bytes: int) -> list[ProducerBatch]:
-        """Let the last batch of each queue accept more records. Full batches stay pinned and are returned."""
-        full: list[ProducerBatch] = []
+        """Unpin the last batch of each queue unless the batch is full. Return the full batches, which remain pinned."""
+        full_batches: list[ProducerBatch] = []
         for queue in queues:
             batch = queue.batches[-1]
             if batch.is_full(max_bytes):
-                full.append(batch)
+                full_batches.append(batch)
             else:
                 batch.unpin()
-        return full
+        return full_batches
 
     def _schedule_queues(self, queues: Sequence[PartitionQueue]) -> None:
-        """Schedule queues to which batches were appended. A queue that is ready stays ready."""
+        """Schedule queues to which batches were appended. A ready queue needs no scheduling, because it stays ready."""
         now = self._clock()
         for queue in queues:
             if not queue.is_ready:
                 self._queues.schedule(queue, now)
 
     def _fail_stage(self, stage: Stage, error: Exception) -> None:
-        """Fail the rows that are in no batch, and unpin the batches to which they would have been appended."""
+        """Fail the stage's rows that are in no batch, and unpin the batches to which they would have been appended."""
         with self._lock:
             queues = self._queues.topic_queues(stage.topic)
             for queue in queues:
@@ -389,14 +407,14 @@ class BatchFiller:
                     if batch.state is PINNED:
                         batch.unpin()
             self._schedule_queues(queues)
-            failed = stage.build_failed_batches(error)
-            for batch in failed:
+            failed_batches = stage.build_failed_batches(error)
+            for batch in failed_batches:
                 self._incomplete.add(batch)
-            stage.entries, self._failed_batches = [], [*self._failed_batches, *failed]
+            stage.entries, self._failed_batches = [], [*self._failed_batches, *failed_batches]
         self._finish_stage(stage)
 
     def _finish_stage(self, stage: Stage) -> None:
-        """Release the memory that no batch uses, now that all rows of the stage are in batches or have failed."""
+        """Release the stage's memory that no batch uses. All rows of the stage must be in batches or have failed."""
         for lease in stage.leases:
             lease.remove_holder(stage)
         if not stage.leases:

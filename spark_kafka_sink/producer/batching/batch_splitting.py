@@ -1,8 +1,8 @@
-"""Splitting of a batch that the broker rejected as too large into several smaller batches with the same records.
+"""Splitting of a batch that the broker rejected as too large into smaller batches with the same records.
 
 The records are decoded to columns and encoded again. The smaller batches keep the creation time, deadline, producer
-identity and memory of their parent. Their sequences are consecutive and begin with the parent's base sequence, so the
-broker's sequence check sees the same sequences as before.
+identity and memory of their parent. Their sequences are consecutive and begin with the parent's base sequence, so each
+record keeps its sequence.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.record_sizes import record_size_bounds
 
 MAX_DECODED_BYTES = 1 << 40
-"""The decoder's limit protects against untrusted input. This batch was encoded by the producer itself."""
+"""In effect no limit for the decoder. Its limit protects against untrusted input, but these batches are the
+producer's own."""
 
 
 def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
-    """Split a batch into open batches of at most `max_batch_bytes` before compression.
+    """Return open batches of at most `max_batch_bytes` before compression with the records of a batch.
 
-    A batch that fits the limit is split in half. A record that exceeds the limit gets a batch of its own. Only a batch
-    of one record results in a single batch.
+    A batch that already fits the limit is split in half. A record that exceeds the limit gets a batch of its own. Only
+    a batch with a single record results in a single batch.
     """
     header, *body = batch.build_wire_segments()
-    rows = decode_records(parse_header(header), b"".join(body), max_bytes=MAX_DECODED_BYTES, preserve_header_keys=True)
-    columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
+    records = decode_records(
+        parse_header(header), b"".join(body), max_bytes=MAX_DECODED_BYTES, preserve_header_keys=True
+    )
+    columns = RecordColumns(records["value"], records["key"], records["headers"], records["timestamp"])
     sizes = record_size_bounds(columns)
     timestamp_range = find_timestamp_range(columns, batch.max_timestamp)
     slices = split_into_batches(sizes, single_partition_slices(columns.num_rows), max_batch_bytes, timestamp_range)

@@ -1,9 +1,9 @@
-"""BufferPool: the memory of a producer, bounded by buffer.memory and granted in the order of the requests.
+"""BufferPool: a producer's memory, limited to buffer.memory and reserved in the order of the calls.
 
 The pool counts bytes but does not own the memory. All memory of a record, from append to acknowledgement, is reserved
 here before it is allocated: the staged Arrow rows, their encoded form and, with compression, the compressed form. A
 call whose reservation does not fit waits in a queue. While the queue is not empty, freed memory goes only to its head,
-so that small reservations cannot starve a large one that came first.
+so that small reservations cannot starve a large reservation that came first.
 
 A MemoryLease is one reservation that several batches share. The encoder writes the records of many batches into one
 buffer, and the lease owns this buffer until the last of these batches no longer needs it. Only then does the lease
@@ -13,8 +13,6 @@ was still being sent).
 
 A single small batch whose leader is unresponsive would keep a whole buffer alive. `is_sparse` finds such leases, and
 the accumulator copies their remaining batches so that the buffer can be freed (batch_filler.py).
-
-The clock is only used for metrics.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 
 _SPARSE_DIVISOR = 8
-"""A lease is sparse when its batches need at most one eighth of its bytes. Copying them needs at most that much
-additional memory for a moment, and nothing is copied unless memory is short. With a quarter, the copies took 4 % of the
-CPU time at ten thousand partitions; with a sixteenth, almost nothing was ever copied."""
+"""A lease is sparse when its holders need at most one eighth of its bytes. Copying their records briefly needs at most
+that much additional memory, and nothing is copied unless memory is short. With a quarter instead of an eighth, the
+copies took 4 % of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied."""
 
 
 WaitForEvent = Callable[[threading.Event, "float | None"], bool]
-"""Wait for an event for at most the given milliseconds, or without a limit, and return whether the event is set."""
+"""Wait for an event for at most the given milliseconds, without a limit for None. Return whether the event is set."""
 
 
 def _wait(event: threading.Event, timeout_ms: float | None) -> bool:
@@ -41,16 +39,17 @@ def _wait(event: threading.Event, timeout_ms: float | None) -> bool:
 
 
 class BufferPool:
-    """The bounded memory of a producer. All methods are thread-safe; `_lock` guards all fields."""
+    """A producer's limited memory. All methods are thread-safe; `_lock` guards all fields."""
 
     def __init__(self, total_bytes: int, clock: Callable[[], float]) -> None:
+        """`clock`: returns milliseconds; only used for `total_wait_ms`."""
         self.total_bytes = total_bytes
-        self.total_wait_ms = 0.0
-        self.exhausted_total = 0
+        self.total_wait_ms = 0.0  # time that calls have waited for memory
+        self.exhausted_total = 0  # number of calls that raised BufferExhaustedError
         self._clock = clock
         self._lock = threading.Lock()
         self._free_bytes = total_bytes
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: deque[_Waiter] = deque()  # in the order in which they are served
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -63,11 +62,14 @@ class BufferPool:
 
     @property
     def waiter_count(self) -> int:
-        """Number of appends that wait for memory. While it is not zero, the sender must not wait for linger.ms."""
+        """Number of calls that wait for memory. While it is not zero, the sender must not wait for linger.ms."""
         return len(self._waiters)
 
     def try_reserve(self, nbytes: int) -> bool:
-        """Reserve `nbytes` if they are free and no other call waits for memory. Return whether they were reserved."""
+        """Reserve `nbytes` if they are free and no call waits for memory. Return whether they were reserved.
+
+        Raise ProducerClosedError if the pool is closed.
+        """
         with self._lock:
             if self._is_closed:
                 raise ProducerClosedError("The producer was closed.")
@@ -77,9 +79,9 @@ class BufferPool:
             return True
 
     def reserve(self, nbytes: int, max_block_ms: float, wait: WaitForEvent = _wait) -> None:
-        """Reserve `nbytes`, waiting in turn for at most `max_block_ms`.
+        """Reserve `nbytes`, after waiting for at most `max_block_ms` until they are free.
 
-        Raise BufferExhaustedError when the time is up, ProducerClosedError when the pool is closed, and
+        Raise BufferExhaustedError if they are not free in time, ProducerClosedError if the pool is closed, and
         RecordTooLargeError if the pool is smaller than `nbytes`.
         """
         if nbytes > self.total_bytes:
@@ -111,11 +113,11 @@ class BufferPool:
             raise BufferExhaustedError(
                 f"buffer.memory ({self.total_bytes} bytes) stayed full for {max_block_ms:.0f} ms, all that "
                 f"max.block.ms left for this call: {nbytes} bytes were needed, {self.free_bytes} are free. The brokers "
-                "accept less than is written."
+                "accept records more slowly than they are written. Write more slowly, or raise max.block.ms."
             )
 
     def release(self, nbytes: int) -> None:
-        """Return `nbytes` to the pool and serve the waiting calls in turn."""
+        """Return `nbytes` to the pool, and reserve memory for the calls that wait."""
         with self._lock:
             if self._free_bytes + nbytes > self.total_bytes:
                 raise IllegalStateError(f"{nbytes} bytes were released to {self!r}, but fewer are reserved.")
@@ -130,6 +132,7 @@ class BufferPool:
                 waiter.woken.set()
 
     def _serve_waiters(self) -> None:
+        """Reserve memory for the calls that wait, oldest first, and wake them. The caller must hold the lock."""
         while self._waiters and self._free_bytes >= self._waiters[0].nbytes:
             waiter = self._waiters.popleft()
             self._free_bytes -= waiter.nbytes
@@ -144,35 +147,35 @@ class _Waiter:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.is_served = False  # the bytes are reserved for this call
+        self.is_served = False  # whether the bytes are reserved for this call
         self.woken = threading.Event()  # set when the bytes are reserved or the pool is closed
 
 
 class MemoryLease:
-    """Reserved bytes that several holders share. They return to the pool when the last holder is removed. Thread-safe.
+    """Reserved bytes that several holders share. Removing the last holder returns them to the pool. Thread-safe.
 
-    A holder is a batch, or the stage that batches are filled from.
+    A holder is a batch, or a stage from which batches are filled.
     """
 
     __slots__ = ("__weakref__", "_holders", "_lock", "_needed_bytes", "_pool", "_reserved_bytes", "buffer")
 
     def __init__(self, pool: BufferPool, nbytes: int) -> None:
-        """Take over `nbytes` that are already reserved in `pool`. The lease has no holder yet."""
+        """Take over `nbytes` that are already reserved in `pool`. The new lease has no holder."""
         self._pool = pool
-        self.buffer: memoryview | None = None  # the memory that the holders share, if any
+        self.buffer: memoryview | None = None  # the encoder's buffer that the holders share, if any, until its release
         self._lock = threading.Lock()  # guards the fields below
         self._reserved_bytes = nbytes
-        self._needed_bytes = 0  # by the current holders
-        self._holders: dict[object, int] = {}
+        self._needed_bytes = 0  # the sum over all holders
+        self._holders: dict[object, int] = {}  # the bytes that each holder needs
 
     @property
     def reserved_bytes(self) -> int:
-        """Number of bytes that have not returned to the pool."""
+        """Number of bytes that this lease still reserves in the pool."""
         return self._reserved_bytes
 
     @property
     def holders(self) -> list[object]:
-        """The current holders."""
+        """The current holders, in the order in which they were added."""
         with self._lock:
             return list(self._holders)
 
@@ -194,7 +197,7 @@ class MemoryLease:
             self._needed_bytes += sum(sizes)
 
     def remove_holder(self, holder: object) -> None:
-        """Remove a holder. The last one returns all bytes to the pool. An object that is no holder is ignored."""
+        """Remove a holder, if the object is one. After the last holder, return all bytes to the pool."""
         with self._lock:
             self._needed_bytes -= self._holders.pop(holder, 0)
             if self._holders:
@@ -208,7 +211,7 @@ class MemoryLease:
         return MemoryLease(self._pool, 0)
 
     def transfer(self, nbytes: int, target: MemoryLease) -> None:
-        """Move `nbytes`, or all reserved bytes if they are fewer, to another lease."""
+        """Move `nbytes`, or all reserved bytes if they are fewer, to another lease of the same pool."""
         with self._lock:
             moved_bytes = max(0, min(nbytes, self._reserved_bytes))
             self._reserved_bytes, target._reserved_bytes = (

@@ -1,4 +1,4 @@
-"""EncodedPieces: the records that were encoded into one buffer, divided into pieces. A piece belongs to one batch.
+"""EncodedPieces: records that were encoded into one buffer, divided into one piece for each batch.
 
 With ten thousand partitions, a batch receives some hundred bytes at a time and has a handful of pieces in the end. So a
 piece is not an object of its own, which the garbage collector would have to visit, but an index into lists that all
@@ -40,10 +40,10 @@ class EncodedPieces:
         stops: Sequence[int],
         first_offset_deltas: Sequence[int],
     ) -> None:
-        """`lease`: reserves the bytes of the buffer, and the overhead of its rows.
+        """Piece i is slice i of `encoded`, and encodes the rows [starts[i], stops[i]) of `origins`.
 
-        Piece i encodes the rows [starts[i], stops[i]) of `origins`. Its first record has the offset delta
-        first_offset_deltas[i] in its batch.
+        Its first record has the offset delta first_offset_deltas[i] in its batch. `lease`: reserves the buffer and the
+        overhead of its rows.
         """
         self.lease = lease
         lease.buffer = encoded.data
@@ -55,13 +55,13 @@ class EncodedPieces:
         self.base_timestamps = encoded.base_timestamps
         self.max_timestamps = encoded.max_timestamps
         self.charged_bytes = origins.charged_bytes(starts, stops, encoded.sizes)
-        """Bytes of the lease that each piece needs: its records, and the overhead of its rows."""
+        """Bytes of the lease that each piece needs for its records and for the overhead of their rows."""
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def segment(self, piece_index: int) -> memoryview:
-        """Return the encoded records of a piece."""
+        """Return the encoded records of a piece as a view of the buffer."""
         buffer, offset = self.lease.buffer, self._piece_offsets[piece_index]
         assert buffer is not None, "the memory of these records has returned to the pool"
         return buffer[offset : offset + self.sizes[piece_index]]

@@ -1,8 +1,8 @@
-"""Grouping of staged rows by partition, in the order in which they are encoded. Pure functions.
+"""Grouping of staged rows by partition, in the order in which they are encoded.
 
 A stable sort of the partition numbers brings the rows of each partition together and keeps their order. Nothing else
-reorders rows. The columns themselves are not reordered; the encoder reads them in the order found here. Single records
-are converted to columns first.
+reorders rows. The columns themselves are not reordered: the encoder reads their rows in the order that the sort found.
+Single records are converted to columns first.
 """
 
 from __future__ import annotations
@@ -30,77 +30,81 @@ from spark_kafka_sink.records.record_sizes import record_size_bounds
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
-_ORDER_PROBE_ROWS = 64
+_PROBED_ROWS = 64  # see _is_ascending
 
 
 AssignPartitions = Callable[[Rows, ClusterSnapshot], NDArray[np.int32]]
-"""Return the partition of each row."""
+"""Return the partition of each row. Arguments: rows, metadata."""
 
 
 class GroupedRows(NamedTuple):
     """Rows that are encoded together, grouped by partition.
 
-    partitions[i] has the rows [starts[i], starts[i + 1]), counted in the order of `sizes` and `origins`.
+    The rows [starts[i], starts[i + 1]) of `sizes` and `origins` belong to partitions[i].
     """
 
     columns: RecordColumns
     order: NDArray[np.int32] | None
-    """Index into the columns for each row; None if the columns are already grouped by partition."""
+    """Index of each row in the columns; None if the columns are already grouped by partition."""
     sizes: NDArray[np.int64]
+    """Upper bound of each row's encoded size."""
     partitions: list[int]
     starts: list[int]
     origins: RowOrigins
 
     def build_partition_slices(self, open_batches: Sequence[ProducerBatch | None]) -> PartitionSlices:
-        """Return the rows of each partition, and the open batch to which they can be appended."""
-        records = [0 if batch is None else batch.record_count for batch in open_batches]
-        sizes = [HEADER_BYTES if batch is None else HEADER_BYTES + batch.body_bytes for batch in open_batches]
+        """Return the row range of each partition, and the state of the open batch to which the rows can be appended.
+
+        `open_batches`: the open batch of each partition, or None.
+        """
+        record_counts = [0 if batch is None else batch.record_count for batch in open_batches]
+        batch_sizes = [HEADER_BYTES if batch is None else HEADER_BYTES + batch.body_bytes for batch in open_batches]
         base_timestamps = [None if batch is None else batch.base_timestamp for batch in open_batches]
-        return PartitionSlices(self.starts[:-1], self.starts[1:], records, sizes, base_timestamps)
+        return PartitionSlices(self.starts[:-1], self.starts[1:], record_counts, batch_sizes, base_timestamps)
 
 
-def split_into_compatible_runs(staged: Sequence[Rows]) -> Iterator[list[Rows]]:
-    """Split staged rows into runs that can be grouped together.
+def split_into_compatible_runs(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
+    """Split the entries of a stage into runs of entries that can be grouped together.
 
-    The rows of a run have at most MAX_GROUPED_BYTES, unless they are the rows of a single entry, and headers of one
-    type.
+    The entries of a run have headers of the same type or none. A run has at most MAX_GROUPED_BYTES, unless it is a
+    single entry.
     """
     run: list[Rows] = []
     run_headers_type: Any = None
     run_bytes = 0
-    for rows in staged:
-        size = int(np.add.reduce(rows.sizes))
+    for rows in entries:
+        rows_bytes = int(np.add.reduce(rows.sizes))
         headers_type = None if rows.columns.headers is None else rows.columns.headers.type
-        differs = headers_type is not None and run_headers_type is not None and headers_type != run_headers_type
-        if run and (differs or run_bytes + size > MAX_GROUPED_BYTES):
+        has_other_type = headers_type is not None and run_headers_type is not None and headers_type != run_headers_type
+        if run and (has_other_type or run_bytes + rows_bytes > MAX_GROUPED_BYTES):
             yield run
             run, run_headers_type, run_bytes = [], None, 0
         run_headers_type = run_headers_type if headers_type is None else headers_type
         run.append(rows)
-        run_bytes += size
+        run_bytes += rows_bytes
     if run:
         yield run
 
 
-def group_by_partition(staged: Sequence[Rows]) -> GroupedRows:
-    """Group rows by partition, keeping the order of the rows of each partition.
+def group_by_partition(run: Sequence[Rows]) -> GroupedRows:
+    """Group the rows of a run by partition, keeping the order of each partition's rows.
 
-    The columns of the staged rows are deleted, so that the encoded records can reuse their memory.
+    The columns of the run's entries are deleted, so that the encoded records can reuse their memory.
     """
-    columns = RecordColumns.concat([rows.columns for rows in staged])
-    for rows in staged:
+    columns = RecordColumns.concat([rows.columns for rows in run])
+    for rows in run:
         del rows.columns
-    partitions = _concatenate([rows.partitions for rows in staged])
-    row_counts = staged[0].row_counts if len(staged) == 1 else np.bincount(partitions)
+    partitions = _concatenate([rows.partitions for rows in run])
+    row_counts = run[0].row_counts if len(run) == 1 else np.bincount(partitions)
     nonempty_partitions = row_counts.nonzero()[0]
     order = _find_order(partitions, len(row_counts)) if len(nonempty_partitions) > 1 else None
     return GroupedRows(
         columns,
         None if order is None else order.astype(np.int32),
-        _reorder(_concatenate([rows.sizes for rows in staged]), order),
+        _reorder(_concatenate([rows.sizes for rows in run]), order),
         nonempty_partitions.tolist(),
         [0, *row_counts[nonempty_partitions].cumsum().tolist()],
-        _build_origins(staged, order),
+        _build_origins(run, order),
     )
 
 
@@ -113,23 +117,23 @@ def _reorder(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[An
     return values if order is None else values.take(order)
 
 
-def _build_origins(staged: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOrigins:
-    row_indices = _reorder(_concatenate([rows.row_indices for rows in staged]), order)
-    calls = list(dict.fromkeys([rows.call for rows in staged]))
+def _build_origins(run: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOrigins:
+    row_indices = _reorder(_concatenate([rows.row_indices for rows in run]), order)
+    calls = list(dict.fromkeys([rows.call for rows in run]))
     if len(calls) == 1:
         return RowOrigins(row_indices, calls)
     index_by_call = {call: index for index, call in enumerate(calls)}
-    call_indices = np.array([index_by_call[rows.call] for rows in staged], np.int32)
-    return RowOrigins(row_indices, calls, _reorder(call_indices.repeat([len(rows) for rows in staged]), order))
+    call_indices = np.array([index_by_call[rows.call] for rows in run], np.int32)
+    return RowOrigins(row_indices, calls, _reorder(call_indices.repeat([len(rows) for rows in run]), order))
 
 
-def convert_records(staged: StagedRecords, assign_partitions: AssignPartitions) -> Rows:
+def convert_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:
     """Convert single records to columns and assign them to partitions.
 
-    The sizes of the rows may be smaller than those counted for the single records, for which every varint counts at its
-    maximum width.
+    The sizes of the rows may be smaller than the sizes with which the single records were staged, because these count
+    every varint at its maximum width.
     """
-    values, keys, headers, explicit_partitions, timestamps = zip(*staged.records, strict=True)
+    values, keys, headers, explicit_partitions, timestamps = zip(*staged_records.records, strict=True)
     record_count = len(values)
     timestamp_array = np.fromiter(timestamps, np.int64, record_count)
     columns = RecordColumns(
@@ -145,15 +149,18 @@ def convert_records(staged: StagedRecords, assign_partitions: AssignPartitions) 
             np.int32,
             record_count,
         )
-    rows = Rows(staged.call, np.arange(record_count), columns, record_size_bounds(columns), requested_partitions)
-    partitions = assign_partitions(rows, staged.snapshot)
-    staged.call.set_record_fields(
+    rows = Rows(
+        staged_records.call, np.arange(record_count), columns, record_size_bounds(columns), requested_partitions
+    )
+    partitions = assign_partitions(rows, staged_records.snapshot)
+    staged_records.call.set_record_fields(
         timestamp_array, _byte_lengths(columns.key, record_count), _byte_lengths(columns.value, record_count)
     )
     return rows.assign(partitions)
 
 
 def _byte_lengths(column: ArrowColumn | None, row_count: int) -> NDArray[np.int32]:
+    """Return the length of each value in bytes, or -1 for null and for a missing column."""
     return np.full(row_count, -1, np.int32) if column is None else read_byte_column(combine_chunks(column)).lengths
 
 
@@ -171,11 +178,11 @@ def _concatenate(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _is_ascending(partitions: NDArray[np.int32]) -> bool:
-    """Return whether the partitions ascend. The first few rows are checked first, since they usually decide it."""
-    return not any((rows[1:] < rows[:-1]).any() for rows in (partitions[:_ORDER_PROBE_ROWS], partitions))
+    """Return whether the partition numbers ascend. If they do not, the first _PROBED_ROWS rows usually show it."""
+    return not any((prefix[1:] < prefix[:-1]).any() for prefix in (partitions[:_PROBED_ROWS], partitions))
 
 
 def _narrow_dtype(partitions: NDArray[np.int32], partition_count: int) -> NDArray[Any]:
-    """Convert to the narrowest dtype. With one or two bytes per number, numpy's stable sort is a radix sort."""
+    """Convert partition numbers to the narrowest dtype, because numpy's stable sort of 8 or 16 bits is a radix sort."""
     dtype = np.uint8 if partition_count <= 1 << 8 else np.uint16 if partition_count <= 1 << 16 else np.int32
     return partitions.astype(dtype)

@@ -13,10 +13,10 @@ from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
 
 
 class Flush:
-    """A call of flush().
+    """A running call of flush().
 
-    `batches` are the batches that the flush waits for. It is None until all rows that were appended before the flush
-    are in batches.
+    `batches`: the batches for which the flush waits. None until all rows that were appended before the flush are in
+    batches.
     """
 
     __slots__ = ("batches", "done")
@@ -30,11 +30,11 @@ class IncompleteBatches:
     """The incomplete batches and the flushes that wait for them."""
 
     def __init__(self) -> None:
-        self._deadlines_ms: dict[ProducerBatch, float] = {}  # inf for batches that were returned by take_expired
+        self._deadlines_ms: dict[ProducerBatch, float] = {}  # inf for batches that take_expired has returned
         self._flushes: set[Flush] = set()  # in progress
         self.next_deadline_ms = INFINITE_MS
-        """A lower bound of the deadlines. It may be the deadline of a batch that has completed: finding the exact
-        minimum takes a scan of all batches, which is deferred until this time has come."""
+        """Lower bound of the deadlines. It may be the deadline of a batch that has completed: finding the exact minimum
+        takes a scan of all batches, which is deferred until this time has come."""
 
     def __len__(self) -> int:
         return len(self._deadlines_ms)
@@ -53,9 +53,9 @@ class IncompleteBatches:
             self.next_deadline_ms = batch.deadline_ms
 
     def remove(self, *batches: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
-        """Remove completed batches, and complete the flushes that waited for the last of them.
+        """Remove completed batches, and complete the flushes that no longer wait for any batch.
 
-        `successors`: the batches into which the removed batch was split. A flush waits for them in its place.
+        `successors`: the batches into which the removed batch was split. Flushes wait for these instead.
         """
         for batch in batches:
             self._deadlines_ms.pop(batch, None)
@@ -69,9 +69,9 @@ class IncompleteBatches:
                     flush.done.set()
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
-        """Return the batches whose deadline has passed, oldest first, each only once.
+        """Return the batches whose deadline has passed, in the order of their deadlines, each only once.
 
-        A pinned batch is returned by a later call, when it is no longer pinned.
+        A pinned batch is returned by a later call, after it was unpinned.
         """
         expired = [
             batch
@@ -91,12 +91,12 @@ class IncompleteBatches:
         """Unregister a flush that has completed, has timed out, or was interrupted, even before `begin_flush`."""
         self._flushes.discard(flush)
 
-    def unarmed_flushes(self) -> list[Flush]:
-        """Return the flushes that were not armed yet. They are armed once all currently staged rows are in batches."""
+    def new_flushes(self) -> list[Flush]:
+        """Return the flushes whose batches are not known yet, because rows are still staged."""
         return [flush for flush in self._flushes if flush.batches is None]
 
-    def arm(self, flushes: Iterable[Flush]) -> None:
-        """Let flushes wait for all batches that are incomplete now. Without any, they complete immediately."""
+    def start_waiting(self, flushes: Iterable[Flush]) -> None:
+        """Let flushes wait for the currently incomplete batches. If there are none, complete the flushes."""
         for flush in flushes:
             flush.batches = set(self._deadlines_ms)
             if not flush.batches:

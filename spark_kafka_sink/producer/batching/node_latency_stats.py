@@ -1,7 +1,7 @@
-"""NodeLatencyStats: detects brokers that accept no requests, so that the partitioner avoids their partitions (KIP-794).
+"""NodeLatencyStats: the nodes that accept no requests, so that the partitioner avoids their partitions (KIP-794).
 
-A broker is unavailable if batches have waited for it longer than partitioner.availability.timeout.ms, and none of them
-could be drained. As in Java's client, two times are recorded for each broker.
+A node is unavailable if it has had ready batches for longer than partitioner.availability.timeout.ms, but none of them
+could be drained. As in Java's client, two times are recorded for each node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.partitioner import PartitionLoads
 
 
 class _NodeTimes(NamedTuple):
-    """Times at which a node last had ready batches, and at which its batches could last be drained."""
+    """Last time at which a node had ready batches, and last time at which its batches could be drained."""
 
     ready_ms: float
     drained_ms: float
@@ -28,16 +28,16 @@ class NodeLatencyStats:
         self._times: dict[int, _NodeTimes] = {}
 
     def update(self, node_id: int, now: float, *, can_drain: bool) -> None:
-        """Record that batches are ready for a node, and whether it accepts a request."""
+        """Record that a node has ready batches, and whether they can be drained because the node accepts requests."""
         times = self._times.get(node_id, _NodeTimes(now, now))
         self._times[node_id] = _NodeTimes(now, now if can_drain else times.drained_ms)
 
     def available_partition_loads(
         self, candidates: Sequence[PartitionInfo | None], queue_lengths: Sequence[int], snapshot: ClusterSnapshot
     ) -> PartitionLoads:
-        """Return the queue lengths of the candidates whose leader is known and available.
+        """Return the queue lengths of the candidate partitions whose leader is known and available.
 
-        A candidate is None if its partition is not known.
+        `candidates`: None for a partition that is not in the metadata.
         """
         partitions: list[int] = []
         lengths: list[int] = []

@@ -1,21 +1,22 @@
-"""PartitionQueues: one queue of batches per topic-partition, and an index of the queues that are ready to be drained.
+"""PartitionQueues: one batch queue per topic-partition, and an index of the queues that are ready to be drained.
 
 At any moment, most of a thousand partitions have nothing to send. So the sender does not visit all queues. A queue is
-examined only when an event concerns it (a batch was added, completed or retried; the leader changed), or when the time
-for which it waits has come. It is then in one of these places:
+scheduled only when an event concerns it (a batch was added, completed or retried; the leader changed; linger was
+suspended), or when its timer expires. Scheduling puts the queue into one of these places, depending on its head, which
+is its oldest batch:
 
-    none         it is empty or muted, or its head is pinned by another thread
-    timers       its head lingers or backs off until a known time
-    ready        its head can be sent now; ready queues are kept by leader, so that no search is needed for a node
+    none         the queue is empty or muted, or another thread has pinned its head
+    timers       the head lingers or backs off until a known time
+    ready        the head can be sent now; ready queues are grouped by leader, so that draining a node needs no search
 
-The ready queues of a node are drained in turn. A queue that was drained goes to the end; a queue whose head did not fit
-into the request stays at the front.
+The ready queues of a node are drained in turn. A drained queue moves to the end. A queue whose head did not fit into
+the request stays at the front.
 
-Idempotence may refuse to admit a head (`AdmitBatch`). Java's client then stops draining the node and begins with the
-same partition in the next round, which stalls the node and spins. Here the queue is muted and the other queues are
-drained. It is unmuted by the next event that concerns it, or when idempotence asks for it.
+Idempotence may reject a head for the moment (`AdmitBatch`). Java's client then stops draining the node and begins with
+the same partition in the next round, so that the node's other partitions wait and the sender spins. Here the queue is
+muted and the other queues are drained. The next event that concerns the queue, or idempotence itself, unmutes it.
 
-Everything here is guarded by the accumulator's lock.
+The accumulator's lock guards everything in this module. Times (`now`) are milliseconds of the producer's clock.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 INFINITE_MS = float("inf")
 _NO_TOPICS: frozenset[str] = frozenset()
 _MAX_EXTRA_LINGER_MS = 100.0
-"""The limit matters when leaders are unresponsive: staged rows must be able to expire, and must release the memory that
-is reserved for encoding them. With a thousand partitions, the extra linger halves the cost of a row."""
+"""Maximum extra linger (see `extra_linger_ms`). With a thousand partitions, the extra linger halves the cost of a row.
+It is limited because of unresponsive leaders: staged rows must become batches in order to expire, and to release the
+memory that is reserved for encoding them."""
 _FILL_PAUSE_FACTOR = 2
-"""After batches were filled with rows of a topic that had lingered, the sender pauses this many times as long before it
-fills them again, so that it spends at most a third of its time on them. With many partitions, filling takes long; but
-the longer the pause, the more rows each batch gets."""
+"""Ratio of a fill pause to the preceding fill, so that the sender fills batches with lingering rows in at most a third
+of its time. With many partitions, filling takes long, but the longer the pause, the more rows each batch gets."""
 _MIN_FILL_PAUSE_MS = 5.0
-"""Shorter pauses are omitted, because a wait may end up to a millisecond late."""
+"""Minimum duration of a fill pause. Shorter ones are omitted, because a wait may end up to a millisecond late."""
 
 
 AdmitBatch = Callable[[ProducerBatch, int, float], bool]
-"""Decide whether the head of a queue may be sent to a leader now. Arguments: batch, node id of the leader, time.
+"""Decide whether the head of a queue may be sent to its leader now. Arguments: batch, node id of the leader, time.
 
-Implemented by idempotence. If the result is True, the batch has been assigned a sequence and counts as in flight. If it
-is False, the queue is muted until `unmute` is called, so that the sender does not spin. The function is called under
-the accumulator's lock and must not call the accumulator."""
+If the result is True, idempotence has assigned a sequence to the batch and counts it as in flight. If the result is
+False, the queue is muted until `unmute` is called. The accumulator's lock is held during the call, so the function must
+not call the accumulator."""
 
 
 class PartitionQueue:
-    """The batches of one topic-partition that are not in flight, oldest first. Only the last one may be open."""
+    """The batches of one topic-partition that are not in flight, oldest first. Only the last batch may be open."""
 
     __slots__ = ("batches", "due_ms", "is_ready", "leader_epoch", "leader_id", "topic_partition")
 
@@ -62,22 +63,25 @@ class PartitionQueue:
         self.batches: list[ProducerBatch] = []  # with thousands of queues, deques would take megabytes
         self.is_ready = False
         self.due_ms = INFINITE_MS  # time of the current timer; timers of this queue with other times are stale
-        self.leader_id: int | None = None
+        self.leader_id: int | None = None  # None if the leader is not known or not among the known nodes
         self.leader_epoch: int | None = None
 
     def pin_open_batch(self) -> ProducerBatch | None:
-        """Pin and return the batch that accepts more records; None if there is none.
+        """Pin and return the last batch if it accepts more records. Otherwise return None.
 
         A ready queue remains ready, because the sender skips a pinned head.
         """
-        last = self.batches[-1] if self.batches else None
-        if last is None or last.state is not OPEN:
+        last_batch = self.batches[-1] if self.batches else None
+        if last_batch is None or last_batch.state is not OPEN:
             return None
-        last.pin()
-        return last
+        last_batch.pin()
+        return last_batch
 
     def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
-        """Insert a batch before all batches with later sequences. A batch without a sequence becomes the head."""
+        """Insert a batch before the batches that have a later sequence or no sequence.
+
+        A batch without a sequence becomes the head.
+        """
         if not batch.has_sequence:
             self.batches.insert(0, batch)
             return
@@ -89,57 +93,57 @@ class PartitionQueue:
         self.batches.insert(index, batch)
 
 
-def has_earlier_sequence(first: ProducerBatch, second: ProducerBatch) -> bool:
-    """Return whether the first batch precedes the second one by producer identity and sequence.
+def has_earlier_sequence(batch: ProducerBatch, other: ProducerBatch) -> bool:
+    """Return whether `batch` precedes `other` by producer id, then epoch, then base sequence.
 
     Sequences wrap around: 2^31 - 1 is followed by 0.
     """
-    if (first.producer_id, first.producer_epoch) != (second.producer_id, second.producer_epoch):
-        return (first.producer_id, first.producer_epoch) < (second.producer_id, second.producer_epoch)
-    return sequences.is_after(second.base_sequence, first.base_sequence)
+    if (batch.producer_id, batch.producer_epoch) != (other.producer_id, other.producer_epoch):
+        return (batch.producer_id, batch.producer_epoch) < (other.producer_id, other.producer_epoch)
+    return sequences.is_after(other.base_sequence, batch.base_sequence)
 
 
 class PartitionQueues:
-    """The queues of all topic-partitions, by partition, leader and due time."""
+    """The batch queues of all topic-partitions, indexed by partition, leader and due time."""
 
     def __init__(self, linger_ms: float, max_request_size: int = 1 << 20) -> None:
         self._linger_ms = linger_ms
         self._max_request_size = max_request_size
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
+        self._queues_by_topic: dict[str, dict[int, PartitionQueue]] = {}  # by topic and partition
         self._ready_queues: defaultdict[int | None, dict[PartitionQueue, None]] = defaultdict(dict)
         """Ready queues by leader, in the order in which they are drained. The key None stands for no known leader."""
-        self._timers: list[tuple[float, int, PartitionQueue]] = []
-        self._tie_breaker = itertools.count()
+        self._timers: list[tuple[float, int, PartitionQueue]] = []  # heap of due time, tie breaker and queue
+        self._tie_breakers = itertools.count()  # heapq compares them when times are equal, instead of the queues
         self._snapshot = ClusterSnapshot()
-        self._topic_leaders: dict[str, frozenset[int]] = {}  # a cache for the current snapshot
+        self._topic_leaders: dict[str, frozenset[int]] = {}  # cached for the current snapshot
         self._fill_pause_ends_ms: dict[str, float] = {}  # by topic
         self._is_linger_suspended = False
-        self._muted: set[PartitionQueue] = set()
+        self._muted_queues: set[PartitionQueue] = set()
 
     def __iter__(self) -> Iterator[PartitionQueue]:
         return iter(self._queues.values())
 
     def get(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the queue of a topic-partition, which is created on first use."""
+        """Return the queue of a topic-partition. It is created on first use."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
-            self._by_topic.setdefault(topic_partition.topic, {})[topic_partition.partition] = queue
+            self._queues_by_topic.setdefault(topic_partition.topic, {})[topic_partition.partition] = queue
             self._set_leader(queue)
         return queue
 
     def get_many(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
-        """Return the queues of some partitions of a topic, which are created on first use."""
-        existing = self._by_topic.get(topic, {})
-        return [existing.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
+        """Return the queues of partitions of a topic. They are created on first use."""
+        queues = self._queues_by_topic.get(topic, {})
+        return [queues.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
 
     def topic_queues(self, topic: str) -> list[PartitionQueue]:
         """Return all existing queues of a topic."""
-        return list(self._by_topic.get(topic, {}).values())
+        return list(self._queues_by_topic.get(topic, {}).values())
 
     def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int] | None:
-        """Return the number of batches in the queue of each partition, or None unless all of them have a queue."""
+        """Return the number of queued batches of each partition, or None if any of the partitions has no queue yet."""
         queues = [self._queues.get(TopicPartition(topic, partition)) for partition in partitions]
         lengths = [len(queue.batches) for queue in queues if queue is not None]
         return lengths if len(lengths) == len(queues) else None
@@ -147,36 +151,36 @@ class PartitionQueues:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def set_snapshot(self, snapshot: ClusterSnapshot, now: float) -> None:
-        """Update the leaders of the queues whose topic has changed, or of all queues if the brokers have changed.
+        """Update the leaders of the queues whose topic has changed, or of all queues if the nodes have changed.
 
-        A metadata response about a few new topics does not touch the queues of the others. Visiting all queues each
-        time would take quadratic time while many topics become known one after another.
+        A metadata response about a few new topics does not touch the queues of other topics. Visiting all queues for
+        each response would take quadratic time while many topics become known one after another.
         """
         if snapshot is self._snapshot:
             return
-        previous, self._snapshot = self._snapshot, snapshot
-        has_same_nodes = previous.nodes == snapshot.nodes
-        for topic in [*self._by_topic, *(topic for topic in self._topic_leaders if topic not in self._by_topic)]:
-            if has_same_nodes and previous.topics.get(topic) is snapshot.topics.get(topic):
+        previous_snapshot, self._snapshot = self._snapshot, snapshot
+        has_same_nodes = previous_snapshot.nodes == snapshot.nodes
+        for topic in dict.fromkeys([*self._queues_by_topic, *self._topic_leaders]):
+            if has_same_nodes and previous_snapshot.topics.get(topic) is snapshot.topics.get(topic):
                 continue
             self._topic_leaders.pop(topic, None)
             self._update_leaders(self.topic_queues(topic), now)
 
     def _update_leaders(self, queues: Iterable[PartitionQueue], now: float) -> None:
         for queue in queues:
-            previous = (queue.leader_id, queue.leader_epoch)
+            previous_leader = (queue.leader_id, queue.leader_epoch)
             self._remove_from_ready(queue)
             self._set_leader(queue)
-            if previous != (queue.leader_id, queue.leader_epoch):
+            if previous_leader != (queue.leader_id, queue.leader_epoch):
                 # KIP-951: after a leader change, retries need not wait for the end of their backoff.
                 for batch in queue.batches:
                     batch.skip_backoff()
             self.schedule(queue, now)
 
     def set_linger_suspended(self, suspended: bool, now: float) -> None:
-        """Set whether batches are ready without lingering.
+        """Set whether open batches are ready without lingering.
 
-        They are while memory is short, during a flush or the close, and while a caller waits in `without_linger`.
+        Linger is suspended while memory is short, during a flush or the close, and inside `without_linger` blocks.
         """
         if suspended and not self._is_linger_suspended:
             self._is_linger_suspended = True
@@ -186,7 +190,7 @@ class PartitionQueues:
         self._is_linger_suspended = suspended
 
     def schedule(self, queue: PartitionQueue, now: float) -> None:
-        """Make a queue ready or set its timer, depending on the current state of its head."""
+        """Make a queue ready, set its timer or do neither, depending on the current state of its head."""
         due_ms = self._head_due_ms(queue)
         if due_ms <= now:
             queue.due_ms = INFINITE_MS
@@ -198,7 +202,7 @@ class PartitionQueues:
         if due_ms != queue.due_ms:
             queue.due_ms = due_ms
             if due_ms < INFINITE_MS:
-                heapq.heappush(self._timers, (due_ms, next(self._tie_breaker), queue))
+                heapq.heappush(self._timers, (due_ms, next(self._tie_breakers), queue))
 
     def fire_timers(self, now: float) -> None:
         """Schedule the queues whose timer has expired."""
@@ -208,7 +212,7 @@ class PartitionQueues:
                 self.schedule(queue, now)
 
     def next_due_ms(self) -> float:
-        """Return the time of the next timer, or inf. Stale timers at the front are removed."""
+        """Return the time of the next timer, or inf if there is none, and remove the stale timers before it."""
         while self._timers and self._timers[0][0] != self._timers[0][2].due_ms:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else INFINITE_MS
@@ -216,41 +220,43 @@ class PartitionQueues:
     @property
     def has_muted(self) -> bool:
         """Whether any queue is muted."""
-        return bool(self._muted)
+        return bool(self._muted_queues)
 
     def unmute(self, queue: PartitionQueue, now: float) -> None:
-        """Let the head of a queue be offered to `AdmitBatch` again. No effect if the queue is not muted."""
-        if queue in self._muted:
-            self._muted.discard(queue)
+        """Let `drain_node` offer the head of a queue to `AdmitBatch` again. Do nothing if the queue is not muted."""
+        if queue in self._muted_queues:
+            self._muted_queues.discard(queue)
             self.schedule(queue, now)
 
     def reenqueue(self, batches: list[ProducerBatch], now: float) -> None:
-        """Put batches of one topic-partition, oldest first, back into their queue for a retry or after a split."""
+        """Put batches of one topic-partition into their queue for a retry or after a split, and unmute the queue.
+
+        `batches`: in the order of their sequences.
+        """
         queue = self.get(batches[0].topic_partition)
         for batch in reversed(batches):
             if batch.leader_epoch != queue.leader_epoch:
                 batch.skip_backoff()
             queue.insert_in_sequence_order(batch)
-        self._muted.discard(queue)
+        self._muted_queues.discard(queue)
         self.schedule(queue, now)
 
     def remove(self, batch: ProducerBatch, now: float) -> None:
-        """Remove a batch from its queue. No effect if it is not queued."""
+        """Remove a batch from its queue. Do nothing if the batch is not queued."""
         queue = self.get(batch.topic_partition)
         if batch in queue.batches:
             queue.batches.remove(batch)
             self.schedule(queue, now)
 
     def is_queued_and_unpinned(self, batch: ProducerBatch) -> bool:
-        """Return whether a batch is in its queue and no thread works on it.
+        """Return whether a batch is in its queue and not pinned, so that the holder of the lock may change it.
 
-        A batch that has left its queue belongs to the sender in every state: without taking the lock, the sender may
-        send or fail it at any moment.
+        A batch that has left its queue belongs to the sender, which may send or fail it at any moment without the lock.
         """
         return batch.state is not PINNED and batch in self.get(batch.topic_partition).batches
 
     def ready_node_ids(self) -> frozenset[int]:
-        """Return the nodes that lead a partition with a ready queue."""
+        """Return the ids of the nodes that lead a partition with a ready queue."""
         return frozenset([node_id for node_id, queues in self._ready_queues.items() if queues and node_id is not None])
 
     def unknown_leader_topics(self) -> frozenset[str]:
@@ -259,11 +265,11 @@ class PartitionQueues:
         return frozenset([queue.topic_partition.topic for queue in leaderless]) if leaderless else _NO_TOPICS
 
     def extra_linger_ms(self, topic: str) -> float:
-        """Return how long staged rows remain staged after linger.ms has passed.
+        """Return how long a topic's rows remain staged after linger.ms has passed: 0 or _MAX_EXTRA_LINGER_MS.
 
-        It is above 0 while each leader of the topic already has enough ready batches to fill a request. Rows that could
-        not be sent anyway remain staged, just as they would remain in open batches in Java's client. Only one batch of
-        each partition is counted, so that a long queue of one partition does not delay the rows of the others.
+        The extra linger applies while each leader of the topic already has enough ready batches to fill a request.
+        Rows that could not be sent anyway remain staged, just as they would remain in open batches in Java's client.
+        Only the head of each queue is counted, so that one partition's long queue does not delay the rows of others.
         """
         leaders = self._topic_leaders.get(topic)
         if leaders is None:
@@ -271,12 +277,15 @@ class PartitionQueues:
         return _MAX_EXTRA_LINGER_MS if leaders and all(self._has_full_request(leader) for leader in leaders) else 0.0
 
     def schedule_fill_pause(self, topic: str, started_ms: float, ended_ms: float) -> None:
-        """Begin a pause after batches were filled with rows that had lingered, in proportion to the time it took."""
+        """Begin a fill pause of a topic, in proportion to the time that filling batches with lingering rows took."""
         pause_ms = min(_FILL_PAUSE_FACTOR * (ended_ms - started_ms), _MAX_EXTRA_LINGER_MS)
         self._fill_pause_ends_ms[topic] = ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
 
     def fill_pause_end_ms(self, topic: str) -> float:
-        """Return the time before which no batches are filled with rows that have lingered, unless memory is short."""
+        """Return the end of a topic's fill pause, or 0 if there is none.
+
+        Until then, the sender fills no batches with rows that have lingered, unless linger is suspended.
+        """
         return self._fill_pause_ends_ms.get(topic, 0.0)
 
     # -- drain --------------------------------------------------------------------------------------------------------
@@ -284,7 +293,7 @@ class PartitionQueues:
     def drain_node(self, node_id: int, max_bytes: int, now: float, admit: AdmitBatch) -> list[ProducerBatch]:
         """Remove and return the heads of a node's ready queues, at most one of each.
 
-        The batches have at most `max_bytes` together, except for a first batch that is larger.
+        The total size of the batches is at most `max_bytes`, except for a first batch that is larger.
         """
         drained: list[ProducerBatch] = []
         drained_bytes = 0
@@ -292,19 +301,19 @@ class PartitionQueues:
         for queue in list(ready_queues):
             batches = queue.batches
             batch = batches[0]
-            size = batch.body_bytes + HEADER_BYTES
-            if drained and drained_bytes + size > max_bytes:
+            batch_bytes = batch.body_bytes + HEADER_BYTES  # batch.size_bytes, without a call
+            if drained and drained_bytes + batch_bytes > max_bytes:
                 break
-            del ready_queues[queue]  # it is added at the end if its next batch is ready
+            del ready_queues[queue]  # added again at the end if the next batch is ready
             queue.is_ready = False
             if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._head_due_ms(queue) > now:
                 self.schedule(queue, now)
                 continue
             if not admit(batch, node_id, now):
-                self._muted.add(queue)
+                self._muted_queues.add(queue)
                 continue
             batch.mark_drained(queue.leader_epoch)
-            drained_bytes += size
+            drained_bytes += batch_bytes
             drained.append(batches.pop(0))
             if not batches:
                 continue
@@ -319,9 +328,9 @@ class PartitionQueues:
     # -- implementation -----------------------------------------------------------------------------------------------
 
     def _head_due_ms(self, queue: PartitionQueue) -> float:
-        """Return when the head may be sent: -inf for immediately, inf if only an event can make it ready."""
+        """Return the time at which the head may be sent: -inf if it may be sent now, inf if it waits for an event."""
         batches = queue.batches
-        if not batches or (self._muted and queue in self._muted):
+        if not batches or (self._muted_queues and queue in self._muted_queues):
             return INFINITE_MS
         head = batches[0]
         if head.state is PINNED:
@@ -334,8 +343,8 @@ class PartitionQueues:
 
     def _set_leader(self, queue: PartitionQueue) -> None:
         info = self._snapshot.partition(*queue.topic_partition)
-        is_known = info is not None and info.leader in self._snapshot.nodes
-        queue.leader_id = info.leader if info is not None and is_known else None
+        is_leader_known = info is not None and info.leader in self._snapshot.nodes
+        queue.leader_id = info.leader if info is not None and is_leader_known else None
         queue.leader_epoch = info.leader_epoch if info is not None else None
 
     def _find_leaders(self, topic: str) -> frozenset[int]:
@@ -344,11 +353,11 @@ class PartitionQueues:
         return frozenset(leader for leader in leaders if leader is not None and leader in self._snapshot.nodes)
 
     def _has_full_request(self, node_id: int) -> bool:
-        """Return whether the heads of a node's ready queues have at least max.request.size bytes."""
-        size = 0
+        """Return whether the heads of a node's ready queues have at least max.request.size bytes in total."""
+        total_bytes = 0
         for queue in self._ready_queues.get(node_id, ()):
-            size += queue.batches[0].size_bytes
-            if size >= self._max_request_size:
+            total_bytes += queue.batches[0].size_bytes
+            if total_bytes >= self._max_request_size:
                 return True
         return False
 

@@ -1,10 +1,10 @@
-"""RowOrigins: the call and the row index of each record of a batch, by which its futures are completed.
+"""RowOrigins: the call and the row index of each row in a batch, by which the row's future is completed.
 
 Rows of many calls are grouped together and then split into batches. With a thousand partitions, a call of ten thousand
-rows has ten rows in each batch. With ten thousand partitions, it has one. Creating an object for the rows of each call
-in each batch would be too expensive. Instead, a batch refers to a row group and to a range of its rows. The ranges are
-split by call when batches are acknowledged or have failed. The ranges of all batches of a response are split together,
-as one array.
+rows has ten rows in each batch. With ten thousand partitions, it has one row in each. Creating an object for the rows
+of each call in each batch would be too expensive. Instead, a batch refers to a row group and to a range of its rows.
+The ranges are split by call when batches are acknowledged or have failed. The ranges of all batches in a response are
+split together, as one array.
 
 Vocabulary of this module:
 
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import Call, StoredRange, StoredRanges
 
 _MIN_ARRAY_RANGES = 4
-"""Minimum number of stored ranges that are split as an array. Fewer are split one by one, which is then faster."""
+"""Minimum number of stored ranges that are split as an array. Splitting fewer of them one by one is faster."""
 _group_numbers = count()
 
 
@@ -45,7 +45,10 @@ class StoredRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """Consecutive records of a batch that came with one call, and the offset delta of the first of these records."""
+    """Consecutive records of a batch that came with one call.
+
+    `first_offset_delta`: offset delta of the first of these records in the batch.
+    """
 
     call: Call
     row_indices: NDArray[np.int64]
@@ -64,16 +67,15 @@ class RowOrigins:
         call_indices: NDArray[np.int32] | None = None,
         group_number: int | None = None,
     ) -> None:
-        """Create the origins of a row group.
+        """`row_indices`: the row index of each row.
 
-        `row_indices`: the row index of each row.
         `calls`: the calls in the order in which they were appended.
         `call_indices`: the call index of each row, or None if there is only one call.
-        `group_number`: the number of the row group. Defaults to a new number.
+        `group_number`: the number of the row group; defaults to a new number.
         """
         self.row_indices = row_indices
         self.group_number = next(_group_numbers) if group_number is None else group_number
-        """Number that increases with the time of grouping. A detached row group keeps the number of its newest rows."""
+        """Numbers ascend in the order in which row groups are created. A copy keeps the number of its newest rows."""
         self._calls = calls
         self._has_futures = any(call.bytes_per_row for call in calls)
         if call_indices is None:
@@ -85,7 +87,7 @@ class RowOrigins:
         """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]), which came with call _run_calls[i]."""
 
     def overhead_bytes(self, start: int, stop: int) -> int:
-        """Return the bytes that the row indices and futures of rows [start, stop) reserve."""
+        """Return the number of bytes that the row indices and futures of rows [start, stop) need."""
         index_bytes = (stop - start) * self.row_indices.itemsize
         if not self._has_futures:
             return index_bytes
@@ -93,7 +95,7 @@ class RowOrigins:
         return index_bytes + sum([call.bytes_per_row * (run_stop - run_start) for call, run_start, run_stop in runs])
 
     def charged_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Return the bytes that each range reserves: its records (`sizes`), row indices and futures."""
+        """Return the number of bytes that each range needs: its records (`sizes`), row indices and futures."""
         ranges = zip(starts, stops, sizes, strict=True)
         if self._has_futures:
             return [size + self.overhead_bytes(start, stop) for start, stop, size in ranges]
@@ -103,8 +105,8 @@ class RowOrigins:
     def split_by_call(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
         """Split rows [start, stop) into runs, and return the call, start and stop of each run.
 
-        The runs are plain tuples, because this method is called for each batch of single records. Creating an object
-        for a run would cost more than finding the run.
+        The runs are plain tuples, because creating objects would cost more than finding the runs, and the method is
+        called for each batch of single records.
         """
         calls, run_calls, run_starts = self._calls, self._run_calls.data, self._run_starts.data
         run = bisect_right(run_starts, start) - 1
@@ -118,9 +120,9 @@ class RowOrigins:
         return runs
 
     def split_stored_ranges(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
-        """Split the stored ranges of this row group by call.
+        """Split stored ranges of this row group by call.
 
-        The calls and the rows of each partition are in the order in which they were appended.
+        The calls, and each call's rows of a partition, are in the order in which they were appended.
         """
         if len(stored_ranges) < _MIN_ARRAY_RANGES:
             if len(self._calls) == 1:  # the common case, without anything to split
@@ -150,8 +152,8 @@ class RowOrigins:
     def _split_range_array(self, stored_ranges: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Split stored ranges into stored ranges of single runs.
 
-        Return the call index of each resulting range, and the resulting ranges. Argument and result are arrays whose
-        columns are the fields of StoredRange.
+        Return the call index of each resulting range, and the resulting ranges. The columns of both range arrays are
+        the fields of StoredRange.
         """
         starts, stops = stored_ranges.T[:2]
         first_runs = self._run_starts.searchsorted(starts, "right") - 1
@@ -182,11 +184,11 @@ class BatchRows(NamedTuple):
 
     @property
     def overhead_bytes(self) -> int:
-        """Bytes that the row indices and futures of these rows reserve."""
+        """Number of bytes that the row indices and futures of these rows need."""
         return self.origins.overhead_bytes(self.start, self.stop)
 
     def split_by_call(self) -> list[CallRows]:
-        """Split the rows into runs."""
+        """Split the rows into runs, which come with one call each."""
         origins = self.origins
         return [
             CallRows(call, origins.row_indices[run_start:run_stop], run_start - self.start + self.first_offset_delta)
@@ -195,7 +197,7 @@ class BatchRows(NamedTuple):
 
 
 def build_batch_rows(call: Call, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
-    """Build the rows of a batch that all came with one call."""
+    """Build BatchRows of a new row group, whose rows all came with one call."""
     return BatchRows(RowOrigins(row_indices, [call]), 0, len(row_indices), first_offset_delta)
 
 

@@ -226,7 +226,7 @@ class Sender:
 
     def _fail_unsent_batches(self, error: KafkaSinkError, now: float) -> None:
         self._deliveries.fail_batches(
-            self.accumulator.abort_incomplete_batches(error, includes_in_flight=False), error, now
+            self.accumulator.abort_incomplete_batches(error, include_in_flight=False), error, now
         )
 
     def _fail_batches_dropped_by_transaction(self, now: float) -> None:
@@ -319,7 +319,7 @@ class Sender:
         return node_ids, delay_ms
 
     def _fail_expired_batches(self, now: float) -> None:
-        for batch in self.accumulator.expired_batches(now):
+        for batch in self.accumulator.take_expired_batches(now):
             in_doubt = self._deliveries.may_be_stored(batch)
             cause = find_timeout_cause(batch, self.metadata, self.client)
             error = build_timeout_error(batch, cause, in_doubt=in_doubt)

@@ -43,7 +43,7 @@ def test_flush_completes_when_its_last_batches_complete_together(incomplete: Inc
     for batch in (first, second, third):
         incomplete.add(batch)
     incomplete.begin_flush(flush := Flush())
-    incomplete.arm([flush])
+    incomplete.start_waiting([flush])
     incomplete.add(later)
     incomplete.remove(first, later)
     assert not flush.done.is_set()
@@ -86,12 +86,12 @@ def test_flush_that_begins_while_batches_are_filled_waits_for_its_rows(
     incomplete: IncompleteBatches,
 ) -> None:
     incomplete.begin_flush(first := Flush())
-    seen = incomplete.unarmed_flushes()
+    seen = incomplete.new_flushes()
     incomplete.begin_flush(later := Flush())
-    incomplete.arm(seen)
+    incomplete.start_waiting(seen)
     assert first.done.is_set()
     assert not later.done.is_set()
-    assert incomplete.unarmed_flushes() == [later]
+    assert incomplete.new_flushes() == [later]
     incomplete.end_flush(first)
     incomplete.end_flush(later)
     assert not incomplete.is_flush_in_progress

@@ -133,11 +133,11 @@ def test_queued_batches_expire_once_after_delivery_timeout() -> None:
     h.ready()
     assert h.accumulator.next_expiry_ms() == h.clock.now + 100
     h.clock.now += 99
-    assert h.accumulator.expired_batches(h.clock.now) == []
+    assert h.accumulator.take_expired_batches(h.clock.now) == []
     h.clock.now += 1
-    expired = h.accumulator.expired_batches(h.clock.now)
+    expired = h.accumulator.take_expired_batches(h.clock.now)
     assert sum(batch.record_count for batch in expired) == BATCH_ROWS + 1
-    assert h.accumulator.expired_batches(h.clock.now) == []
+    assert h.accumulator.take_expired_batches(h.clock.now) == []
     assert h.ready_nodes() == set()
     for batch in expired:
         batch.fail(ERROR)
@@ -152,7 +152,7 @@ def test_age_of_batch_counts_from_append_not_from_grouping() -> None:
     h.clock.now += 50
     h.ready()
     h.clock.now += 50
-    assert len(h.accumulator.expired_batches(h.clock.now)) == 1
+    assert len(h.accumulator.take_expired_batches(h.clock.now)) == 1
 
 
 def test_batches_of_muted_or_leaderless_partition_expire() -> None:
@@ -162,7 +162,7 @@ def test_batches_of_muted_or_leaderless_partition_expire() -> None:
     h.gate.refused = {1}
     assert h.take() == []
     h.clock.now += 100
-    assert len(h.accumulator.expired_batches(h.clock.now)) == 2
+    assert len(h.accumulator.take_expired_batches(h.clock.now)) == 2
 
 
 def test_batch_expired_in_flight_keeps_memory_until_response() -> None:
@@ -171,7 +171,7 @@ def test_batch_expired_in_flight_keeps_memory_until_response() -> None:
     (batch,) = h.take()
     held = h.pool.total_bytes - h.pool.free_bytes
     h.clock.now += 100
-    assert h.accumulator.expired_batches(h.clock.now) == [batch]
+    assert h.accumulator.take_expired_batches(h.clock.now) == [batch]
     batch.fail(ERROR)
     h.accumulator.remove_completed(batch)
     assert h.pool.total_bytes - h.pool.free_bytes == held > 0
@@ -206,7 +206,7 @@ def test_retried_batch_expires_by_its_original_age() -> None:
     batch.mark_request_ended()
     h.reenqueue(batch)
     h.clock.now += 40
-    assert h.accumulator.expired_batches(h.clock.now) == [batch]
+    assert h.accumulator.take_expired_batches(h.clock.now) == [batch]
     assert batch.attempts == 1
     assert not h.accumulator.has_undrained()
 
@@ -215,8 +215,8 @@ def test_largest_delivery_timeout_does_not_overflow() -> None:
     h = Harness(delivery_timeout_ms=2**31 - 1, linger_ms=0)
     h.append(0)
     h.ready()
-    assert h.accumulator.expired_batches(h.clock.now + 2**31 - 2) == []
-    assert len(h.accumulator.expired_batches(h.clock.now + 2**31 - 1)) == 1
+    assert h.accumulator.take_expired_batches(h.clock.now + 2**31 - 2) == []
+    assert len(h.accumulator.take_expired_batches(h.clock.now + 2**31 - 1)) == 1
 
 
 def test_forgets_deadlines_of_completed_batches() -> None:
@@ -253,7 +253,7 @@ def test_abort_without_in_flight_keeps_batches_in_flight() -> None:
     h = Harness()
     h.append(0, 2 * BATCH_ROWS)
     (in_flight,) = h.take()
-    aborted = h.accumulator.abort_incomplete_batches(ERROR, includes_in_flight=False)
+    aborted = h.accumulator.abort_incomplete_batches(ERROR, include_in_flight=False)
     assert in_flight not in aborted
     assert in_flight.state is BatchState.IN_FLIGHT
     h.acknowledge(in_flight)

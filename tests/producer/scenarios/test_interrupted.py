@@ -66,7 +66,7 @@ def interrupt_at(owner: type, function: str, handler: Callable[[], None]) -> lis
     return interrupted
 
 
-@pytest.mark.parametrize(("owner", "function"), [(BatchFiller, "new_stage"), (Stage, "assign_partitions")])
+@pytest.mark.parametrize(("owner", "function"), [(BatchFiller, "create_stage"), (Stage, "assign_partitions")])
 @pytest.mark.parametrize("way", ["send", "send_columns"])
 @pytest.mark.parametrize("seconds", [0, HANDLER_SECONDS])
 def test_close_in_signal_handler_returns_and_remaining_records_fail_afterwards(

@@ -25,7 +25,7 @@ ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 STEPS: dict[str, type] = {
     "ready": RecordAccumulator,
     "take_failed_batches": RecordAccumulator,
-    "expired_batches": RecordAccumulator,
+    "take_expired_batches": RecordAccumulator,
     "drain": RecordAccumulator,
     "send": NetworkClient,
     "poll": NetworkClient,

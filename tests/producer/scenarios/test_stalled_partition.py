@@ -58,7 +58,7 @@ def test_stalled_partition_holds_only_memory_of_its_own_rows() -> None:
     assert stalled_rows * 1000 > BUFFER_BYTES * 3 // 4
     acknowledge_all(h)
     h.clock.now += 60_000
-    for batch in h.accumulator.expired_batches(h.clock.now):
+    for batch in h.accumulator.take_expired_batches(h.clock.now):
         assert batch.topic_partition.partition == STALLED
         batch.fail(DeliveryTimeoutError("too late"))
         h.accumulator.remove_completed(batch)
@@ -108,7 +108,7 @@ def drained(h: Harness) -> ProducerBatch:
 
 def expired(h: Harness) -> ProducerBatch:
     h.clock.now += 60_000
-    (batch,) = h.accumulator.expired_batches(h.clock.now)
+    (batch,) = h.accumulator.take_expired_batches(h.clock.now)
     batch.fail(DeliveryTimeoutError("too late"))
     return batch
 

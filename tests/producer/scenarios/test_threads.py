@@ -129,7 +129,7 @@ def test_blocked_calls_time_out_in_turn_and_released_memory_goes_to_the_next(bro
     second = Caller(lambda: producer.send(ProducerRecord("t", VALUE)))
     error = first.finish().future().exception(0)
     assert isinstance(error, BufferExhaustedError)
-    for words in ("buffer.memory", "stayed full for", "max.block.ms", "The brokers accept less"):
+    for words in ("buffer.memory", "stayed full for", "max.block.ms", "The brokers accept records more slowly"):
         assert words in str(error)
     assert second.finish().future().result(PATIENCE_SECONDS).offset == 0
     producer.close()
