@@ -43,6 +43,7 @@ from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.names import add_kafka_prefix
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.spark.positional_columns import positional_name, rename_by_position
 from spark_kafka_sink.spark.pyspark_versions import build_arrow_udf, repartition_by_id
 
 _SHUFFLE_PARTITIONS_CONF = "spark.sql.shuffle.partitions"
@@ -190,8 +191,7 @@ def distribute_rows(
         # that runs foreachBatch.
         os.environ.setdefault(_CONNECT_MODE_VARIABLE, "1")
     names = frame.schema.fieldNames()
-    # Spark resolves names case-insensitively. After the renaming, each name is unambiguous.
-    renamed = frame.toDF(*(_column_name(position) for position in range(len(names))))
+    renamed = rename_by_position(frame)
     order = [_sort_expression(position, is_descending) for position, is_descending in distribution.order]
     if distribution.by == BY_PARTITION:
         shuffled = _distribute_by_partition(renamed, distribution, order, max_tasks)
@@ -199,11 +199,13 @@ def distribute_rows(
     else:
         shuffled = _distribute_by_key(renamed, distribution, order, max_tasks)
         target = []
-    return shuffled.select(*(F.col(_column_name(position)).alias(names[position]) for position in positions), *target)
+    return shuffled.select(
+        *(F.col(positional_name(position)).alias(names[position]) for position in positions), *target
+    )
 
 
 def _distribute_by_key(frame: Any, distribution: Distribution, order: list[Any], max_tasks: int | None) -> Any:
-    keys = [F.col(_column_name(position)) for position in distribution.key]
+    keys = [F.col(positional_name(position)) for position in distribution.key]
     hashed = keys
     if distribution.content:
         hashed = [*keys, F.when(_all_null(keys), F.xxhash64(*_content_columns(distribution)))]
@@ -215,10 +217,10 @@ def _distribute_by_key(frame: Any, distribution: Distribution, order: list[Any],
 def _distribute_by_partition(frame: Any, distribution: Distribution, order: list[Any], max_tasks: int | None) -> Any:
     """Add the column of the target partition, and move the rows by it."""
     partition_count = distribution.partition_count
-    choices = [] if distribution.partition is None else [F.col(_column_name(distribution.partition))]
+    choices = [] if distribution.partition is None else [F.col(positional_name(distribution.partition))]
     if distribution.key:
         (key,) = distribution.key
-        choices.append(_build_key_partition_udf(partition_count)(F.col(_column_name(key)).cast("binary")))
+        choices.append(_build_key_partition_udf(partition_count)(F.col(positional_name(key)).cast("binary")))
     choices.append(F.pmod(F.xxhash64(*_content_columns(distribution)), F.lit(partition_count)).cast("int"))
     # Additional tasks would have no rows.
     task_count = min(distribution.task_count or _shuffle_partitions(frame.sparkSession), partition_count)
@@ -297,7 +299,7 @@ def _can_hash_and_sort(data_type: DataType) -> bool:
 
 
 def _content_columns(distribution: Distribution) -> list[Any]:
-    return [F.col(_column_name(position)) for position in distribution.content] or [F.lit(0)]
+    return [F.col(positional_name(position)) for position in distribution.content] or [F.lit(0)]
 
 
 def _all_null(columns: Sequence[Any]) -> Any:
@@ -310,13 +312,9 @@ def _all_null(columns: Sequence[Any]) -> Any:
 
 
 def _sort_expression(position: int, is_descending: bool) -> Any:
-    column = F.col(_column_name(position))
+    column = F.col(positional_name(position))
     return column.desc() if is_descending else column.asc()
 
 
 def _limit(task_count: int | None, max_tasks: int | None) -> int | None:
     return min((count for count in (task_count, max_tasks) if count is not None), default=None)
-
-
-def _column_name(position: int) -> str:
-    return f"_pykafka_{position}"

@@ -23,6 +23,7 @@ from typing import Any
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
 from spark_kafka_sink.spark.datasource import plan_batch_write
 from spark_kafka_sink.spark.options.write_method import DATA_SOURCE, MAP_IN_ARROW, WRITE_METHOD_OPTION
+from spark_kafka_sink.spark.positional_columns import rename_by_position
 from spark_kafka_sink.spark.pyspark_versions import HAS_PYTHON_DATA_SOURCES, WriterCommitMessage
 from spark_kafka_sink.spark.worker_log import LOGGER
 from spark_kafka_sink.spark.writer import REPORT_COLUMN, KafkaBatchWriter
@@ -69,8 +70,11 @@ def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
 
 
 def _run_tasks(frame: Any, writer: KafkaBatchWriter) -> list[WriterCommitMessage]:
-    """Run one Spark job that writes all rows, and return the reports of its tasks."""
-    rows = frame.mapInArrow(writer.write_in_map, f"{REPORT_COLUMN} BINARY").collect()
+    """Run one Spark job that writes all rows, and return the reports of its tasks.
+
+    `mapInArrow` references each column by name. The columns are renamed, because the writer finds them by position.
+    """
+    rows = rename_by_position(frame).mapInArrow(writer.write_in_map, f"{REPORT_COLUMN} BINARY").collect()
     return [pickle.loads(row[REPORT_COLUMN]) for row in rows]
 
 

@@ -50,7 +50,12 @@ class FakeFrame:
     write: bytes = b""
     result_schema: str = ""
 
+    def toDF(self, *names: str) -> FakeFrame:  # noqa: N802
+        fields = [StructField(name, field.dataType) for name, field in zip(names, self.schema.fields, strict=True)]
+        return dataclasses.replace(self, schema=StructType(fields))
+
     def mapInArrow(self, function: Any, schema: str) -> FakeFrame:  # noqa: N802
+        assert all(name.isidentifier() for name in self.schema.fieldNames()), "Spark resolves the columns by name"
         return dataclasses.replace(self, write=pickle.dumps(function), result_schema=schema)
 
     def collect(self) -> list[dict[str, bytes]]:
@@ -62,7 +67,8 @@ class FakeFrame:
         identity = TaskIdentity(partition, attempt, task_attempt, 0)
         self.monkeypatch.setattr(write_task, "_build_identity", lambda context: identity)
         values = self.tasks[partition]
-        rows = iter([pa.record_batch({"value": list(values)})]) if values else iter(())
+        (name,) = self.schema.fieldNames()
+        rows = iter([pa.record_batch({name: list(values)})]) if values else iter(())
         (batch,) = pickle.loads(self.write)(rows)
         (row,) = batch.to_pylist()
         return dict(row)
@@ -100,6 +106,14 @@ def test_writes_rows_and_reports_all_tasks(
     assert seen(broker) == ["a", "b", "c"]
     (report,) = read_reports(sink_options["reportpath"])
     assert (report.status, report.tasks, report.rows) == ("committed", 3, 3)
+
+
+def test_writes_column_whose_name_spark_cannot_resolve(
+    broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = FakeFrame([["x"]], monkeypatch, run_all, StructType([StructField("a.b", StringType())]))
+    write_with_map_in_arrow(frame, sink_options | {"valueformat": "json"})
+    assert seen(broker) == ['{"a.b":"x"}']
 
 
 def test_writes_dataframe_without_partitions(sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

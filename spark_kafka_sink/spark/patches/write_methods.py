@@ -64,6 +64,7 @@ from spark_kafka_sink.spark.patches.recorded_writer import (
     recorded_calls,
     writer_dataframe,
 )
+from spark_kafka_sink.spark.positional_columns import select_by_position
 from spark_kafka_sink.spark.writer import CONTINUOUS_TRIGGER_MESSAGE
 
 _ALLOWED_SAVE_MODES = {"append", "error", "errorifexists", "default"}
@@ -423,15 +424,5 @@ def _is_connect(writer: Any) -> bool:
 
 
 def _select_columns(frame: Any, positions: list[int]) -> Any:
-    names = frame.schema.fieldNames()
-    if len(positions) == len(names):
-        return frame
-    selected = [names[position] for position in positions]
-    lowercase = [name.lower() for name in names]
-    if any(lowercase.count(name.lower()) > 1 for name in selected):
-        # Spark resolves column names case-insensitively. A selected name would be ambiguous if another column's name
-        # differs from it only in case, so the columns that are not selected are renamed first.
-        frame = frame.toDF(
-            *(name if position in positions else f"_pykafka_{position}" for position, name in enumerate(names))
-        )
-    return frame.select(*("`" + name.replace("`", "``") + "`" for name in selected))
+    """Select the columns at these positions, unless they are all columns."""
+    return frame if len(positions) == len(frame.schema.fieldNames()) else select_by_position(frame, positions)

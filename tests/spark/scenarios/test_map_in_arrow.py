@@ -88,6 +88,14 @@ def test_writes_empty_dataframe(spark: SparkSession, options: dict[str, str]) ->
     assert [report.rows for report in read_reports(options["reportPath"])] == [0]
 
 
+def test_writes_columns_of_any_name(spark: SparkSession, topic: KafkaTopic, options: dict[str, str]) -> None:
+    names = ["a.b", "a`b", "*", "x y", "c", "C"]
+    frame = spark.range(1).selectExpr(*(str(number) for number in range(len(names)))).toDF(*names)
+    save(frame, options, valueFormat="json")
+    (value,) = topic.read().column("value").to_pylist()
+    assert json.loads(value) == {name: number for number, name in enumerate(names)}
+
+
 def test_plan_has_no_option_values(spark: SparkSession, options: dict[str, str]) -> None:
     frame = numbers(spark, 0, 1)
     names = {name.lower(): value for name, value in options.items()} | {"kafka.ssl.key.password": "hidden"}

@@ -72,6 +72,17 @@ def test_writes_columns_in_any_order_and_ignores_others(
     assert_topic_equals(expected, broker.topic(topic))
 
 
+@pytest.mark.parametrize("columns", [["a", "A"], ["A"], ["a.b", "x y"], ["a", "A", "a.b", "x y", "other"]])
+def test_writes_named_columns_of_any_name(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, columns: list[str]
+) -> None:
+    names = ["a", "A", "a.b", "x y", "other"]
+    frame = spark.range(1).selectExpr(*(str(number) for number in range(len(names)))).toDF(*names)
+    write(frame, broker, topic, valueFormat="json", valueColumns=", ".join(columns))
+    (value,) = broker.topic(topic).read().column("value").to_pylist()
+    assert json.loads(value) == {name: names.index(name) for name in columns}
+
+
 def test_does_not_send_other_columns_to_python(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     """Neither two of one name, as joins make them, nor one of a type that Arrow lacks, nor one that differs in case."""
     orders = spark.range(10).selectExpr("id", "CAST(id AS STRING) AS value", "id AS at")
