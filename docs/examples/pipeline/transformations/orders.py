@@ -1,4 +1,4 @@
-"""Files of orders, as they come, become records of the topic `orders`."""
+"""Write the orders of new files to the topic `orders`."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
