@@ -20,7 +20,7 @@ def rows_of(heading: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(("version", "row"), [*zip(VERSIONS, rows_of("Apache Kafka"), strict=True)])
 def test_every_tested_version_has_a_row_of_features(version: KafkaVersion, row: list[str]) -> None:
-    exactly_once = "yes" if version.describes_transactions else "refused"
+    exactly_once = "yes" if version.describes_transactions else "rejected"
     assert row == [
         version.number,
         "ZooKeeper" if version.has_zookeeper else "KRaft",
