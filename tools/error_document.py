@@ -68,7 +68,7 @@ def _reaction(row: ErrorCode) -> str:
             again = "looks up the leader and retries" if row.requires_metadata_refresh else "retries"
             return f"{again}; the records may be stored already" if row.in_doubt else again
         case Fail(fatal=True):
-            return "fails for good"
+            return "fails permanently"
     return "fails the records, which may be stored" if row.in_doubt else "fails the records"
 
 
