@@ -1,9 +1,9 @@
 """Metrics for OpenTelemetry (`pip install "spark-kafka-sink[opentelemetry]"`).
 
-    observe_producer(producer)          metrics of a producer, read when OpenTelemetry collects them
-    WriteInstruments().record           metrics of Spark writes from their reports; usable as a `reportCallback`
+    observe_producer(producer)          producer metrics, read when OpenTelemetry collects them
+    WriteInstruments().record           metrics of Spark writes, from their reports; usable as a `reportCallback`
 
-Both accept a MeterProvider. The default is the global provider.
+Both accept a MeterProvider, which defaults to the global provider.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _QUANTILES = (0.5, 0.95, 0.99)
 
 
 def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = None) -> None:
-    """Create an observable instrument for each metric of docs/metrics.md.
+    """Create an observable instrument for each producer metric in docs/metrics.md.
 
-    For example, `record-send-total` becomes `kafka.producer.record_send`. Metrics of a topic begin with
-    `kafka.producer.topic.`, metrics of a node with `kafka.producer.node.`. Times are in seconds. Averages and maxima
-    without any samples are omitted.
+    For example, `record-send-total` becomes `kafka.producer.record_send`. Topic metrics begin with
+    `kafka.producer.topic.`, node metrics with `kafka.producer.node.`. Times are in seconds. Averages and maxima without
+    samples are omitted.
     """
     meter = _get_meter(provider)
-    for name in sorted(name.stem for name in map(parse_metric_name, producer.metrics()) if name.tag is None):
-        _create_instrument(meter, "kafka.producer", name, _metric_callback(producer, name))
-    for tag, names in _TAGGED_METRICS.items():
+    for metric in sorted(name.stem for name in map(parse_metric_name, producer.metrics()) if name.tag is None):
+        _create_instrument(meter, "kafka.producer", metric, _build_callback(producer, metric))
+    for tag, metrics in _TAGGED_METRICS.items():
         prefix = f"kafka.producer.{tag.removesuffix('-id')}"
-        for name in names:
-            _create_instrument(meter, prefix, name, _tagged_metric_callback(producer, tag, name))
+        for metric in metrics:
+            _create_instrument(meter, prefix, metric, _build_tagged_callback(producer, tag, metric))
 
 
 def _rates_and_totals(*stems: str) -> list[str]:
@@ -55,7 +55,8 @@ _TAGGED_METRICS = {
         *("request-size-avg", "request-size-max", "request-latency-avg", "request-latency-max"),
     ],
 }
-"""Metrics of each topic and of each node. Their instruments are created before the producer has such a metric."""
+"""Names of the topic metrics and node metrics. A producer has them only once it knows a topic or node, which is after
+the instruments were created."""
 
 _ObservableCallback = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -69,7 +70,8 @@ def _create_instrument(meter: Meter, prefix: str, metric: str, callback: _Observ
         meter.create_observable_gauge(instrument_name, [callback], unit)
 
 
-def _metric_callback(producer: KafkaProducer, metric: str) -> _ObservableCallback:
+def _build_callback(producer: KafkaProducer, metric: str) -> _ObservableCallback:
+    """Build the callback that observes a metric of the whole producer."""
     factor = find_base_unit(metric).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
@@ -80,13 +82,14 @@ def _metric_callback(producer: KafkaProducer, metric: str) -> _ObservableCallbac
     return observe
 
 
-def _tagged_metric_callback(producer: KafkaProducer, tag: str, metric: str) -> _ObservableCallback:
+def _build_tagged_callback(producer: KafkaProducer, tag: str, metric: str) -> _ObservableCallback:
+    """Build the callback that observes a metric of each topic or each node, depending on the tag."""
     factor = find_base_unit(metric).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
         for name, value in producer.metrics().items():
-            stem, found_tag, tag_value = parse_metric_name(name)
-            if (stem, found_tag) == (metric, tag) and not math.isnan(value):
+            stem, name_tag, tag_value = parse_metric_name(name)
+            if (stem, name_tag) == (metric, tag) and not math.isnan(value):
                 attributes = {"client_id": producer.config.client_id, tag.replace("-", "_"): tag_value}
                 yield Observation(value * factor, attributes)
 
@@ -96,7 +99,7 @@ def _tagged_metric_callback(producer: KafkaProducer, tag: str, metric: str) -> _
 class WriteInstruments:
     """Counters, gauges and a histogram of Spark writes.
 
-    The attribute `query` contains the query id of a stream, or the application id of a batch job.
+    The attribute `query` contains a stream's query id, or a batch job's application id.
     """
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
@@ -111,9 +114,9 @@ class WriteInstruments:
         self._latency = meter.create_gauge("pykafka.write.latency", "s")
 
     def record(self, report: WriteReport) -> None:
-        """Record the report of a write.
+        """Record a report and flush the provider. Usable as a `reportCallback`.
 
-        Flushes the provider, because the process that commits the write may exit before the next scheduled export.
+        The process that commits the write may exit before the next scheduled export.
         """
         attributes = {"query": get_query_id(report)}
         for name, count in report.counts().items():
@@ -131,7 +134,7 @@ class WriteInstruments:
 
 
 def _to_instrument_name(name: str) -> str:
-    """Return the name of a write metric by OpenTelemetry's conventions: `wire.size` for `wire_bytes`."""
+    """Return a write metric's name by OpenTelemetry's conventions, such as `wire.size` for `wire_bytes`."""
     return f"{name.removesuffix('_bytes')}.size" if name.endswith("_bytes") else name
 
 

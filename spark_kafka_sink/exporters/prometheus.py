@@ -1,6 +1,6 @@
 """Metrics for Prometheus (`pip install "spark-kafka-sink[prometheus]"`).
 
-REGISTRY.register(ProducerCollector(producer))     metrics of producers, read when Prometheus scrapes them
+REGISTRY.register(ProducerCollector(producer))     producer metrics, read when Prometheus scrapes them
 REGISTRY.register(WriteCollector())                metrics of Spark writes, from the reports that `record` receives
 """
 
@@ -35,26 +35,28 @@ except ModuleNotFoundError as error:
     ) from error
 
 _BUCKETS_MS = tuple(float(1 << power) for power in range(18))
-"""Bucket boundaries from 1 ms to 131 s. Each of them is also the end of one of the producer's finer buckets."""
+"""Bucket boundaries from 1 ms to 131 s. Each boundary is also the end of one of the producer's finer buckets."""
 
 _UNIT_SUFFIXES = {SECONDS: "seconds", BYTES: "bytes"}
+"""Suffixes of metric names by unit. Other units have no suffix."""
 
 
 class ProducerCollector(Collector):
-    """Collects the metrics of producers, which docs/metrics.md lists: `kafka_producer_record_send_total` and others.
+    """Collector of the producer metrics in docs/metrics.md, such as `kafka_producer_record_send_total`.
 
-    All metrics have the label `client_id`. Metrics of a topic begin with `kafka_producer_topic_` and have the label
-    `topic`; metrics of a node begin with `kafka_producer_node_` and have the label `node_id`. Times are in seconds, and
-    the names include the unit. Averages and maxima without any samples are omitted.
+    All metrics have the label `client_id`. Topic metrics begin with `kafka_producer_topic_` and have the label `topic`.
+    Node metrics begin with `kafka_producer_node_` and have the label `node_id`. Times are in seconds, and the names
+    include the unit. Averages and maxima without samples are omitted.
 
-    A registry accepts one collector, which collects from all producers of the program. Producers that are created later
-    are added with `add`; producers that were garbage-collected are omitted.
+    A registry accepts only one collector, which collects from all producers of the program. Use `add` for producers
+    that are created later. Producers that were garbage-collected are omitted.
     """
 
     def __init__(self, *producers: KafkaProducer) -> None:
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet(producers)
 
     def add(self, producer: KafkaProducer) -> None:
+        """Collect from this producer, too. The collector does not keep the producer alive."""
         self._producers.add(producer)
 
     def collect(self) -> Iterator[Metric]:
@@ -63,7 +65,7 @@ class ProducerCollector(Collector):
         for producer in sorted(self._producers, key=lambda producer: producer.config.client_id):
             client_id = producer.config.client_id
             if (client_id,) in latencies:
-                # Prometheus rejects a page on which two series have the same labels.
+                # Two producers have the same client.id. Prometheus rejects a page with two series of the same labels.
                 client_id = f"{client_id} ({len(latencies) + 1})"
             latencies[(client_id,)] = producer.totals().latencies
             for name, value in producer.metrics().items():
@@ -75,13 +77,13 @@ class ProducerCollector(Collector):
     def describe(self) -> list[Metric]:
         """Return a metric that is always exported, so that a registry rejects a second collector.
 
-        Prometheus could not read a page that contains the metrics of two collectors.
+        A page with the metrics of two collectors would be invalid, because it would have each metric twice.
         """
         return [_build_producer_histogram({})]
 
 
 def _add_sample(families: dict[str, Metric], client_id: str, metric: str, value: float) -> None:
-    """Add a sample to the family of its metric, which is created if necessary."""
+    """Add a sample to the metric's family. The family is created for its first sample."""
     stem, tag, tag_value = parse_metric_name(metric)
     family_name, factor = _add_unit(stem)
     label_names, label_values = ["client_id"], [client_id]
@@ -96,7 +98,7 @@ def _add_sample(families: dict[str, Metric], client_id: str, metric: str, value:
 
 
 def _add_unit(metric: str) -> tuple[str, float]:
-    """Return the metric's name with Prometheus' base unit as suffix, and the factor that converts a value to it."""
+    """Return the metric name with Prometheus' base unit as suffix, and the factor that converts a value to the unit."""
     if metric == "connection-count":
         return "connections", 1.0  # Prometheus reserves the suffix `_count` for histograms
     name, unit, factor = find_base_unit(metric)
@@ -120,14 +122,20 @@ def _build_producer_histogram(latencies: dict[tuple[str, ...], LatencyHistogram]
 
 @dataclass
 class _QueryTotals:
-    """Totals of the reports of a streaming query or of a batch application, and the latest report."""
+    """Totals over the reports of one streaming query or one batch application, and its latest report.
+
+    Times are in seconds since 1970.
+    """
 
     counters: Counter[str] = field(default_factory=Counter)
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     last_report: WriteReport | None = None
     last_micro_batch_s: float | None = None
+    """End of the latest micro-batch; None if none was reported."""
     last_failed_s: float = 0
+    """End of the latest failed write; 0 if none has failed."""
     last_dead_letter_s: float = 0
+    """End of the latest write with dead letters; 0 if there is none."""
 
 
 def _counter_name(counter: str) -> str:
@@ -141,7 +149,7 @@ _COUNTERS = {
     "pykafka_writes": "Batch jobs or micro-batches that were committed",
     "pykafka_failed_writes": "Batch jobs or micro-batches that failed",
 }
-"""Documentation of the counters of writes, by name."""
+"""Documentation of the write counters by metric name."""
 
 _GAUGES = {
     "pykafka_last_write_timestamp_seconds": "Time at which the latest write ended",
@@ -154,17 +162,17 @@ _GAUGES = {
         "Time at which the latest write with dead letters ended; 0 if there is none"
     ),
 }
-"""Documentation of the gauges of writes, by name."""
+"""Documentation of the write gauges by metric name."""
 
 _MAX_QUERIES = 1_000
-"""Maximum number of queries in a collector. The oldest query is removed to make room for a new one."""
+"""Maximum number of queries in a collector. The query that was added first is removed to make room for a new one."""
 
 
 class WriteCollector(Collector):
-    """Collects metrics of Spark writes from their reports.
+    """Collector of metrics of Spark writes, which it reads from their reports. Thread-safe.
 
-    The label `query` is the query id of a stream, or the application id of a batch job. The counters are lost when the
-    process ends, so `record` should be called in a long-lived process, such as the program that starts the streams
+    The label `query` is a stream's query id, or a batch job's application id. The counters are lost when the process
+    ends, so `record` should be called in a long-lived process, such as the program that starts the streams
     (see spark_kafka_sink.spark.progress).
     """
 
@@ -181,7 +189,7 @@ class WriteCollector(Collector):
             self._get_query(query_id)
 
     def record(self, report: WriteReport) -> None:
-        """Add the report of a write. Usable as a `reportCallback`."""
+        """Add a report to the metrics of its query. Usable as a `reportCallback`."""
         with self._lock:
             query = self._get_query(get_query_id(report))
             query.counters.update(_counter_increments(report))
@@ -196,6 +204,7 @@ class WriteCollector(Collector):
                 query.last_dead_letter_s = ended_s
 
     def _get_query(self, query_id: str) -> _QueryTotals:
+        """Return the totals of a query, which are created on first use. The caller must hold the lock."""
         if query_id not in self._queries and len(self._queries) >= _MAX_QUERIES:
             del self._queries[next(iter(self._queries))]
         return self._queries.setdefault(query_id, _QueryTotals())
@@ -218,17 +227,18 @@ class WriteCollector(Collector):
     def describe(self) -> list[Metric]:
         """Return metrics that are always exported, so that a registry rejects a second collector.
 
-        Prometheus could not read a page that contains the metrics of two collectors.
+        A page with the metrics of two collectors would be invalid, because it would have each metric twice.
         """
         return [CounterMetricFamily(name, text) for name, text in _COUNTERS.items()]
 
 
 def _counter_increments(report: WriteReport) -> dict[str, float]:
-    failed = report.status == FAILED
+    """Return the amounts by which a report increases the write counters, by metric name."""
+    has_failed = report.status == FAILED
     return {
         **{_counter_name(name): count * WRITE_METRICS[name].factor for name, count in report.counts().items()},
-        "pykafka_writes": 0 if failed else 1,
-        "pykafka_failed_writes": 1 if failed else 0,
+        "pykafka_writes": 0 if has_failed else 1,
+        "pykafka_failed_writes": 1 if has_failed else 0,
     }
 
 
@@ -251,18 +261,18 @@ def _gauge_values(query: _QueryTotals) -> dict[str, float]:
 def _build_histogram(
     name: str, documentation: str, latencies: dict[tuple[str, ...], LatencyHistogram], label_names: list[str]
 ) -> HistogramMetricFamily:
-    """Build a histogram from the latencies by label values.
+    """Build a histogram metric with one series for each key of `latencies`, which are label values.
 
-    Each record counts with the end of its bucket in the producer, so the sum is at most a sixteenth too high.
+    Each record counts with the upper end of its bucket in the producer, so the sum is at most a sixteenth too high.
     """
     family = HistogramMetricFamily(name, documentation, labels=label_names)
-    for label_values, distribution in latencies.items():
-        ends = [(bucket_end_ms(bucket), records) for bucket, records in distribution.counts.items()]
+    for label_values, histogram in latencies.items():
+        ends = [(bucket_end_ms(bucket), record_count) for bucket, record_count in histogram.counts.items()]
         buckets = [
-            (str(boundary_ms / 1000), float(sum(records for end_ms, records in ends if end_ms <= boundary_ms)))
+            (str(boundary_ms / 1000), float(sum(count for end_ms, count in ends if end_ms <= boundary_ms)))
             for boundary_ms in _BUCKETS_MS
         ]
-        buckets.append(("+Inf", float(sum(distribution.counts.values()))))
-        sum_s = sum(end_ms * records for end_ms, records in ends) / 1000
+        buckets.append(("+Inf", float(sum(histogram.counts.values()))))
+        sum_s = sum(end_ms * record_count for end_ms, record_count in ends) / 1000
         family.add_metric(list(label_values), buckets, sum_value=sum_s)
     return family

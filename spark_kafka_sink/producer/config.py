@@ -1,9 +1,9 @@
-"""ProducerConfig: the options of the Java producer, parsed and validated together.
+"""ProducerConfig: the Java producer's options, parsed and validated together.
 
-One ConfigurationError reports all invalid options of a configuration, with one sentence per option that begins with its
-name. Unknown names are errors, too, because a misspelled option that is ignored is noticed only in production. Errors
-show invalid values but no secrets: secrets are parsed in network/security_config.py, and the value of an unknown option
-is never shown, because it may be a secret.
+One ConfigurationError reports all invalid options of a configuration. It has one sentence for each of them, which
+begins with the option's name. Unknown options are errors, too, because a misspelled option that is ignored is noticed
+only in production. Errors show invalid values but no secrets: secrets are parsed in network/security_config.py, and the
+value of an unknown option is never shown, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _IDEMPOTENCE_FIELDS = {"enable_idempotence", "acks", "retries", "max_in_flight_r
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig:
-    """The parsed options, with one field per supported option of PRODUCER_OPTIONS. Picklable.
+    """The parsed options, with one field for each supported option of PRODUCER_OPTIONS. Picklable.
 
     Times are in milliseconds, sizes in bytes.
     """
 
     compression_level: int | None
-    """The level of the codec in compression.type; None for the default of the codec."""
+    """The level for the codec of compression.type; None for the codec's default level."""
     security: SecurityConfig
     # Generated from PRODUCER_OPTIONS by `python -m tools.typed_options_source`:
     bootstrap_servers: tuple[str, ...]
@@ -85,12 +85,15 @@ class ProducerConfig:
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> ProducerConfig:
-        """Parse and validate options. Raise ConfigurationError with all errors."""
-        return cls.of(parse_producer_options(options))
+        """Parse and validate options. Raise one ConfigurationError with the errors of all options."""
+        return cls.from_parsed_options(parse_producer_options(options))
 
     @classmethod
-    def of(cls, parsed_options: ParsedOptions) -> ProducerConfig:
-        """Validate options that were already parsed one by one. Raise ConfigurationError with all errors."""
+    def from_parsed_options(cls, parsed_options: ParsedOptions) -> ProducerConfig:
+        """Validate the combination of options that were parsed one by one.
+
+        Raise one ConfigurationError with the errors of all options, including those that parsing has found.
+        """
         connections = resolve_connection_values(parsed_options)
         _check_codec(parsed_options)
         _check_rack(parsed_options)
@@ -111,9 +114,10 @@ class ProducerConfig:
         }
         if values["partitioner_class"] == "UniformStickyPartitioner":
             values["partitioner_ignore_keys"] = True
-        # A supported option without a field raises TypeError here, because it would have no effect.
-        supported = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}
-        return cls(**supported, compression_level=_find_compression_level(parsed_options), security=values["security"])
+        # An option with an effect but without a field raises TypeError here.
+        field_values = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}
+        compression_level = _find_compression_level(parsed_options)
+        return cls(**field_values, compression_level=compression_level, security=values["security"])
 
     def client_config(self) -> ClientConfig:
         """Return the options for connections, requests and metadata."""
@@ -126,18 +130,19 @@ class ProducerConfig:
 
 
 def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
-    """Parse each option individually. The options may include those of TLS and SASL.
+    """Parse each option on its own, and collect the errors in the result.
 
-    ProducerConfig.of parses the TLS and SASL options, and validates all options together.
+    TLS and SASL options are accepted but not parsed. ProducerConfig.from_parsed_options parses them, and validates all
+    options together.
     """
     return parse_option_values(PRODUCER_OPTIONS, options, SECURITY_OPTIONS, "producer")
 
 
 def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
-    """Add keyword arguments to the options: `linger_ms` becomes linger.ms.
+    """Return the options together with those given as keyword arguments, such as `linger_ms` for linger.ms.
 
-    A keyword that is no option with dots either is kept unchanged, so that the error can recognize a name of another
-    client. Raise ConfigurationError for an option that appears in both arguments.
+    A keyword that is not the name of an option, even with dots, is kept unchanged, so that the later error can
+    recognize another client's option name. Raise ConfigurationError for an option that appears in both arguments.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigurationError(
@@ -146,17 +151,18 @@ def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, 
         )
     if not keywords:
         return options or {}
-    named: dict[str, object] = {}
+    keyword_options: dict[str, object] = {}
     for keyword, value in keywords.items():
         name = keyword.replace("_", ".")
-        named[name if name in PRODUCER_OPTIONS or name in SECURITY_OPTIONS else keyword] = value
-    duplicates = sorted(named.keys() & (options or {}).keys())
+        keyword_options[name if name in PRODUCER_OPTIONS or name in SECURITY_OPTIONS else keyword] = value
+    duplicates = sorted(keyword_options.keys() & (options or {}).keys())
     if duplicates:
         raise ConfigurationError([f"{name} is set twice, in the dictionary and as a keyword." for name in duplicates])
-    return {**(options or {}), **named}
+    return {**(options or {}), **keyword_options}
 
 
 def _find_compression_level(parsed_options: ParsedOptions) -> int | None:
+    """Return the level for the codec of compression.type, or None if the level is not set or the codec has none."""
     option = PRODUCER_OPTIONS.get(f"compression.{parsed_options.values['compression_type']}.level")
     return (
         parsed_options.values[option.field] if option is not None and option.name in parsed_options.raw_values else None
@@ -185,7 +191,10 @@ def _check_rack(parsed_options: ParsedOptions) -> None:
 
 
 def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
-    """Return the effective delivery.timeout.ms. A default below the minimum is raised; an explicit one is an error."""
+    """Return the effective delivery.timeout.ms, which is at least linger.ms + request.timeout.ms.
+
+    A default below this minimum is raised to it. An explicit value below it is added to the faults.
+    """
     values = parsed_options.values
     timeout_ms: int = values["delivery_timeout_ms"]
     min_timeout_ms: int = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
@@ -206,8 +215,8 @@ def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
 def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
     """Return whether the producer is idempotent.
 
-    Conflicting options are errors if idempotence was requested explicitly or by a transactional id. Otherwise they turn
-    it off with a warning, except for too many requests in flight, which are always an error.
+    Conflicting options are added to the faults if idempotence was requested explicitly or by a transactional id.
+    Otherwise they disable idempotence with a warning, except for too many requests in flight, which are always a fault.
     """
     is_idempotent: bool = parsed_options.values["enable_idempotence"]
     is_transactional = parsed_options.values["transactional_id"] is not None
@@ -228,13 +237,15 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
         text = f"({in_flight}) {conflicts[_IN_FLIGHT_OPTION]}, or {{enable.idempotence}} must be set to false."
         parsed_options.faults.add(_IN_FLIGHT_OPTION, text)
     elif conflicts:
-        reasons = " and ".join(f"{option} {requirement}" for option, requirement in conflicts.items())
-        _log.warning("Idempotence is off, because %s for it: a retry may duplicate records.", reasons)
+        requirements = " and ".join(f"{option} {requirement}" for option, requirement in conflicts.items())
+        _log.warning(
+            "Disabled idempotence, for which %s. Brokers do not detect duplicates of retried records.", requirements
+        )
     return not conflicts
 
 
 def find_idempotence_conflicts(parsed_options: ParsedOptions) -> dict[str, str]:
-    """Return the options that conflict with idempotence and its requirements, such as {"acks": "must be all"}."""
+    """Return idempotence's requirements of the options that violate them, such as {"acks": "must be all"}."""
     values = parsed_options.values
     conflicts = {}
     if values["acks"] != -1:

@@ -1,8 +1,8 @@
-"""Futures returned by send() and send_columns(); results.py defines their results.
+"""Futures that send() and send_columns() return. results.py defines their results.
 
 Each call returns one future: send() for its record, send_columns() for all of its rows. The rows of one call may be
-spread over many batches, so they are acknowledged or fail in parts. ColumnsFuture and RecordFutures implement `Call`
-(calls.py) and receive these parts on the sender's thread, in the order of the batches.
+spread over many batches, so they are acknowledged or fail in groups. ColumnsFuture and RecordFutures implement `Call`
+(calls.py) and receive the results of these groups on the sender's thread, in the order of the batches.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 _log = logging.getLogger(__name__)
 
 FUTURE_BYTES = 256
-"""The memory of a staged record of send() besides its encoded bytes: its future, and the objects of its key and value.
+"""Bytes of buffer.memory that a record of send() needs in addition to its encoded bytes, for Python objects: its
+future, key and value.
 
 Measured with tracemalloc: 326 bytes for a staged record whose encoded size is 113 bytes.
 """
 
 NO_RECORD_ERRORS: Mapping[int, KafkaSinkError] = {}
-"""The errors of individual records when the broker rejected the batch as a whole."""
+"""Empty `errors_by_position`, for a batch that the broker rejected as a whole."""
 _NO_VALUES: NDArray[Any] = np.empty(0, np.int64)
 T = TypeVar("T")
 
 
 Callback = Callable[[RecordMetadata, "Exception | None"], None]
-"""A callback of send(), called with (metadata, error).
+"""Callback of send(). Arguments: metadata, error.
 
-With an error, the metadata holds the topic, the partition if it is known, and -1 in all other fields.
+The error is None if the record was written. Otherwise the metadata contains the topic, the partition if it is known,
+and -1 in all other fields.
 """
 
 
@@ -50,11 +52,11 @@ With an error, the metadata holds the topic, the partition if it is known, and -
 class _ProducerFuture(Future[T]):
     """A future that the sender's thread completes.
 
-    A coroutine can await the future; the event loop stays free until the sender's thread completes it.
+    Coroutines can await the future without blocking the event loop.
 
-    The future cannot be cancelled, because its records may have been sent already. The exceptions of its done-callbacks
+    The future cannot be cancelled, because its records may have been sent already. All exceptions of its done-callbacks
     are logged, so that a callback cannot prevent the futures of other records from completing. `Future` itself logs
-    only subclasses of Exception; a SystemExit would end the sender's thread.
+    only subclasses of Exception, so a SystemExit would end the sender's thread.
     """
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -67,7 +69,7 @@ class _ProducerFuture(Future[T]):
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         if self.done():
-            super().add_done_callback(fn)  # runs immediately, in the caller's thread: a SystemExit reaches the caller
+            super().add_done_callback(fn)  # runs `fn` on this thread now, so a SystemExit reaches the caller
         else:
             super().add_done_callback(partial(_run_done_callback, fn))
 
@@ -83,17 +85,17 @@ def _run_done_callback(callback: Callable[[Future[T]], object], future: Future[T
 class SendFuture(_ProducerFuture[RecordMetadata]):
     """The future of one record.
 
-    Most callers drop the futures of records unread, and Future.__init__ creates a condition and two lists (1.5 kB),
-    which costs as much as the rest of send(). Therefore __init__ does not call it. RecordFutures stores the outcomes of
+    Most callers drop the futures of records unread. Future.__init__ creates a condition and two lists (1.5 kB), which
+    costs as much as the rest of send(). Therefore __init__ does not call it, and RecordFutures stores the outcomes of
     all records of a call together. The first access to an attribute of Future creates an ordinary Future and copies its
     attributes to this object.
 
-    The sender's thread and the first access need no common lock:
+    The sender's thread and the thread of the first access need no common lock:
 
-        sender's thread     1. stores the outcome               2. looks for a watched future, and completes it
-        first access        1. adds itself to the watched ones  2. looks for an outcome, and completes itself
+        sender's thread     1. stores the outcome                    2. completes the watched future, if there is one
+        first access        1. adds the future to watched_futures    2. completes the future if it has an outcome
 
-    Whichever runs second finds the entry of the other.
+    Each thread stores before it looks, so at least one of them finds what the other has stored.
     """
 
     def __init__(self, call: RecordFutures, row_index: int) -> None:
@@ -101,7 +103,10 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
         self._row_index = row_index
 
     def _create_future(self) -> Future[RecordMetadata]:
-        """Create the Future behind this object. setdefault() is atomic, so all threads get the same Future."""
+        """Return the Future behind this object, which the first call creates.
+
+        setdefault() is atomic, so all threads get the same Future.
+        """
         outcome = self._call.find_outcome(self._row_index)
         if outcome is None:
             self._call.watched_futures[self._row_index] = self
@@ -112,13 +117,13 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
         return cast("Future[RecordMetadata]", self.__dict__.setdefault("_future", future))
 
     def complete(self, outcome: RecordMetadata | Exception) -> None:
-        """Notify waiting threads of the outcome, which RecordFutures has already stored."""
-        with suppress(InvalidStateError):  # the first access has found the outcome itself
+        """Complete the future on the sender's thread, after RecordFutures has stored the outcome."""
+        with suppress(InvalidStateError):  # the thread of the first access has already completed the future
             _complete(self, outcome)
 
 
 class _FutureAttribute:
-    """An attribute that Future.__init__ sets, and that SendFuture sets at the first access.
+    """Descriptor of an attribute that Future.__init__ sets, and that SendFuture sets at the first access.
 
     Every method of Future, and every function that works on futures, starts by reading such an attribute. The
     descriptor has no __set__, so Python bypasses it once the attribute is in the instance.
@@ -148,7 +153,11 @@ def _complete(future: Future[RecordMetadata], outcome: RecordMetadata | Exceptio
 
 
 class _RowsOutcome(NamedTuple):
-    """The outcome of several rows: stored at consecutive offsets from `base_offset` on, or failed with `error`."""
+    """The outcome of several rows of a call.
+
+    If `error` is None, the rows are stored at consecutive offsets from `base_offset` on, which is -1 if not known.
+    Otherwise a row failed with its error in `errors_by_position`, or with `error` if it has none.
+    """
 
     row_indices: NDArray[np.int64]
     partition: int
@@ -158,36 +167,36 @@ class _RowsOutcome(NamedTuple):
     errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
 
     def error_at(self, position: int) -> KafkaSinkError | None:
-        """Return the error of the row at this position of `row_indices`; None if it was stored."""
+        """Return the error of the row at this position in `row_indices`; None if the row was stored."""
         return None if self.error is None else self.errors_by_position.get(position, self.error)
 
 
 class RecordFutures:
-    """The outcomes of records of one topic that were sent with send() and staged together.
+    """The outcomes of consecutive send() records of one topic, which were staged together.
 
-    It is a Call whose row indices are the positions of the records in the stage. Outcomes are indexed by row only when
-    a future is first read.
+    This is a Call whose row indices are the positions in StagedRecords. Outcomes are indexed by row only when a future
+    is first read.
     """
 
     bytes_per_row = FUTURE_BYTES
 
     def __init__(self, topic: str) -> None:
         self.callbacks: dict[int, tuple[Callback, ...]] = {}
-        """Callbacks by row index, for rows that have any."""
+        """Callbacks by row index, for rows with callbacks that have no outcome yet."""
         self.watched_futures: dict[int, SendFuture] = {}
         """Futures by row index, for rows whose future was read before they had an outcome."""
         self._topic = topic
         self._outcomes: list[_RowsOutcome] = []
         self._indexed_count = 0
-        """The number of outcomes, from the first on, that are in _positions."""
+        """The number of outcomes, from the first on, whose rows are in _positions."""
         self._positions: dict[int, tuple[_RowsOutcome, int]] = {}
-        """The outcome of each row and the row's position in it, by row index."""
+        """By row index: the outcome of the row, and the row's position in this outcome."""
         self._timestamps = self._key_sizes = self._value_sizes = _NO_VALUES
 
     def set_record_fields(
         self, timestamps: NDArray[np.int64], key_sizes: NDArray[np.int32], value_sizes: NDArray[np.int32]
     ) -> None:
-        """Set the fields of each RecordMetadata that brokers do not return. A size of -1 stands for null."""
+        """Set the RecordMetadata fields that brokers do not return, by row index. A size of -1 stands for null."""
         self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
@@ -203,7 +212,8 @@ class RecordFutures:
     def reject(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
         """Run the callbacks of one record that was not accepted, and return its failed future.
 
-        Runs in the caller's thread, and raises there what a callback raises, unless that is an Exception.
+        This runs on the thread that calls send(). Raise a callback's BaseException, such as KeyboardInterrupt, unless
+        it is an Exception, which is only logged.
         """
         self.callbacks[0] = callbacks
         outcome = _RowsOutcome(np.zeros(1, np.int64), -1 if partition is None else partition, -1, -1, error)
@@ -218,17 +228,17 @@ class RecordFutures:
         Thread-safe: threads that index an outcome concurrently write the same entries.
         """
         if row_index not in self._positions:
-            indexed_count = self._indexed_count  # read once, because a slower thread may set it to a smaller value
+            indexed_count = self._indexed_count  # read only once, because a slower thread may set a smaller value
             new_outcomes = self._outcomes[indexed_count:]
             for outcome in new_outcomes:
                 self._positions.update(
                     (row, (outcome, position)) for position, row in enumerate(outcome.row_indices.tolist())
                 )
             self._indexed_count = indexed_count + len(new_outcomes)
-        found = self._positions.get(row_index)
-        if found is None:
+        outcome_and_position = self._positions.get(row_index)
+        if outcome_and_position is None:
             return None
-        outcome, position = found
+        outcome, position = outcome_and_position
         error = outcome.error_at(position)
         return self._build_metadata(outcome, position, row_index) if error is None else error
 
@@ -245,9 +255,9 @@ class RecordFutures:
         )
 
     def _add_outcome(self, outcome: _RowsOutcome) -> BaseException | None:
-        """Run the callbacks, then complete the watched futures.
+        """Run the callbacks of the rows, store the outcome and complete the watched futures.
 
-        Return the last SystemExit, KeyboardInterrupt or other BaseException of a callback that is not an Exception.
+        Return the last BaseException of a callback that is not an Exception, such as KeyboardInterrupt, or None.
         """
         try:
             return self._run_callbacks(outcome) if self.callbacks else None
@@ -256,9 +266,9 @@ class RecordFutures:
             if self.watched_futures:
                 for row_index in outcome.row_indices.tolist():
                     future = self.watched_futures.pop(row_index, None)
-                    result = None if future is None else self.find_outcome(row_index)
-                    if future is not None and result is not None:
-                        complete_safely(future.complete, result)
+                    row_outcome = None if future is None else self.find_outcome(row_index)
+                    if future is not None and row_outcome is not None:
+                        complete_safely(future.complete, row_outcome)
 
     def _run_callbacks(self, outcome: _RowsOutcome) -> BaseException | None:
         interruption: BaseException | None = None
@@ -273,7 +283,7 @@ class RecordFutures:
 def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
     """Run a callback of send() and log any exception, which would otherwise end the sender's thread.
 
-    Return the exception if it is a BaseException but not an Exception.
+    Return the exception if it is not an Exception, such as KeyboardInterrupt. Otherwise return None.
     """
     try:
         callback(metadata, error)
@@ -286,10 +296,10 @@ def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception
 
 
 class ColumnsFuture(_ProducerFuture[ColumnsResult]):
-    """The future of all rows of one send_columns().
+    """The future of all rows of one send_columns() call.
 
-    The calling thread and the sender's thread both add results; _lock guards the fields. The stored ranges are kept
-    per response, and summed up only when the result's `partitions` are read.
+    The calling thread and the sender's thread both add results, so _lock guards the fields. The stored ranges of each
+    response are kept, and added up only when the result's `partitions` are read.
     """
 
     bytes_per_row = 0
@@ -334,7 +344,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self._complete()
 
     def _complete(self) -> None:
-        """Set the result. All rows have theirs, so no other thread changes the fields any more."""
+        """Set the future's result. All rows must have results, so that no thread changes the fields any more."""
         result = ColumnsResult(self._topic, tuple(self._failures), self._rows_written, self._stored_ranges)
         self.set_result(result)
 
@@ -342,7 +352,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
 def complete_safely(complete: Callable[..., object], *arguments: Any) -> None:
     """Call `complete`, which completes one future on the sender's thread, and log any exception.
 
-    The exception comes from user code, such as a callback or a log handler. It must not prevent the futures of other
+    An exception comes from user code, such as a callback or a log handler, and must not prevent the futures of other
     records from completing.
     """
     try:

@@ -1,4 +1,4 @@
-"""Reports of writes and micro-batches: stored on the driver, read back and displayed. Spark workers do not import it.
+"""Reports of batch jobs and micro-batches. The driver stores, reads and displays them; Spark workers do not.
 
 write_report.py   WriteReport: its log line, its JSON, and sums over several reports
 store.py          storage of reports in files and folders

@@ -1,4 +1,4 @@
-"""Figures of the HTML page: charts with captions."""
+"""Figures of the HTML page, which are charts with captions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from spark_kafka_sink.reports.write_report import (
 )
 
 _MAX_BARS = 24
-"""Maximum number of bars in a bar chart. The caption says if there are more."""
+"""Maximum number of bars in a bar chart. The caption says how many there are if some are omitted."""
 _MAX_HOST_LENGTH = 14
 _PERCENTILES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
-"""Name, share of the records and CSS class of each line of the latency chart."""
+"""Name, share of the records and CSS class of each line in the latency chart."""
 
 
 @dataclass(frozen=True)
@@ -63,38 +63,39 @@ def build_figures(reports: Sequence[WriteReport]) -> list[Figure]:
 
 
 def _format_start_times(reports: Sequence[WriteReport]) -> list[str]:
-    """Return the start time of each write, with the date if the writes are of several days."""
+    """Return the start time of each write, with the date if the writes began on different days."""
     days = {report.started_at.date() for report in reports}
     return [f"{report.started_at:{'%H:%M:%S' if len(days) == 1 else '%m-%d %H:%M'}}" for report in reports]
 
 
 def _build_throughput(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
-    values = [report.rows_per_second if report.rows else math.nan for report in reports]
-    defined = [value for value in values if not math.isnan(value)]
-    caption = "No write has rows."
-    if len(defined) == 1:
-        caption = f"{format_number(defined[0])} in the only write."
-    elif defined:
+    rates = [report.rows_per_second if report.rows else math.nan for report in reports]
+    known_rates = [rate for rate in rates if not math.isnan(rate)]
+    caption = "No write has both rows and a duration."
+    if len(known_rates) == 1:
+        caption = f"{format_number(known_rates[0])} in the only write with rows."
+    elif known_rates:
         caption = (
-            f"From {format_number(min(defined))} to {format_number(max(defined))}, with a median of "
-            f"{format_number(statistics.median(defined))}."
+            f"From {format_number(min(known_rates))} to {format_number(max(known_rates))}, with a median of "
+            f"{format_number(statistics.median(known_rates))}."
         )
-    failed = [index for index, report in enumerate(reports) if report.status == FAILED]
-    if failed:
-        caption += f" ✗: {format_count(len(failed), 'write')} that failed."
-    svg = draw_line_chart("rows per second of each write", [Line("", values, "s1")], time_axis, format_number, failed)
+    failed_indices = [index for index, report in enumerate(reports) if report.status == FAILED]
+    if failed_indices:
+        caption += f" ✗: {format_count(len(failed_indices), 'write')} that failed."
+    line = Line("", rates, "s1")
+    svg = draw_line_chart("rows per second of each write", [line], time_axis, format_number, failed_indices)
     return Figure("Rows per second", svg, caption)
 
 
 def _build_latency(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
     lines = [Line(name, [report.latency_ms(share) for report in reports], style) for name, share, style in _PERCENTILES]
-    merged = merge_latencies(reports)
+    latencies = merge_latencies(reports)
     caption = "No record was acknowledged."
-    if merged.counts:
+    if latencies.counts:
         caption = (
-            f"Half of all records were acknowledged within {format_milliseconds(merged.percentile(0.5))}, 99 % within "
-            f"{format_milliseconds(merged.percentile(0.99))}. The latency begins when the producer receives the first "
-            "record of a batch."
+            f"Half of all records were acknowledged within {format_milliseconds(latencies.percentile(0.5))}, 99 % "
+            f"within {format_milliseconds(latencies.percentile(0.99))}. The latency begins when the producer receives "
+            "the first record of a batch."
         )
     return Figure(
         "Latency until acknowledgement",
@@ -104,12 +105,12 @@ def _build_latency(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figur
 
 
 def _build_latency_distribution(reports: Sequence[WriteReport]) -> Figure:
-    merged = merge_latencies(reports)
+    latencies = merge_latencies(reports)
     bars = []
-    if merged.counts:
-        for bucket in range(min(merged.counts), max(merged.counts) + 1):
-            records, label = merged.counts.get(bucket, 0), format_milliseconds(bucket_end_ms(bucket))
-            bars.append(Bar(label, records, f"{records:,} records within {label}"))
+    if latencies.counts:
+        for bucket in range(min(latencies.counts), max(latencies.counts) + 1):
+            record_count, label = latencies.counts.get(bucket, 0), format_milliseconds(bucket_end_ms(bucket))
+            bars.append(Bar(label, record_count, f"{record_count:,} records within {label}"))
     return Figure(
         "Distribution of latencies",
         draw_column_chart("records by latency", bars, format_number),
@@ -126,10 +127,10 @@ def _build_retries(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figur
     retries = sum(report.retries for report in reports)
     if not retries:
         bars = []
-    errors = sum_errors(report.errors for report in reports)
-    dead_letters = ", ".join(f"{count:,} {name}" for name, count in sorted(errors.items()))
-    retried = f"{format_count(retries, 'record')} retried. " if retries else "No record was retried. "
-    caption = retried + (f"Dead letters: {dead_letters}." if dead_letters else "No record became a dead letter.")
+    error_counts = sum_errors(report.errors for report in reports)
+    dead_letters = ", ".join(f"{count:,} {name}" for name, count in sorted(error_counts.items()))
+    caption = f"{format_count(retries, 'record')} retried. " if retries else "No record was retried. "
+    caption += f"Dead letters: {dead_letters}." if dead_letters else "No record became a dead letter."
     svg = draw_column_chart("retried records of each write", bars, format_number, time_axis.times)
     return Figure("Retried records", svg, caption)
 
@@ -164,7 +165,7 @@ def _build_task_rows(reports: Sequence[WriteReport]) -> Figure:
 
 
 def _draw_row_counts(title: str, bars: Sequence[Bar], mean: float) -> str:
-    """Draw the first bars, which are sorted in descending order, with their mean."""
+    """Draw the _MAX_BARS largest bars, with the mean of all. The bars must be in descending order."""
     reference_line = ("mean", mean) if len(bars) > 1 else None
     return draw_bar_chart(title, bars[:_MAX_BARS], format_number, reference_line)
 
@@ -197,7 +198,7 @@ def _build_task_durations(reports: Sequence[WriteReport]) -> Figure:
 
 
 def _format_task(task: TaskSummary) -> str:
-    """Return the number of the task and the end of its host name, since names of pods and workers end with a number."""
+    """Return the task number and the end of the host name, because names of pods and workers end with a number."""
     host = task.host.split(".")[0]
     return f"{task.partition_id}, {host if len(host) <= _MAX_HOST_LENGTH else '…' + host[-_MAX_HOST_LENGTH:]}"
 

@@ -1,4 +1,4 @@
-"""HTML page of reports. The page is a single file that needs neither a network nor scripts."""
+"""HTML page of reports, a single file that needs neither a network nor scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_kafka_sink.reports.text_report import format_cells
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport, get_query_id, merge_latencies
 
 _MAX_WRITES = 200
-"""Maximum number of writes in the table. The latest ones are shown."""
+"""Maximum number of writes in the table, which shows the latest writes."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #5c6675; --edge: #d9dee6; --paper: #f6f7f9; --card: #fff;
@@ -64,7 +64,7 @@ _TEXT_COLUMNS = frozenset({"started (UTC)", "status", "batch"})
 
 
 def render_page(reports: Sequence[WriteReport], source: str) -> str:
-    """Return an HTML page of the reports. `source` is the path from which they were read."""
+    """Return an HTML page about reports in chronological order. `source`: the path from which they were read."""
     body = "".join(figure.to_html() for figure in build_figures(reports))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -6,7 +6,7 @@ import math
 
 _SI_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 NO_VALUE = "-"
-"""Text for a number that is undefined."""
+"""Text for an undefined number (nan, or a share of nothing)."""
 
 
 def format_number(value: float) -> str:
@@ -30,7 +30,7 @@ def format_milliseconds(value: float) -> str:
 
 
 def format_percentage(part: float, total: float) -> str:
-    """Format a share of a total: `12 %`."""
+    """Format the share of `part` in `total`, rounded to a whole percentage: `12 %`."""
     return NO_VALUE if not total else f"{100 * part / total:.0f} %"
 
 

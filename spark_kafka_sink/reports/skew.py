@@ -1,4 +1,4 @@
-"""Skew of the rows of a write over its tasks and partitions.
+"""Skew of a write's rows over tasks and partitions.
 
 With the option `distribution`, one task writes all rows of a partition or key. If one partition or key has most of the
 rows, its task takes as long as the whole write.
@@ -13,45 +13,53 @@ from spark_kafka_sink.diagnostics.text import format_count, sanitize
 from spark_kafka_sink.reports.write_report import WriteReport
 
 SKEW_THRESHOLD = 1.5
-"""Ratio of the maximum to the mean from which on rows count as skewed."""
+"""Minimum ratio of the maximum to the mean at which rows count as skewed."""
 
 
 def compute_skew(row_counts: Collection[int], mean: float | None = None) -> float:
-    """Return the ratio of the maximum to the mean; 1 if there are no rows.
+    """Return the ratio of the largest row count to the mean; 1 if there are no rows.
 
-    `mean` is needed if `row_counts` is not complete.
+    `mean`: the mean of all row counts, if `row_counts` contains only some of them.
     """
     if mean is None:
         mean = statistics.fmean(row_counts) if row_counts else 0.0
     return max(row_counts) / mean if mean and row_counts else 1.0
 
 
-def describe_skew(item: str, row_counts: Mapping[str, int]) -> str:
-    """Return a sentence about the distribution of rows over items of a kind, such as "partition", by their names."""
-    return _describe(item, row_counts, len(row_counts), None)
+def describe_skew(noun: str, row_counts: Mapping[str, int]) -> str:
+    """Return a sentence about the distribution of rows over partitions or other units.
+
+    `noun`: the singular noun for a unit, such as "partition". `row_counts`: by the name of the unit.
+    """
+    return _describe(noun, row_counts, len(row_counts), None)
 
 
 def describe_task_skew(report: WriteReport) -> str:
-    """Return a sentence about the distribution of rows over tasks.
+    """Return a sentence about the distribution of a write's rows over tasks.
 
-    A report lists only some of many tasks, but its mean includes all of them.
+    A report lists at most MAX_LISTED_TASKS tasks, but the mean in the sentence includes all tasks.
     """
     return _describe("task", task_row_counts(report), report.tasks, mean_task_rows(report))
 
 
-def _describe(item: str, row_counts: Mapping[str, int], count: int, mean: float | None) -> str:
+def _describe(noun: str, row_counts: Mapping[str, int], total_count: int, mean: float | None) -> str:
+    """Describe the distribution of rows over `total_count` units, of which `row_counts` contains at least the largest.
+
+    `mean`: the mean over all units; computed from `row_counts` if None.
+    """
     if not row_counts:
-        return f"No {item} has rows."
-    if count == 1:
-        return f"All rows are in one {item}."
+        return f"No {noun} has rows."
+    if total_count == 1:
+        return f"All rows are in one {noun}."
     skew = compute_skew(row_counts.values(), mean)
     largest = max(row_counts, key=lambda name: row_counts[name])
     verdict = "which is balanced" if skew < SKEW_THRESHOLD else "which is skewed"
-    return f"{format_count(count, item)}; the largest ({sanitize(largest)}) has {skew:.1f} times the mean, {verdict}."
+    units = format_count(total_count, noun)
+    return f"{units}; the largest ({sanitize(largest)}) has {skew:.1f} times the mean, {verdict}."
 
 
 def find_longest_write(reports: Iterable[WriteReport]) -> WriteReport | None:
-    """Return the write with the longest duration among those that list tasks."""
+    """Return the write with the longest duration among those that list tasks, or None if there is none."""
     return max((report for report in reports if report.task_list), key=lambda report: report.duration_ms, default=None)
 
 
@@ -61,19 +69,19 @@ def mean_task_rows(report: WriteReport) -> float:
 
 
 def task_row_counts(report: WriteReport) -> dict[str, int]:
-    """Return the rows of each listed task, by task number."""
+    """Return the number of rows of each listed task, by task number."""
     return {str(task.partition_id): task.rows for task in report.task_list}
 
 
 def describe_largest_partition(report: WriteReport) -> str:
-    """Return a sentence about the partition with the most rows; empty if there are no rows."""
+    """Return a sentence about the partition with the most rows, or "" if there are no rows."""
     row_counts = {
         f"{topic}-{partition}": written.rows
         for topic, topic_ranges in report.partitions.items()
         for partition, written in topic_ranges.items()
     }
-    total = sum(row_counts.values())
-    if not total:
+    total_rows = sum(row_counts.values())
+    if not total_rows:
         return ""
     largest = max(row_counts, key=lambda name: row_counts[name])
-    return f"{sanitize(largest)} has {100 * row_counts[largest] / total:.0f} % of the rows."
+    return f"{sanitize(largest)} has {100 * row_counts[largest] / total_rows:.0f} % of the rows."

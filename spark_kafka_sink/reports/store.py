@@ -1,8 +1,8 @@
-"""Storage of reports on the driver. It uses Arrow's file systems, because the driver process has no JVM for Spark's.
+"""Storage of reports on the driver, in Arrow's file systems, because Spark's file systems need a JVM.
 
 If the path is a file on the driver's machine, each report is appended as a line of JSON. All other paths are folders,
 and each report is a new file, because objects in an object store cannot be extended. File names begin with the start
-time, so that they sort in chronological order.
+time, so that their alphabetical order is chronological.
 
     /data/reports.jsonl, file:///data/reports.jsonl      a file
     /data/reports/ (or an existing folder)               a folder
@@ -39,7 +39,7 @@ _ARROW_SCHEMES = {
     "abfs": "abfs",
     "abfss": "abfss",
 }
-"""Scheme of a file system in Spark -> scheme in Arrow."""
+"""Arrow's scheme of a file system by Spark's scheme."""
 _REMEDIES = {
     "s3": (
         "The credentials are those of the environment, ~/.aws or the machine's role; Spark's fs.s3a settings are not "
@@ -54,34 +54,36 @@ _REMEDIES = {
     "gs": "The credentials are those of GOOGLE_APPLICATION_CREDENTIALS or of the machine.",
     "abfs": "The credentials are those of Azure's environment variables or of the machine.",
 }
+"""Remedies of failed reads and writes by Arrow's scheme."""
 _REMEDIES |= {"viewfs": _REMEDIES["hdfs"], "abfss": _REMEDIES["abfs"]}
-SUPPORTED_PATHS = (
+_SUPPORTED_PATHS_TEXT = (
     "a path on the driver's machine, file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, abfs: and abfss:"
 )
 _MOUNTS = ("/dbfs/", "/Volumes/")
-"""Mounts of Databricks. Files in them cannot be appended to."""
+"""Mounts of Databricks, all of whose paths count as folders, because files in them cannot be appended to."""
 _DBFS_MOUNT = "/dbfs"
 _MAX_BATCH_LENGTH = 100
+"""Maximum length of the batch name in a file name."""
 _MAX_SEARCHED_REPORTS = 20
 _MAX_SEARCHED_BYTES = 4 << 20
 """Limits of find_report, which is called directly after the batch was written."""
 
 
 def find_path_error(path: str) -> str | None:
-    """Return the error in a path, as a sentence or the end of one; None if the path is supported."""
+    """Return the reason why reports cannot be stored at a path, beginning in lower case; None if the path is valid."""
     scheme = _parse_scheme(path)
     if scheme not in _LOCAL_SCHEMES and scheme not in _ARROW_SCHEMES:
-        return f"{scheme}: is not a supported file system for reports. Supported are {SUPPORTED_PATHS}."
-    parts = urlsplit(path)
-    if scheme in _ARROW_SCHEMES and parts.password is not None:
+        return f"{scheme}: is not a supported file system for reports. Supported are {_SUPPORTED_PATHS_TEXT}."
+    url = urlsplit(path)
+    if scheme in _ARROW_SCHEMES and url.password is not None:
         return f"the path contains a password. {_REMEDIES[_ARROW_SCHEMES[scheme]]}"
-    if scheme in _LOCAL_SCHEMES and scheme and (parts.netloc not in ("", "localhost") or parts.query or parts.fragment):
+    if scheme in _LOCAL_SCHEMES and scheme and (url.netloc not in ("", "localhost") or url.query or url.fragment):
         return f"the path of {scheme}: must not have a host, and '?' and '#' must be written as %3F and %23."
     return None
 
 
 def ensure_writable(path: str) -> None:
-    """Check that reports can be saved at the path, and create a missing folder. Raise ConfigurationError if not."""
+    """Create a missing folder for reports. Raise ConfigurationError if no reports can be saved at the path."""
     local_path = _find_local_path(path)
     if local_path is not None and not _is_folder(local_path):
         _ensure_appendable(path, local_path)
@@ -96,7 +98,7 @@ def ensure_writable(path: str) -> None:
 
 
 def save_report(path: str, report: WriteReport) -> None:
-    """Append the report to the file, or create a file for it in the folder."""
+    """Append a report to the file at the path, or create a file for the report in the folder at the path."""
     line = report.to_json().encode() + b"\n"
     local_path = _find_local_path(path)
     if local_path is not None and not _is_folder(local_path):
@@ -114,19 +116,25 @@ def save_report(path: str, report: WriteReport) -> None:
 
 
 def _open_private_file(path: str, flags: int) -> RawIOBase:
-    """Open a local file that only its owner can read. Raise OSError if the path is a symbolic link or a FIFO."""
+    """Open a local file for writing. A new file can only be read by its owner.
+
+    Raise OSError if the path is a symbolic link, or a FIFO that nobody reads.
+    """
     flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
     return open(descriptor, "wb", buffering=0)
 
 
-def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
-    """Return the reports at a `reportPath` in chronological order, or only the `last` ones."""
+def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]:
+    """Return the reports at a `reportPath` in chronological order: all, or only the latest `max_reports`.
+
+    Raise ConfigurationError if the path cannot be read or contains anything but reports.
+    """
     path_error = find_path_error(path)
     if path_error is not None:
         raise ConfigurationError(path_error if urlsplit(path).password else f"{path}: {path_error}")
     try:
-        lines = deque(_read_lines(path, last), maxlen=last)
+        lines = deque(_read_lines(path, max_reports), maxlen=max_reports)
     except (OSError, ValueError, NotImplementedError) as error:
         raise _build_error(path, "cannot be read", error) from error
     try:
@@ -136,7 +144,7 @@ def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
 
 
 def find_report(path: str, batch: str) -> WriteReport | None:
-    """Return the latest report of a batch, if it is among the latest reports at the path."""
+    """Return the latest report of a batch, or None if it is not among the latest reports at the path."""
     suffix = f"-{_to_file_name(batch)}.json"
     reports = [report for report in map(parse_report, _read_latest_lines(path, suffix)) if report.batch == batch]
     return reports[-1] if reports else None
@@ -150,7 +158,8 @@ def _to_file_name(batch: str) -> str:
     return re.sub(r"[^\w.-]+", "-", batch)[:_MAX_BATCH_LENGTH]
 
 
-def _read_lines(path: str, last: int | None) -> Iterator[str]:
+def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
+    """Return the lines of a file, or of the latest `max_files` files in a folder."""
     from pyarrow.fs import FileType
 
     file_system, path_in_system = _open_file_system(path)
@@ -162,14 +171,14 @@ def _read_lines(path: str, last: int | None) -> Iterator[str]:
     file_paths = [path_in_system]
     if file_info.type == FileType.Directory:
         file_paths = _list_files(file_system, path_in_system, ".json")
-        file_paths = file_paths if last is None else file_paths[-last:]
+        file_paths = file_paths if max_files is None else file_paths[-max_files:]
     for file_path in file_paths:
         with file_system.open_input_stream(file_path) as file:
             yield from (line for line in file.read().decode().split("\n") if line.strip())
 
 
 def _read_latest_lines(path: str, suffix: str) -> list[str]:
-    """Return the latest files with this suffix in a folder, or the last lines of a file."""
+    """Return the latest reports as JSON: the files with this suffix in a folder, or the last lines of a file."""
     from pyarrow.fs import FileType
 
     file_system, path_in_system = _open_file_system(path)
@@ -187,7 +196,7 @@ def _read_latest_lines(path: str, suffix: str) -> list[str]:
 
 
 def _list_files(file_system: FileSystem, folder: str, suffix: str) -> list[str]:
-    """Return the paths of the files with this suffix, in chronological order."""
+    """Return the paths of the files with this suffix, sorted by name and thereby in chronological order."""
     from pyarrow.fs import FileSelector, LocalFileSystem
 
     if isinstance(file_system, LocalFileSystem):
@@ -199,6 +208,7 @@ def _list_files(file_system: FileSystem, folder: str, suffix: str) -> list[str]:
 
 
 def _parse_scheme(path: str) -> str:
+    """Return the scheme of a path in lower case, or "" for a path on the driver's machine without a scheme."""
     scheme = urlsplit(path).scheme.lower()
     return "" if len(scheme) == 1 else scheme  # a single letter is a drive on Windows
 
@@ -224,14 +234,18 @@ def _ensure_appendable(path: str, local_path: str) -> None:
         raise ConfigurationError(f"{path}: the folder {folder} does not exist on the driver's machine.")
     if os.path.islink(local_path) or (os.path.exists(local_path) and not os.path.isfile(local_path)):
         raise ConfigurationError(
-            f"{path}: the path is a symbolic link or a device, not a regular file. Use the path of the file itself."
+            f"{path}: the path is a symbolic link or not a regular file. Use the path of a regular file."
         )
-    if not os.access(local_path if os.path.exists(local_path) else folder, os.W_OK):
-        raise ConfigurationError(f"{path}: the path is not writable on the driver's machine.")
+    checked_path = local_path if os.path.exists(local_path) else folder
+    if not os.access(checked_path, os.W_OK):
+        raise ConfigurationError(f"{path}: {checked_path} is not writable on the driver's machine.")
 
 
 def _open_file_system(path: str) -> tuple[FileSystem, str]:
-    """Return Arrow's file system and the path in it."""
+    """Return Arrow's file system and the path in it.
+
+    Raise OSError, ValueError or NotImplementedError if the file system is not available.
+    """
     from pyarrow.fs import FileSystem, LocalFileSystem
 
     local_path = _find_local_path(path)
@@ -243,9 +257,10 @@ def _open_file_system(path: str) -> tuple[FileSystem, str]:
     return file_system, path_in_system.rstrip("/")
 
 
-def _build_error(path: str, problem: str, error: Exception) -> ConfigurationError:
+def _build_error(path: str, failure: str, error: Exception) -> ConfigurationError:
+    """Build an error about a path that, for example, "cannot be read", with the reason and a remedy."""
     remedy = _REMEDIES.get(_ARROW_SCHEMES.get(_parse_scheme(path), ""), "")
     # If Arrow does not find a JVM, its message lists every path that it has tried.
     lines = (line for line in str(error).splitlines() if not line.startswith("dlopen("))
     reason = sanitize(" ".join(lines))
-    return ConfigurationError(f"{path} {problem}: {reason}{'' if reason.endswith('.') else '.'} {remedy}".rstrip())
+    return ConfigurationError(f"{path} {failure}: {reason}{'' if reason.endswith('.') else '.'} {remedy}".rstrip())

@@ -1,4 +1,4 @@
-"""Reports as text for a terminal."""
+"""Text version of reports, for a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_PARTITIONS = 50
 
 
 def render_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """Return the lines: one per write, totals, the offsets of each partition, skew, requests and errors."""
+    """Return the lines of the text: one per write, totals, offsets by partition, skew, requests and dead letters."""
     if not reports:
         yield "no reports"
         return
@@ -40,9 +40,10 @@ def render_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     yield from _render_partitions(reports)
     yield from _render_task_skew(reports)
     yield from _render_requests(reports)
-    errors = sum_errors(report.errors for report in reports)
-    if errors:
-        yield "dead letters: " + ", ".join(f"{count:,} {sanitize(name)}" for name, count in sorted(errors.items()))
+    error_counts = sum_errors(report.errors for report in reports)
+    if error_counts:
+        counts = [f"{count:,} {sanitize(name)}" for name, count in sorted(error_counts.items())]
+        yield "dead letters: " + ", ".join(counts)
 
 
 def _format_write(report: WriteReport, has_several_jobs: bool) -> tuple[str, ...]:
@@ -51,7 +52,7 @@ def _format_write(report: WriteReport, has_several_jobs: bool) -> tuple[str, ...
 
 
 def format_cells(report: WriteReport) -> tuple[str, ...]:
-    """Return the columns that all tables begin with, from the start of the write to the time it was blocked."""
+    """Return the cells with which a write's row begins in all tables, from its start time to its blocked time."""
     return (
         f"{report.started_at:%Y-%m-%d %H:%M:%S}",
         f"{report.rows:,}",
@@ -105,7 +106,7 @@ def _render_task_skew(reports: Sequence[WriteReport]) -> Iterator[str]:
 
 
 def _render_requests(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """Describe the load on the brokers: requests, batch sizes and throttling."""
+    """Describe the load on the brokers: requests, mean batch size and throttling. Yield nothing without requests."""
     requests, batches = sum(report.requests for report in reports), sum(report.batches for report in reports)
     duration_ms = sum(report.duration_ms for report in reports)
     if requests and batches and duration_ms:

@@ -1,7 +1,7 @@
-"""Report of a batch job or micro-batch. A line of JSON contains all of its fields.
+"""Report of a batch job or micro-batch, which is stored as a line of JSON.
 
-Only rows that brokers have acknowledged are counted; with acks=0, rows that were sent. Reports can be added: offset
-ranges are merged, counters are summed, and latencies are histograms.
+Reports count the rows that brokers have acknowledged; with acks=0, the rows that were sent. Several reports can be
+combined: offset ranges and latency histograms are merged, counters are added up.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ COMMITTED = "committed"
 FAILED = "failed"
 
 MAX_LISTED_TASKS = 1_000
-"""Maximum number of tasks in a report. Those with the longest duration are listed."""
+"""Maximum number of tasks in a report, which lists the tasks with the longest duration."""
 _MAX_NAMED_TOPICS = 5
 """Maximum number of topics in a log line. The report in JSON contains all topics."""
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 OffsetRanges = dict[str, dict[int, OffsetRange]]
-"""Topic -> partition -> range of the written offsets."""
+"""The range of the written offsets, by topic and partition."""
 
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """Task of a write."""
+    """Result of one task of a write."""
 
     partition_id: int
+    """Spark's partition id, which is the number of the task in its stage."""
     attempt: int
     host: str
     rows: int
@@ -52,19 +53,19 @@ class WriteReport(WriteTotals):
     """Totals of the tasks of a batch job or micro-batch."""
 
     batch: str
-    """`<query id>/<batch id>` or `<application id>/stage-<stage id>`."""
+    """`<query id>/<batch id>` for a micro-batch, `<application id>/stage-<stage id>` for a batch job."""
     status: str = COMMITTED
     """`committed` or `failed`. A failed write counts the rows of its successful tasks, unless they were aborted."""
     is_acknowledged: bool = True
     """False with acks=0: the rows were sent, but no broker has confirmed that it stored them."""
     started_ms: int = 0
-    """Start of the first task, in milliseconds since 1970."""
+    """Time at which the first task started, in milliseconds since 1970."""
     duration_ms: int = 0
-    """Time until the last task ended, by the clocks of the executors."""
+    """Time from the start of the first task to the end of the last task, by the executors' clocks."""
     tasks: int
     partitions: OffsetRanges
     errors: Mapping[str, int] = field(default_factory=dict)
-    """Rejected records that became dead letters, by the name of the error."""
+    """Number of rejected records that became dead letters, by error name."""
     longest_task_ms: int
     task_list: tuple[TaskSummary, ...] = ()
     """At most MAX_LISTED_TASKS tasks, in descending order of duration."""
@@ -106,7 +107,7 @@ class WriteReport(WriteTotals):
 
     @property
     def latencies(self) -> LatencyHistogram:
-        """The latencies of all records, each from the first record of its batch to the acknowledgement."""
+        """Histogram of all records' latencies, each from the first record of its batch to the acknowledgement."""
         return self.producer.latencies
 
     @property
@@ -146,7 +147,7 @@ class WriteReport(WriteTotals):
         return self.latencies.percentile(share)
 
     def line(self) -> str:
-        """Return the report as a line for the log."""
+        """Return the report as one line for the application log."""
         topics = [
             f"{topic} ({format_count(len(topic_ranges), 'partition')})"
             for topic, topic_ranges in sorted(self.partitions.items())
@@ -196,11 +197,11 @@ _COMPUTED_FIELDS = (
     "mean_batch_bytes",
     "latency_ms",
 )
-"""Fields that are in the JSON for its readers only. WriteReport computes them."""
+"""JSON fields that parse_report ignores, because WriteReport computes them from other fields."""
 
 _MAX_INTEGER = 1 << 63
 _MAX_STARTED_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
+"""The last millisecond of the year 9999, the maximum of datetime."""
 
 
 def parse_report(line: str) -> WriteReport:
@@ -211,22 +212,22 @@ def parse_report(line: str) -> WriteReport:
     try:
         document: dict[str, Any] = json.loads(line)
         partitions: OffsetRanges = {}
-        for row in document["partitions"]:
-            written = {name: row[name] for name in ("first_offset", "last_offset", "rows")}
-            topic, partition = _check_text("topic", row["topic"]), _check_integer("partition", row["partition"])
-            partitions.setdefault(topic, {})[partition] = OffsetRange(**_check_fields(OffsetRange, written))
+        for entry in document["partitions"]:
+            range_fields = {name: entry[name] for name in ("first_offset", "last_offset", "rows")}
+            topic, partition = _check_text("topic", entry["topic"]), _check_integer("partition", entry["partition"])
+            partitions.setdefault(topic, {})[partition] = OffsetRange(**_check_fields(OffsetRange, range_fields))
         latencies = LatencyHistogram()
         for end_ms, records in document.pop("latency_counts", ()):
             if not isinstance(end_ms, int | float) or not 0 < end_ms < _MAX_INTEGER:
                 raise ValueError(f"latency_counts has the invalid time {_describe_value(end_ms)}")
             latencies.add(math.nextafter(end_ms, 0), _check_integer("latency_counts", records))
         arguments = {name: value for name, value in document.items() if name not in _COMPUTED_FIELDS}
-        producer = {
+        producer_totals = {
             attribute: _check_integer(name, arguments.pop(name))
             for name, attribute in PRODUCER_FIELDS.items()
             if name in arguments
         }
-        arguments["partitions"], arguments["producer"] = partitions, Totals(latencies=latencies, **producer)
+        arguments["partitions"], arguments["producer"] = partitions, Totals(latencies=latencies, **producer_totals)
         tasks = document.get("task_list", ())
         arguments["task_list"] = tuple(TaskSummary(**_check_fields(TaskSummary, task)) for task in tasks)
         arguments["errors"] = {
@@ -244,7 +245,7 @@ def parse_report(line: str) -> WriteReport:
 
 
 def _check_fields(dataclass_type: type[Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `values` unchanged. Raise ValueError if the type of a value is not the one that the dataclass declares."""
+    """Return `values` unchanged. Raise ValueError if a value does not have the type that the dataclass declares."""
     checks = {"bool": _check_boolean, "int": _check_integer, "str": _check_text}
     for attribute in fields(dataclass_type):
         if attribute.name in values and attribute.type in checks:
@@ -253,8 +254,8 @@ def _check_fields(dataclass_type: type[Any], values: Mapping[str, Any]) -> Mappi
 
 
 def _check_integer(name: str, value: object) -> int:
-    minimum = -1 if name.endswith("_offset") else 0  # -1 is an unknown offset
-    if type(value) is not int or not minimum <= value < _MAX_INTEGER:
+    min_value = -1 if name.endswith("_offset") else 0  # -1 stands for an unknown offset
+    if type(value) is not int or not min_value <= value < _MAX_INTEGER:
         raise ValueError(f"{name} is {_describe_value(value)}, not an integer in range")
     return value
 
@@ -287,7 +288,7 @@ def get_query_id(report: WriteReport) -> str:
 
 
 def merge_report_ranges(reports: Iterable[WriteReport]) -> OffsetRanges:
-    """Merge the offset ranges of several reports, for example those of the micro-batches of a stream."""
+    """Merge the offset ranges of several reports, for example of a stream's micro-batches."""
     return merge_offset_ranges(report.partitions for report in reports)
 
 
@@ -303,15 +304,15 @@ def merge_offset_ranges(ranges: Iterable[OffsetRanges]) -> OffsetRanges:
 
 
 def sum_errors(error_counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Add up the numbers of dead letters by the name of the error."""
-    total: Counter[str] = Counter()
+    """Add up counts of dead letters by error name."""
+    total_counts: Counter[str] = Counter()
     for counts in error_counts:
-        total.update(counts)
-    return dict(total)
+        total_counts.update(counts)
+    return dict(total_counts)
 
 
 def merge_latencies(reports: Iterable[WriteReport]) -> LatencyHistogram:
-    """Merge the latencies of several reports."""
+    """Merge the latency histograms of several reports into a new histogram."""
     merged = LatencyHistogram()
     for report in reports:
         merged.merge(report.latencies)

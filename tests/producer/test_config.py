@@ -187,7 +187,7 @@ def test_idempotence_is_switched_off_by_a_conflict_unless_it_was_asked_for(
     conflict: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not parse(**conflict).enable_idempotence
-    assert "Idempotence is off" in caplog.text
+    assert "Disabled idempotence" in caplog.text
     (fault,) = faults_of(enable_idempotence=True, **conflict)
     assert next(iter(conflict)) in fault
 

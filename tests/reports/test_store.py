@@ -53,13 +53,13 @@ def test_folder_has_a_file_per_report_in_chronological_order(tmp_path: Path) -> 
     folder = tmp_path / "made" / "here"
     assert save_and_read_rows(f"{folder}/", 2, 1, 3) == [11, 12, 13]
     assert sorted(file.name for file in folder.iterdir())[0] == "20231114T221330.000Z-6d2a-1.json"
-    assert [report.rows for report in read_reports(str(folder), last=2)] == [12, 13]
+    assert [report.rows for report in read_reports(str(folder), max_reports=2)] == [12, 13]
 
 
 def test_reads_last_reports_of_file(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     save_and_read_rows(path, 1, 2, 3)
-    assert [report.rows for report in read_reports(path, last=2)] == [12, 13]
+    assert [report.rows for report in read_reports(path, max_reports=2)] == [12, 13]
 
 
 def test_file_name_has_no_special_characters() -> None:
@@ -218,14 +218,14 @@ def test_does_not_follow_symbolic_links(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="symbolic links"):
             save_report(path, make_report())
     assert target.read_text() == "mine"
-    with pytest.raises(ConfigurationError, match="is a symbolic link or a device, not a regular file"):
+    with pytest.raises(ConfigurationError, match="is a symbolic link or not a regular file"):
         ensure_writable(str(tmp_path / "reports.jsonl"))
 
 
 def test_rejects_devices_and_fifos(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", str(tmp_path / "pipe")):
-        with pytest.raises(ConfigurationError, match="is a symbolic link or a device"):
+        with pytest.raises(ConfigurationError, match="is a symbolic link or not a regular file"):
             ensure_writable(path)
         with pytest.raises(ConfigurationError, match="is neither a file nor a folder"):
             read_reports(path)

@@ -37,7 +37,7 @@ def test_saves_each_report_as_an_object(endpoint: str, scheme: str) -> None:
     for batch_id in (2, 1):
         save_report(path, make_report(batch_id, rows=10 + batch_id))
     assert [report.rows for report in read_reports(path)] == [11, 12]
-    assert [report.rows for report in read_reports(path, last=1)] == [12]
+    assert [report.rows for report in read_reports(path, max_reports=1)] == [12]
 
 
 def test_rejects_missing_bucket_before_write(endpoint: str) -> None:

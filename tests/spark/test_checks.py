@@ -56,7 +56,7 @@ def test_logs_no_warning_when_a_check_fails(preflights: Preflights, caplog: pyte
     check_all(SERVERS | CONFLICT, VALUE)
     assert [words.partition(",")[0] for words in dict.fromkeys(caplog.messages)] == [
         "Ignored options of Spark's Kafka source",
-        "Idempotence is off",
+        "Disabled idempotence",
     ]
 
 

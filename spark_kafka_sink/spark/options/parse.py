@@ -262,7 +262,7 @@ def _read_kafka_options(kafka_options: dict[str, str]) -> tuple[dict[str, str], 
         producer["bootstrap.servers"] = "localhost:9092"
     parsed_options = parse_producer_options(producer)
     try:
-        ProducerConfig.of(parsed_options)
+        ProducerConfig.from_parsed_options(parsed_options)
     except ConfigurationError as error:
         faults.extend(_render_kafka_fault(fault) for fault in error.unrendered_faults)
     return producer, parsed_options, faults
