@@ -9,7 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from spark_kafka_sink import __version__
-from spark_kafka_sink.cli import bench, broker, cat, completion, demo, doctor, produce, report, topics, transactions
+from spark_kafka_sink.cli import (
+    bench,
+    broker,
+    cat,
+    completion,
+    demo,
+    doctor,
+    produce,
+    report,
+    topics,
+    transactions,
+    verifiable_producer,
+)
 from spark_kafka_sink.errors import KafkaSinkError
 
 EXIT_FAILED = 1
@@ -41,6 +53,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": report,
     "topics": topics,
     "transactions": transactions,
+    "verifiable-producer": verifiable_producer,
 }
 
 

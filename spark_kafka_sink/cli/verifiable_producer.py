@@ -1,0 +1,146 @@
+"""`pykafka verifiable-producer`: the protocol of Kafka's VerifiableProducer, for Kafka's system tests.
+
+The tests of Apache Kafka (kafkatest) start producers of any client as a process. They read one JSON object per line
+from its stdout, stop it with a signal, and compare the acknowledged values with those in the topic. Arguments, events
+and their fields are those of org.apache.kafka.tools.VerifiableProducer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.cli.client_options import add_connection_arguments, parse_client_options
+from spark_kafka_sink.cli.signal_wait import SignalWait
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.producer.record import RecordMetadata
+
+HELP = "write numbers until it is stopped, and print a JSON event for each (the protocol of Kafka's system tests)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_connection_arguments(parser)
+    add = parser.add_argument
+    add("--topic", required=True, metavar="TOPIC", help="the topic to write to")
+    add(
+        "--producer.config",
+        dest="command_config",
+        type=Path,
+        metavar="FILE",
+        help="another name of --command-config",
+    )
+    add("--max-messages", type=int, default=-1, metavar="N", help="stop after N records (default: never)")
+    add("--throughput", type=int, default=-1, metavar="N", help="write at most N records a second (default: no limit)")
+    add(
+        "--acks", type=int, default=-1, choices=(0, 1, -1), help="the option acks, unless the file has it (default: -1)"
+    )
+    add("--value-prefix", type=int, metavar="N", help="write N.0, N.1, N.2, ... instead of 0, 1, 2, ...")
+    add(
+        "--repeating-keys",
+        type=int,
+        metavar="N",
+        help="give the records the keys 0 to N - 1 in turn (default: no keys)",
+    )
+    add(
+        "--message-create-time",
+        type=int,
+        default=-1,
+        metavar="MS",
+        help="timestamp of the first record, in milliseconds since 1970 (default: the current time)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from spark_kafka_sink.producer.producer import KafkaProducer
+
+    # As in Kafka's tool, a failed request is not retried unless the file says otherwise: tests count the failures.
+    options = {"acks": args.acks, "retries": 0, **parse_client_options(args)}
+    events = EventWriter(args.topic)
+    started = time.monotonic()
+    with SignalWait() as signals:
+        with KafkaProducer(options) as producer:
+            events.print("startup_complete")
+            sent_count = _send_until_stopped(args, producer, events, signals)
+        events.print("shutdown_complete")
+    seconds = time.monotonic() - started
+    events.print(
+        "tool_data",
+        sent=sent_count,
+        acked=events.acked_count,
+        target_throughput=args.throughput,
+        avg_throughput=events.acked_count / seconds,
+    )
+    return 0
+
+
+class EventWriter:
+    """Prints the events of a producer. `record_result` runs on the sender's thread, everything else on the caller's."""
+
+    def __init__(self, topic: str) -> None:
+        self.acked_count = 0
+        self._topic = topic
+        self._lock = threading.Lock()
+
+    def print(self, name: str, **fields: object) -> None:
+        line = json.dumps({"timestamp": int(time.time() * 1000), "name": name, **fields})
+        with self._lock:
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+
+    def record_result(self, key: str | None, value: str, metadata: RecordMetadata, error: Exception | None) -> None:
+        if error is None:
+            self.acked_count += 1
+            self.print(
+                "producer_send_success",
+                key=key,
+                value=value,
+                topic=metadata.topic,
+                partition=metadata.partition,
+                offset=metadata.offset,
+            )
+            return
+        self.print(
+            "producer_send_error",
+            key=key,
+            value=value,
+            topic=self._topic,
+            exception=type(error).__name__,
+            message=str(error),
+        )
+
+
+def _send_until_stopped(
+    args: argparse.Namespace, producer: KafkaProducer, events: EventWriter, signals: SignalWait
+) -> int:
+    """Send records until a signal arrives or --max-messages is reached. Return the number of sent records."""
+    started = time.monotonic()
+    keys = _repeat_keys(args.repeating_keys)
+    for number in itertools.count():
+        due_seconds = number / args.throughput if args.throughput > 0 else 0.0
+        elapsed_seconds = time.monotonic() - started
+        if number == args.max_messages or signals.wait(max(0.0, due_seconds - elapsed_seconds)):
+            return number
+        key = next(keys)
+        value = str(number) if args.value_prefix is None else f"{args.value_prefix}.{number}"
+        has_create_time = args.message_create_time >= 0
+        producer.send(
+            args.topic,
+            value.encode(),
+            None if key is None else key.encode(),
+            timestamp_ms=args.message_create_time + int(elapsed_seconds * 1000) if has_create_time else None,
+            callback=lambda metadata, error, key=key, value=value: events.record_result(key, value, metadata, error),
+        )
+    raise AssertionError("itertools.count() does not end")
+
+
+def _repeat_keys(count: int | None) -> Iterator[str | None]:
+    return itertools.repeat(None) if count is None else map(str, itertools.cycle(range(count)))
