@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from spark_kafka_sink.cli.signal_wait import SignalWait
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
-    from spark_kafka_sink.producer.record import RecordMetadata
+    from spark_kafka_sink.producer.results import RecordMetadata
 
 HELP = "write numbers until it is stopped, and print a JSON event for each (the protocol of Kafka's system tests)"
 
@@ -137,7 +138,7 @@ def _send_until_stopped(
             value.encode(),
             None if key is None else key.encode(),
             timestamp_ms=args.message_create_time + int(elapsed_seconds * 1000) if has_create_time else None,
-            callback=lambda metadata, error, key=key, value=value: events.record_result(key, value, metadata, error),
+            callback=partial(events.record_result, key, value),
         )
     raise AssertionError("itertools.count() does not end")
 
