@@ -1,7 +1,7 @@
 """Write Spark DataFrames to Apache Kafka from Python workers: columns all the way to the socket, no JAR.
 
-The names below are loaded when they are first used, so that the producer works where pyspark is not installed, and so
-that a Spark worker imports only what it needs.
+The public names are imported on first use, so that the producer works without pyspark, and so that a Spark worker
+imports only what it needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
+_MODULES_BY_NAME = {
     "ColumnsResult": "spark_kafka_sink.producer.results",
     "KafkaDataSource": "spark_kafka_sink.spark.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
@@ -50,26 +50,29 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
+    module = _MODULES_BY_NAME.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from spark_kafka_sink.errors import MissingDependencyError
 
     try:
-        return getattr(import_module(home), name)
+        return getattr(import_module(module), name)
     except MissingDependencyError as error:
-        return _stand_in(name, error)
+        return _build_placeholder(name, error)
 
 
-def _stand_in(name: str, error: MissingDependencyError) -> Callable[..., NoReturn]:
-    """Return a function that raises the error: `help`, `hasattr` and `import *` read every public name."""
+def _build_placeholder(name: str, error: MissingDependencyError) -> Callable[..., NoReturn]:
+    """Return a function that raises the error when it is called.
 
-    def missing(*args: object, **options: object) -> NoReturn:
+    Reading the name must not raise, because `help`, `hasattr` and `import *` read every public name.
+    """
+
+    def raise_missing(*args: object, **options: object) -> NoReturn:
         raise error
 
-    missing.__name__ = missing.__qualname__ = name
-    missing.__doc__ = str(error)
-    return missing
+    raise_missing.__name__ = raise_missing.__qualname__ = name
+    raise_missing.__doc__ = str(error)
+    return raise_missing
 
 
 def __dir__() -> list[str]:

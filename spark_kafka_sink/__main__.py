@@ -1,4 +1,4 @@
-"""`python -m spark_kafka_sink` is `pykafka`."""
+"""Entry point of `python -m spark_kafka_sink`, which is the same program as `pykafka`."""
 
 import sys
 

@@ -1,19 +1,19 @@
-"""The exceptions that the library raises, grouped by cause.
+"""The library's exceptions, grouped by cause.
 
 KafkaSinkError
 ├── ConfigurationError      invalid options (all faults of one configuration in one error)
 │   └── MissingDependencyError  an optional package that the options require is not installed
 ├── DataError               invalid rows
 │   ├── SchemaError             columns or types that cannot be written
-│   ├── RecordTooLargeError     a record larger than max.request.size or the limit of the broker
-│   └── InvalidRecordError      a record that no broker accepts: bad partition, timestamp, topic
+│   ├── RecordTooLargeError     a record larger than max.request.size, buffer.memory or the broker's limit
+│   └── InvalidRecordError      a record that no broker accepts: invalid topic, partition, timestamp or headers
 ├── DecodeError             bytes that violate the protocol (always an error of the peer)
 │   └── UnsupportedFormatError  well-formed bytes in an older or newer format
 ├── NetworkError            the network failed, or no process listens at the address
 │   └── DisconnectedError       the connection closed before the response arrived
-├── AuthenticationError     rejected credentials or certificates; final, never retried in a loop
+├── AuthenticationError     rejected credentials or certificates; retrying does not help
 │   ├── TlsError                the TLS handshake failed
-│   └── ListenerMismatchError   the listener expects no SASL or other mechanisms
+│   └── ListenerMismatchError   the listener does not expect SASL, or offers other mechanisms
 ├── UnsupportedVersionError the broker is too old or too new for the request
 ├── BrokerError             the broker returned an error code
 │   ├── AuthorizationError      a permission is missing; the message names the resource
@@ -31,8 +31,8 @@ KafkaSinkError
 │   └── CommitLostError         a decided batch that can no longer be committed as a whole
 ├── PreflightError          a check before the write failed; nothing was written
 ├── BufferExhaustedError    buffer.memory was full for max.block.ms
-├── MetadataTimeoutError    the partitions of a topic were unknown for max.block.ms
-├── ProducerClosedError     send() after close()
+├── MetadataTimeoutError    a topic's partitions were unknown for max.block.ms
+├── ProducerClosedError     a call after close(), or after the producer has failed permanently
 └── IllegalStateError       a bug in this library: a transition that a state table forbids
 """
 
@@ -50,14 +50,14 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 class KafkaSinkError(Exception):
     """Base class of all exceptions that the library raises on purpose.
 
-    `str` joins the address of the connection, the message, the remedy, and a warning if the records may have been
-    stored.
+    `str(error)` consists of the connection's address, the message, the remedy, and a warning if the records may have
+    been stored.
     """
 
     address: str = ""
-    """The address of the connection that failed."""
+    """The address of the failed connection, or "" if the error is not about a connection."""
     remedy: str = ""
-    """A sentence that tells the caller what to do, if that depends on what was done since the error."""
+    """Advice that is not part of the message, because it depends on the caller's later steps, or ""."""
     possibly_stored: bool = False
     """Whether the records may have been stored although their delivery failed."""
 
@@ -84,10 +84,9 @@ class KafkaSinkError(Exception):
 
 
 def copy_error(error: ErrorT) -> ErrorT:
-    """Copy an exception so that it can be raised again.
+    """Copy an exception, with its cause, so that it can be raised again.
 
-    The traceback of an exception that is raised twice shows both places, and keeps the objects of all their frames
-    alive.
+    If the same object is raised twice, its traceback shows both places and keeps the objects of all their frames alive.
     """
     copied_error = copy(error)
     copied_error.__cause__ = error.__cause__
@@ -95,19 +94,26 @@ def copy_error(error: ErrorT) -> ErrorT:
 
 
 class OptionSpelling(NamedTuple):
-    """The spelling of option names where the user sets them, such as `kafka.linger.ms` in a Spark job."""
+    """The spelling of option names in the place where the user sets them, such as `kafka.linger.ms` in a Spark job."""
 
     spell: Callable[[str], str] = str
+    """Return the user's spelling of Kafka's option name."""
     noun: str = ""
-    """The words before the option at the start of a sentence, as in "Option 'topic' must be ..."."""
+    """Text in front of an option with which a sentence begins, such as "Option " in "Option 'topic' must be ..."."""
 
     def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
-        """Replace the braces in the text of an OptionFault by values and by option names as the user spells them."""
+        """Replace the braces in the text of an OptionFault by values, or by option names in the user's spelling.
+
+        `prefix`: prefix of the option names, see OptionFault.
+        """
         return _OptionFormatter(values or {}, lambda name: self.spell(prefix + name)).vformat(text, (), {})
 
 
 class _OptionFormatter(string.Formatter):
-    """Replaces `{name}` by the value of that name, or by the spelled option name, which may contain dots."""
+    """Formatter that replaces `{name}` by the value of this name, or by the spelled option of this name.
+
+    Option names contain dots, which the base class would take for attributes.
+    """
 
     def __init__(self, values: Mapping[str, object], spell: Callable[[str], str]) -> None:
         self._values = values
@@ -118,13 +124,14 @@ class _OptionFormatter(string.Formatter):
 
 
 PLAIN_SPELLING = OptionSpelling()
+"""Kafka's option names, unchanged."""
 
 
 @dataclass(frozen=True)
 class OptionFault:
-    """A sentence about an invalid option, in which `render` spells the option names.
+    """A sentence about an invalid option. The spelling of option names in it is left to `render`.
 
-    `text` follows the name of the option. Braces enclose the name of another option or a key of `values`:
+    The sentence consists of the option name and `text`. Braces enclose the name of another option or a key of `values`:
 
         OptionFault("delivery.timeout.ms", "must be at least {linger.ms}, which is {linger}.", {"linger": 100})
     """
@@ -137,31 +144,29 @@ class OptionFault:
     """The prefix of all options in the sentence, such as `schema.registry.` for the TLS options of a registry."""
 
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> str:
-        """Return the sentence with the option names as the user spells them."""
+        """Return the sentence with the option names in the user's spelling."""
         option = spelling.spell(self.prefix + self.option)
         return f"{spelling.noun}{option} {spelling.format_text(self.text, self.values, self.prefix)}"
 
 
 class OptionFaults(list["str | OptionFault"]):
-    """All faults of the options of one configuration.
-
-    A fault that concerns no single option is a plain sentence.
-    """
+    """All option faults of one configuration. A fault that is not about a single option is a plain sentence."""
 
     def add(self, option: str, text: str, **values: object) -> None:
+        """Append an OptionFault. `values` are the keyword arguments of its text."""
         self.append(OptionFault(option, text, values))
 
     def with_prefix(self, prefix: str) -> OptionFaults:
-        """Copy the faults and prefix the option names in them."""
+        """Return a copy of the faults in which the option names have a prefix."""
         return OptionFaults(fault if isinstance(fault, str) else replace(fault, prefix=prefix) for fault in self)
 
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> list[str]:
-        """Return the sentences with the option names as the user spells them."""
+        """Return the sentences with the option names in the user's spelling."""
         return [fault if isinstance(fault, str) else fault.render(spelling) for fault in self]
 
 
 class ConfigurationError(KafkaSinkError, ValueError):
-    """Invalid options. `faults` contains one sentence for each fault."""
+    """Invalid options. `faults` contains one sentence for each fault, and the message contains all of them."""
 
     def __init__(self, faults: str | OptionFault | Sequence[str | OptionFault]) -> None:
         self._faults = (faults,) if isinstance(faults, str | OptionFault) else tuple(faults)
@@ -174,11 +179,11 @@ class ConfigurationError(KafkaSinkError, ValueError):
         return OptionFaults(self._faults)
 
     def render(self, spelling: OptionSpelling) -> tuple[str, ...]:
-        """Return the faults with the option names as the user spells them."""
+        """Return one sentence for each fault, with the option names in the user's spelling."""
         return tuple(self.unrendered_faults.render(spelling))
 
     def with_prefix(self, prefix: str) -> ConfigurationError:
-        """Copy the error and prefix the option names in its faults."""
+        """Return a copy of the error in which the option names have a prefix."""
         return type(self)(self.unrendered_faults.with_prefix(prefix))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -198,7 +203,7 @@ class SchemaError(DataError, ValueError):
 
 
 class RecordTooLargeError(DataError):
-    """A record that is larger than max.request.size or than the limit of the broker."""
+    """A record that is larger than max.request.size, buffer.memory or the broker's limit."""
 
 
 class InvalidRecordError(DataError, ValueError):
@@ -238,7 +243,7 @@ class UnsupportedVersionError(KafkaSinkError):
 
 
 class BrokerError(KafkaSinkError):
-    """The broker returned an error. `code` is the number of the error, `name` is Kafka's name for it."""
+    """The broker returned an error. `code` is Kafka's error code, `name` its name, such as NOT_LEADER_OR_FOLLOWER."""
 
     def __init__(self, message: str, *, code: int, name: str) -> None:
         super().__init__(message)
@@ -306,7 +311,7 @@ class BufferExhaustedError(KafkaSinkError):
 
 
 class MetadataTimeoutError(KafkaSinkError):
-    """The partitions of a topic were unknown for max.block.ms."""
+    """A topic's partitions were unknown for max.block.ms."""
 
 
 class ProducerClosedError(KafkaSinkError):

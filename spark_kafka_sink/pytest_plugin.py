@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.testing import EmbeddedBroker, KafkaTopic
 
 _DEFAULT_PARTITIONS = 3
-_MAX_NAME_CHARACTERS = 200
+_MAX_PREFIX_CHARACTERS = 200
+"""Maximum length of the test name in a topic name, which has at most 249 characters."""
 
 
 class NewKafkaTopic(Protocol):
@@ -54,16 +55,16 @@ def session_kafka_broker() -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def new_kafka_topic(session_kafka_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[NewKafkaTopic]:
     """A function that creates topics on the session's broker. They are named after the test and deleted at its end."""
-    numbers = itertools.count(1)
-    prefix = re.sub(r"[^A-Za-z0-9._-]", "_", request.node.name)[:_MAX_NAME_CHARACTERS]
-    created: list[KafkaTopic] = []
+    topic_numbers = itertools.count(1)
+    prefix = re.sub(r"[^A-Za-z0-9._-]", "_", request.node.name)[:_MAX_PREFIX_CHARACTERS]
+    topics: list[KafkaTopic] = []
 
-    def create(partitions: int = _DEFAULT_PARTITIONS, config: Mapping[str, str] | None = None) -> KafkaTopic:
-        created.append(session_kafka_broker.create_topic(f"{prefix}-{next(numbers)}", partitions, config))
-        return created[-1]
+    def create_topic(partitions: int = _DEFAULT_PARTITIONS, config: Mapping[str, str] | None = None) -> KafkaTopic:
+        topics.append(session_kafka_broker.create_topic(f"{prefix}-{next(topic_numbers)}", partitions, config))
+        return topics[-1]
 
-    yield create
-    for topic in created:
+    yield create_topic
+    for topic in topics:
         session_kafka_broker.control.delete_topic(topic.name)
 
 

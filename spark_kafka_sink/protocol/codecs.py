@@ -1,4 +1,4 @@
-"""Codecs for the types of the protocol, in plain or compact encoding (KIP-482), nullable or not.
+"""Codecs for the protocol's types, in plain or compact encoding (KIP-482), nullable or not.
 
 Types of variable length begin with a length prefix:
 
@@ -22,20 +22,21 @@ ZERO_UUID = UUID(int=0)
 _UUID_CACHE_SIZE = 4096
 
 FIXED_SIZE_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q"}
-"""Format characters of the module `struct`, by type name."""
+"""Format characters of the module `struct` by type name."""
 
 
 class FieldCodec(Protocol):
-    """Encoder and decoder of one type. `min_bytes` is the length of its shortest encoded value."""
+    """Encoder and decoder of one type."""
 
     min_bytes: int
+    """Length of the shortest encoded value."""
 
     def write(self, writer: Writer, value: Any) -> None: ...
     def read(self, reader: Reader) -> Any: ...
 
 
 class LengthPrefix(NamedTuple):
-    """Encoding of a length, in which -1 is null."""
+    """Encoding of a length or element count. The length -1 stands for null."""
 
     encode: Callable[[int], bytes]
     read: Callable[[Reader], int]
@@ -53,7 +54,7 @@ class _LengthPrefixedCodec:
     def __init__(self, prefix: LengthPrefix, nullable: bool) -> None:
         self._encode_length = prefix.encode
         self._read_length = prefix.read
-        self._null_length = -1 if nullable else None  # Reader rejects all other negative lengths
+        self._null_length = -1 if nullable else None  # Reader rejects other negative lengths, and -1 if it is not null
         self.min_bytes = prefix.min_bytes
 
 
@@ -87,13 +88,13 @@ def _parse_uuid(data: bytes) -> UUID:
 
 
 MAX_STRING_BYTES = 2**15 - 1
-"""Maximum length of a string, in UTF-8, that can be encoded in every version of the protocol."""
+"""Maximum UTF-8 length of a string that can be encoded in every protocol version."""
 
 
 def is_encodable_string(text: str) -> bool:
-    """Return whether the text can be encoded as a string in every version of the protocol.
+    """Return whether the text can be encoded as a string in every protocol version.
 
-    A text with a lone surrogate, as in some file names, cannot.
+    A text that is too long cannot be encoded, nor one with a lone surrogate, as in some file names.
     """
     try:
         return len(text.encode()) <= MAX_STRING_BYTES
@@ -118,7 +119,7 @@ class StringCodec(_LengthPrefixedCodec):
         try:
             return str(data, "utf-8")
         except UnicodeDecodeError as error:
-            raise DecodeError(f"string before byte {reader.position} is not valid UTF-8") from error
+            raise DecodeError(f"the string that ends at byte {reader.position} is not valid UTF-8") from error
 
 
 class BytesCodec(_LengthPrefixedCodec):
@@ -135,7 +136,7 @@ class BytesCodec(_LengthPrefixedCodec):
 
 
 class RecordsCodec(_LengthPrefixedCodec):
-    """Codec for record batches, which are not copied: they are written as segments and read as a view."""
+    """Codec for record batches, which are written as segments and read as a view, without a copy."""
 
     def write(self, writer: Writer, value: Buffer | Sequence[Buffer] | None) -> None:
         if value is None:
@@ -176,14 +177,14 @@ class ArrayCodec(_LengthPrefixedCodec):
 
 
 _CACHED_LAYOUTS = 8
-"""Number of array lengths, from 0, whose layouts are compiled in advance.
+"""Number of layouts that are compiled in advance, for arrays of 0 to 7 elements.
 
-Most arrays of integers are the replicas of a partition: short, and many in the metadata of a large topic.
+Most arrays of integers contain a partition's replicas. They are short, and a large topic's metadata has many of them.
 """
 
 
 class FixedArrayCodec(_LengthPrefixedCodec):
-    """Codec for arrays of values of fixed size, which are packed and unpacked in one call."""
+    """Codec for arrays of fixed-size values, which are packed and unpacked in one call."""
 
     def __init__(self, prefix: LengthPrefix, nullable: bool, type_name: str) -> None:
         super().__init__(prefix, nullable)
@@ -222,7 +223,7 @@ def build_scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> Fie
 def build_array_codec(element: FieldCodec | str, *, flexible: bool, nullable: bool) -> FieldCodec:
     """Build the codec of an array.
 
-    `element`: the name of a type of fixed size, or the codec of any other type.
+    `element`: the type name of fixed-size elements, or the codec of all other elements.
     """
     prefix = _COMPACT_PREFIX if flexible else _INT32_PREFIX
     if isinstance(element, str):

@@ -1,8 +1,8 @@
 """Table of Kafka's error codes for the client, the producer and the embedded broker.
 
-Numbers and names are those of Kafka 4.3, and so are the properties 'retriable' and 'requires a metadata refresh'. If
-the meaning of an error depends on the request and its history, sending/outcome.py decides it for record batches, and
-the verdict tables in requests/ for all other requests.
+The codes, names and the properties `retriable` and `requires_metadata_refresh` are those of Kafka 4.3. If the meaning
+of an error depends on the request and its history, sending/outcome.py decides it for record batches, and the verdict
+tables in requests/ decide it for all other requests.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from spark_kafka_sink.errors import AuthorizationError, BrokerError, ProducerFen
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """Row of the table.
-
-    `fatal`: ends a producer that has written records. `in_doubt`: the broker may have stored the records nevertheless.
-    `advice`: what a user can do, if anything. It never says whether the records are stored, because an earlier attempt
-    may have stored them.
-    """
+    """A row of the table."""
 
     code: int
     name: str
     retriable: bool = False
     requires_metadata_refresh: bool = False
     fatal: bool = False
+    """Whether the error ends the producer that has written the records."""
     in_doubt: bool = False
+    """Whether the broker may have stored the records in spite of the error."""
     advice: str = ""
+    """Sentences about the cause and the remedy, if they are known. They never say whether the records are stored,
+    because an earlier attempt may have stored them."""
 
 
 ERROR_CODES: dict[int, ErrorCode] = {}
+"""The table by code."""
 _NAMES: set[str] = set()
 
 
 ErrorKind = Literal["other", "retriable", "stale", "fatal"]
+"""Properties of an error in the table below: a stale error is retriable after a metadata refresh."""
 OTHER: Literal["other"] = "other"
 RETRIABLE: Literal["retriable"] = "retriable"
-STALE: Literal["stale"] = "stale"  # retriable after a metadata refresh
+STALE: Literal["stale"] = "stale"
 FATAL: Literal["fatal"] = "fatal"
 
 
@@ -47,13 +48,20 @@ def _define_error(code: int, name: str, kind: ErrorKind = OTHER, advice: str = "
     if code in ERROR_CODES or name in _NAMES:
         raise ValueError(f"Two rows of the table have the code {code} or the name {name}. Remove one of them.")
     _NAMES.add(name)
-    retriable = kind in (RETRIABLE, STALE)
-    ERROR_CODES[code] = ErrorCode(code, name, retriable, kind == STALE, kind == FATAL, in_doubt, advice)
+    ERROR_CODES[code] = ErrorCode(
+        code,
+        name,
+        retriable=kind in (RETRIABLE, STALE),
+        requires_metadata_refresh=kind == STALE,
+        fatal=kind == FATAL,
+        in_doubt=in_doubt,
+        advice=advice,
+    )
     return code
 
 
 def lookup_error_code(code: int) -> ErrorCode:
-    """Return the row of a code. An unknown code gets a row that is not retriable and leaves the records in doubt."""
+    """Return the row of a code. For an unknown code, return a row that is not retriable, with the records in doubt."""
     return ERROR_CODES.get(code) or ErrorCode(
         code,
         f"UNKNOWN_{code}",
@@ -68,8 +76,8 @@ def build_broker_error(
 ) -> BrokerError:
     """Build the exception for an error code in a response.
 
-    `context`: the failed operation, with which the message begins. `advice` replaces that of the table.
-    `broker_message`: the error message of the response.
+    `context`: the failed operation, with which the message begins. `advice`: replaces the advice of the table.
+    `broker_message`: the error message in the response.
     """
     row = lookup_error_code(code)
     error_type = _ERROR_TYPES.get(code, BrokerError)
@@ -432,7 +440,7 @@ STREAMS_TOPOLOGY_FENCED = _define_error(132, "STREAMS_TOPOLOGY_FENCED")
 SHARE_SESSION_LIMIT_REACHED = _define_error(133, "SHARE_SESSION_LIMIT_REACHED", RETRIABLE)
 
 UNKNOWN_TOPIC_ERRORS = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
-"""Errors that say that a topic does not exist, or not yet on this broker."""
+"""Errors of a topic that does not exist, or that the broker does not know yet."""
 
 _ERROR_TYPES: dict[int, type[BrokerError]] = {
     TOPIC_AUTHORIZATION_FAILED: AuthorizationError,

@@ -4,8 +4,8 @@
     response   int32 correlation id
     both       tagged fields, if the message version is flexible
 
-The client id is never compact, and the header of an ApiVersions response is never flexible: a peer must be able to read
-both before it knows which versions the other side supports.
+The client id is never compact, and the header of an ApiVersions response is never flexible, because the peer must be
+able to read both before it knows the supported versions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class RequestHeader:
 
 
 def encode_request(message: Message, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """Encode a request with its header, but without the length prefix of its frame."""
+    """Encode a request with its header, but without the frame's length prefix.
+
+    Raise the errors of Message.write.
+    """
     writer = Writer()
     writer.put(_REQUEST_LAYOUT.pack(message.API_KEY, version, correlation_id))
     writer.put(_encode_request_header_tail(client_id, message.is_flexible(version)))
@@ -46,10 +49,10 @@ def encode_request(message: Message, version: int, correlation_id: int, client_i
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
-    """Decode the header of a request and return it with the bytes that follow it.
+    """Decode a request header, and return it with the bytes that follow it. Raise DecodeError if it is malformed.
 
-    The API and its version may be unsupported. The tagged fields of the header are skipped for supported APIs; for
-    other APIs they are part of the returned bytes.
+    The API and its version may be unsupported. For a supported API, the header's tagged fields are skipped. For other
+    APIs it is unknown whether there are any, so they are part of the returned bytes.
     """
     reader = Reader(frame)
     header = _read_request_header(reader)
@@ -62,8 +65,8 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
 def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tuple[RequestHeader, Message]:
     """Decode a request with its header.
 
-    `max_elements` limits the number of all its array elements and tagged fields together. Raise DecodeError if the
-    bytes are malformed, and UnsupportedVersionError if the API or its version is not supported.
+    `max_elements`: the maximum number of array elements and tagged fields in the whole request. Raise DecodeError if
+    the bytes are malformed, and UnsupportedVersionError if the API or its version is not supported.
     """
     header, body = decode_request_header(frame)
     request_type = _find_request_type(header.api_key)
@@ -73,7 +76,10 @@ def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tup
 
 
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:
-    """Encode a response with its header, but without the length prefix of its frame."""
+    """Encode a response with its header, but without the frame's length prefix.
+
+    Raise the errors of Message.write.
+    """
     writer = Writer()
     writer.put(_CORRELATION_ID_LAYOUT.pack(correlation_id))
     if _is_response_header_flexible(type(message), version):
@@ -83,7 +89,10 @@ def encode_response(message: Message, version: int, correlation_id: int) -> list
 
 
 def decode_response(frame: Buffer, response_type: type[MessageT], version: int) -> tuple[int, MessageT]:
-    """Decode a response and return its correlation id and the message."""
+    """Decode a response, and return its correlation id and the message. Raise DecodeError if it is malformed.
+
+    `version`: the version of the request.
+    """
     reader = Reader(frame)
     (correlation_id,) = reader.unpack(_CORRELATION_ID_LAYOUT)
     if _is_response_header_flexible(response_type, version):
@@ -92,9 +101,12 @@ def decode_response(frame: Buffer, response_type: type[MessageT], version: int) 
 
 
 def peek_correlation_id(frame: Buffer) -> int:
-    """Read the correlation id of a response, by which its request is found."""
+    """Return the correlation id of a response, by which its request is found.
+
+    Raise DecodeError if the frame is too short.
+    """
     if len(frame) < _CORRELATION_ID_LAYOUT.size:
-        raise DecodeError(f"response of {len(frame)} bytes has no correlation id")
+        raise DecodeError(f"a response of {len(frame)} bytes is too short for a correlation id")
     correlation_id: int = _CORRELATION_ID_LAYOUT.unpack_from(frame)[0]
     return correlation_id
 
@@ -108,12 +120,13 @@ def _read_request_header(reader: Reader) -> RequestHeader:
 
 
 def _find_request_type(api_key: int) -> type[Message] | None:
+    """Return the class of an API's request, or None if the API is not supported."""
     return load_request_type(ApiKey(api_key)) if api_key in supported_api_keys() else None
 
 
 @lru_cache(64)  # each client sends the same id in all requests
 def _encode_request_header_tail(client_id: str | None, flexible: bool) -> bytes:
-    """Encode the rest of a request header: the client id, and the empty tagged fields of a flexible header."""
+    """Encode the client id, and the empty tagged fields of a flexible header, with which a request header ends."""
     writer = Writer()
     _CLIENT_ID_CODEC.write(writer, client_id)
     if flexible:

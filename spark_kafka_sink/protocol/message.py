@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.struct_codec import StructCodec, get_struct_codec
 
 
 class ApiKey(IntEnum):
-    """Kafka's API keys that brokers offer to clients. Those with a file in protocol/messages are supported here."""
+    """Keys of the APIs that Kafka's brokers offer to clients. This library supports those in protocol/messages."""
 
     PRODUCE = 0
     FETCH = 1
@@ -105,15 +105,13 @@ MessageT = TypeVar("MessageT", bound="Message")
 
 @dataclass(kw_only=True, slots=True)
 class Message(Struct):
-    """A request or a response.
-
-    `VERSIONS` are the versions that can be encoded and decoded. `FIRST_FLEXIBLE_VERSION` is None for a message without
-    flexible versions (KIP-482).
-    """
+    """A request or a response."""
 
     API_KEY: ClassVar[ApiKey]
     VERSIONS: ClassVar[VersionRange]
+    """The versions that can be encoded and decoded."""
     FIRST_FLEXIBLE_VERSION: ClassVar[int | None]
+    """The first version with compact lengths and tagged fields (KIP-482), or None if there is none."""
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -121,19 +119,19 @@ class Message(Struct):
         return cls.FIRST_FLEXIBLE_VERSION is not None and version >= cls.FIRST_FLEXIBLE_VERSION
 
     def encode(self, version: int) -> list[Buffer]:
-        """Encode the message for the given version.
+        """Encode the message in a version, as a sequence of segments. Raise the errors of `write`.
 
-        Record batches are not copied: each is a segment of its own, unless it is very short.
+        Each record batch is a segment of its own and is not copied, unless it is very short.
         """
         writer = Writer()
         self.write(writer, version)
         return writer.to_segments()
 
     def write(self, writer: Writer, version: int) -> None:
-        """Append the message to a writer.
+        """Append the encoded message to a writer.
 
-        Raise ValueError if a number or a length is out of range, and UnsupportedVersionError if the version is not in
-        `VERSIONS` or lacks a field whose value would be lost.
+        Raise ValueError if a number or a length is out of range. Raise UnsupportedVersionError if the version is not in
+        `VERSIONS`, does not allow null in a field that is None, or lacks a field whose value would be lost.
         """
         try:
             _get_codec(type(self), version).write(writer, self)
@@ -142,17 +140,17 @@ class Message(Struct):
 
     @classmethod
     def decode(cls: type[MessageT], buffer: Buffer, version: int) -> MessageT:
-        """Decode a message from bytes that a peer has sent.
+        """Decode a message at the start of a buffer. Raise the errors of `read`.
 
-        Record batches are views of `buffer`. Raise DecodeError if the bytes are malformed.
+        Record batches are views of `buffer`.
         """
         return cls.read(Reader(buffer), version)
 
     @classmethod
     def read(cls: type[MessageT], reader: Reader, version: int) -> MessageT:
-        """Decode a message that begins at the reader's position.
+        """Decode a message that begins at the reader's position, and ignore the bytes after it.
 
-        Bytes after the message are ignored. Raise DecodeError if the bytes are malformed.
+        Raise DecodeError if the bytes are malformed, and UnsupportedVersionError if the version is not in `VERSIONS`.
         """
         codec = _get_codec(cls, version)
         try:
@@ -160,7 +158,7 @@ class Message(Struct):
         except DecodeError as error:
             raise DecodeError(f"{cls.__name__} v{version}: {error}") from error
         if reader.position < reader.end:
-            _log.debug("%s v%d: ignored %d bytes after the end of the message", cls.__name__, version, reader.remaining)
+            _log.debug("Ignored %d bytes after the end of a %s v%d.", reader.remaining, cls.__name__, version)
         return message
 
 

@@ -1,8 +1,8 @@
-"""Bounds-checked reader and segment writer for the primitives of Kafka's protocol.
+"""Writer and bounds-checked reader for the primitives of Kafka's protocol.
 
-A Writer collects encoded pieces. Payloads that already exist as bytes become segments of their own and are not copied,
-unless they are so small that a copy is cheaper. A Reader reads bytes of a peer: it compares each length with the bytes
-that remain before it allocates anything, so memory and time stay proportional to the input, and it raises nothing but
+A Writer collects encoded bytes. A payload that already exists as bytes becomes a segment of its own and is not copied,
+unless it is so small that a copy is cheaper. A Reader reads bytes of a peer. It compares each length with the remaining
+bytes before it allocates anything, so memory and time stay proportional to the input, and it raises nothing but
 DecodeError.
 
     unsigned varint   7 bits per byte, least significant group first; the high bit is set if another byte follows
@@ -26,13 +26,13 @@ _VARINT_BITS = 32
 MAX_ARRAY_ELEMENTS = 4_000_000
 """Maximum number of array elements and tagged fields in a message.
 
-An element that has one byte on the wire can take two hundred in memory, so the length of a frame alone is a loose
-bound. The metadata of a cluster with 200,000 partitions of three replicas has 1.4 million elements.
+An element that has one byte on the wire can take two hundred in memory, so the frame length alone is a loose bound. The
+metadata of a cluster with 200,000 partitions of three replicas has 1.4 million elements.
 """
 
 MAX_COPIED_BYTES = 128
-"""Maximum size of a payload that is copied. A segment of its own would cost more, for example for the header of a
-record batch."""
+"""Maximum size of a payload segment that is copied, such as a record batch's header. A separate segment would cost
+more."""
 
 _INT16_LAYOUT = struct.Struct(">h")
 _INT32_LAYOUT = struct.Struct(">i")
@@ -42,7 +42,7 @@ _pack_three_bytes = struct.Struct("3B").pack
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """Encode a number of at most 32 bits."""
+    """Encode a number from 0 to 2^32 - 1."""
     if value < 0x80:  # nearly all lengths, counts and tags
         return _ONE_BYTE_VARINTS[value]
     if value < 0x4000:
@@ -56,7 +56,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def encode_compact_length(length: int) -> bytes:
-    """Encode the length of a compact type; -1 encodes null."""
+    """Encode the length of a compact type as an unsigned varint. The length -1 stands for null."""
     value = length + 1
     if value < 0x80:
         return _ONE_BYTE_VARINTS[value]
@@ -74,11 +74,11 @@ class Writer:
 
     def __init__(self) -> None:
         self._segments: list[Buffer] = []
-        self._pieces: list[Buffer] = []  # pieces after the last segment
+        self._pieces: list[Buffer] = []  # appended after the last segment; joined to the next one
         self.put: Callable[[Buffer], None] = self._pieces.append
 
     def put_payload(self, segments: Sequence[Buffer], encode_length: Callable[[int], bytes]) -> None:
-        """Append a payload that consists of segments, with its total length in front. Long segments are not copied."""
+        """Append the total length of a payload, and then its segments. Long segments are not copied."""
         pieces = self._pieces
         pieces.append(encode_length(sum(map(len, segments))))
         for segment in segments:
@@ -91,7 +91,7 @@ class Writer:
             self._segments.append(segment)
 
     def to_segments(self) -> list[Buffer]:
-        """Return all appended bytes as buffers, in their order. Long payload segments are buffers of their own."""
+        """Return all appended bytes as buffers, in order. Each long payload segment is a buffer of its own."""
         if self._pieces:
             self._segments.append(b"".join(self._pieces))
             self._pieces.clear()
@@ -108,31 +108,35 @@ class Reader:
         self.buffer = view if view.format == "B" and view.ndim == 1 else view.cast("B")
         self.position = 0
         self.end = len(self.buffer)
-        self.remaining_elements = max_elements
+        self.remaining_elements = max_elements  # number of array elements and tagged fields that may still follow
 
     @property
     def remaining(self) -> int:
+        """Number of bytes from `position` to `end`."""
         return self.end - self.position
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Read values of fixed size."""
+        """Read the values of a fixed-size layout."""
         position = self.position
-        after = position + layout.size
-        if after > self.end:
-            raise DecodeError(f"{layout.size} bytes expected at byte {position}, {self.end - position} are left")
-        self.position = after
+        next_position = position + layout.size
+        if next_position > self.end:
+            raise DecodeError(f"expected {layout.size} bytes at byte {position}, but only {self.remaining} remain")
+        self.position = next_position
         return layout.unpack_from(self.buffer, position)
 
     def read_view(self, size: int) -> memoryview:
         """Return a view of the next `size` bytes."""
         position = self.position
-        after = position + size
-        if size < 0 or after > self.end:
-            raise DecodeError(f"length {size} at byte {position}, {self.end - position} are left")
-        self.position = after
-        return self.buffer[position:after]
+        next_position = position + size
+        if size < 0 or next_position > self.end:
+            raise DecodeError(
+                f"invalid length {size} before byte {position}, after which {self.remaining} bytes remain"
+            )
+        self.position = next_position
+        return self.buffer[position:next_position]
 
     def _read_long_varint(self) -> int:
+        """Read an unsigned varint of any length. Called only if it is not a single byte."""
         buffer, position, end = self.buffer, self.position, self.end
         value = shift = 0
         for index in range(position, min(end, position + MAX_VARINT_BYTES)):
@@ -165,7 +169,7 @@ class Reader:
         return length
 
     def read_compact_length(self) -> int:
-        """Read the length of a compact type; -1 is null."""
+        """Read the length of a compact type. The length -1 stands for null."""
         position = self.position
         if position < self.end:
             byte = self.buffer[position]
@@ -177,16 +181,14 @@ class Reader:
     def check_count(self, count: int, min_element_bytes: int) -> None:
         """Check the number of array elements or tagged fields before anything is allocated for them.
 
-        Raise DecodeError if the remaining bytes cannot hold so many, or if the message has more than `max_elements`
-        in all.
+        Raise DecodeError if the remaining bytes cannot hold so many elements, or if the message has more than
+        `max_elements` in total.
         """
         if count < 0 or count * (min_element_bytes or 1) > self.end - self.position:
             raise DecodeError(
-                f"{count} elements announced before byte {self.position}, but only {self.end - self.position} bytes "
-                "are left"
+                f"invalid count of {count} elements before byte {self.position}, after which {self.remaining} bytes "
+                "remain"
             )
         self.remaining_elements -= count
         if self.remaining_elements < 0:
-            raise DecodeError(
-                f"{-self.remaining_elements} array elements and tagged fields more than a message may have"
-            )
+            raise DecodeError(f"too many array elements and tagged fields: {-self.remaining_elements} above the limit")

@@ -1,17 +1,15 @@
-"""Declarations of structs and their fields, from which the codecs of messages are generated.
+"""Declarations of structs and their fields, from which struct_codec.py generates one codec for each version.
 
-A struct is a keyword-only dataclass. Its fields have the order of Kafka's JSON definition and the range of versions
-that have them, so that both can be compared line by line:
+A struct is a keyword-only dataclass. Its fields are in the order of Kafka's JSON definition, and each declares the
+versions that have the field, so that declaration and definition can be compared line by line:
 
     { "name": "ErrorMessage", "type": "string", "versions": "8+", "nullableVersions": "8+", "default": "null",
       "ignorable": true }
     error_message: str | None = nullable_string("8+", default=None, ignorable=True)
 
-    `nullable`   versions that allow null, if not all of them do
+    `nullable`   versions that allow null, if not all versions of the field do
     `tag`        number of a tagged field (KIP-482), which is encoded only if its value differs from the default
-    `ignorable`  versions that lack the field omit its value; without it they reject any value but the default
-
-struct_codec.py generates the codec of a struct, once for each version.
+    `ignorable`  True if versions that lack the field omit its value; otherwise they reject any value but the default
 """
 
 from __future__ import annotations
@@ -46,39 +44,45 @@ class VersionRange:
     @classmethod
     def parse(cls, text: str) -> VersionRange:
         """Parse Kafka's notation: "3", "3-12" or "3+"."""
-        low, dash, high = text.partition("-")
+        min_text, dash, max_text = text.partition("-")
         if dash:
-            return cls(int(low), int(high))
-        return cls(int(low[:-1]), NO_MAX_VERSION) if low.endswith("+") else cls(int(low), int(low))
+            return cls(int(min_text), int(max_text))
+        if min_text.endswith("+"):
+            return cls(int(min_text[:-1]), NO_MAX_VERSION)
+        return cls(int(min_text), int(min_text))
 
 
 Records = Buffer | Sequence[Buffer] | None
-"""Value of a field of record batches, which may be in several segments when it is encoded."""
+"""Value of a `records` field. It is a view when it was decoded, and may be a list or tuple of segments to encode."""
 
 _SPEC_KEY = "kafka"
+"""Key of the FieldSpec in the metadata of a dataclass field."""
 
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """Declaration of a field. `inner_type` is the type of a struct field or of the elements of an array."""
+    """Declaration of a field."""
 
     type_name: str
     versions: VersionRange
     nullable: VersionRange | None
+    """Versions that allow null, or None if no version does."""
     tag: int | None
     ignorable: bool
     inner_type: type[Struct] | str | None = None
+    """Type of a struct field, or element type of an array. None for all other fields."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Struct:
-    """Base class of all structs. Unknown tagged fields are kept when a struct is decoded, and encoded again."""
+    """Base class of all structs."""
 
     unknown_tags: dict[int, bytes] | None = dataclasses.field(default=None, repr=False)
+    """Encoded values of decoded tagged fields that are not declared, by tag. They are encoded again."""
 
 
 def field_specs(struct_type: type[Struct]) -> dict[str, FieldSpec]:
-    """Return the declarations of the fields of a struct, by field name."""
+    """Return the field declarations of a struct by field name."""
     return {
         field.name: field.metadata[_SPEC_KEY]
         for field in dataclasses.fields(struct_type)
@@ -96,9 +100,9 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
     ignorable: bool = False,
     inner_type: type[Struct] | str | None = None,
 ) -> Any:
-    null_range = None if nullable is None else VersionRange.parse(nullable)
-    spec = FieldSpec(type_name, VersionRange.parse(versions), null_range, tag, ignorable, inner_type)
-    if isinstance(default, type):
+    nullable_versions = None if nullable is None else VersionRange.parse(nullable)
+    spec = FieldSpec(type_name, VersionRange.parse(versions), nullable_versions, tag, ignorable, inner_type)
+    if isinstance(default, type):  # `list`, so that each struct gets an array of its own
         return dataclasses.field(default_factory=default, metadata={_SPEC_KEY: spec})
     return dataclasses.field(default=default, metadata={_SPEC_KEY: spec})
 
@@ -106,8 +110,8 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
 # --- field declarations
 
 
-# Each function returns a dataclass field. Its return type is that of the value, so that type checkers accept the
-# declaration `name: int = int16("0+")`.
+# Each function returns a dataclass field. Its annotated return type is the type of the field's value, so that type
+# checkers accept declarations such as `name: int = int16("0+")`.
 def boolean(versions: str, *, default: bool = False, tag: int | None = None, ignorable: bool = False) -> bool:
     value: bool = _define_field("bool", versions, default, tag=tag, ignorable=ignorable)
     return value
@@ -173,9 +177,9 @@ def record_batches(versions: str) -> Records:
 
 
 def tagged_struct(struct_type: type[Struct], versions: str, *, tag: int) -> Any:
-    """Declare a tagged field that holds a struct.
+    """Declare a tagged field that contains a struct.
 
-    Its value is None if the field is absent, which saves an object for each of many partitions.
+    The default is None instead of an empty struct, which saves an object for each of many partitions.
     """
     return _define_field("struct", versions, None, tag=tag, inner_type=struct_type)
 

@@ -1,7 +1,7 @@
-"""Codecs of structs: a write and a read function for one version of a struct, generated from its declaration.
+"""Codecs of structs, each a write and a read function that are generated from the declaration for one version.
 
 The functions are compiled once from Python source, as `dataclass` does. Nothing is looked up for each message: adjacent
-fields of fixed size are packed and unpacked together, each other field is one call of its codec, and fields that the
+fixed-size fields are packed and unpacked together, each other field is one call of its codec, and fields that the
 version lacks do not appear. PartitionProduceResponse in version 9 becomes
 
     def write(writer, value):
@@ -26,7 +26,7 @@ version lacks do not appear. PartitionProduceResponse in version 9 becomes
 A decoded struct is created without its `__init__`, which would assign each field a second time. The generated source
 contains only field names of our own declarations, never data of a peer.
 
-Tagged fields, with which the structs of flexible versions end, are handled by ordinary methods because they are rare:
+In flexible versions, a struct ends with tagged fields. Ordinary methods write and read them, because they are rare:
 
     number of fields; then, in ascending order of tags: tag, size in bytes, value        (numbers: unsigned varints)
 """
@@ -89,6 +89,7 @@ class StructCodec:
             source.add_field(name, self._build_codec(spec))
 
     def _error_message(self, problem: str) -> str:
+        """Return a message such as "FetchTopic.topic_id does not exist in version 12"."""
         return f"{self._type.__name__}.{problem} in version {self._version}"
 
     def _build_codec(self, spec: FieldSpec) -> FieldCodec:
@@ -108,36 +109,38 @@ class StructCodec:
         return build_array_codec(element, flexible=self._flexible, nullable=nullable)
 
     def _write_tagged_fields(self, writer: Writer, value: Struct) -> None:
-        """Write the known tagged fields whose value is not the default, and the unknown ones."""
-        data = dict(value.unknown_tags or {})
+        """Write the declared tagged fields whose value is not the default, and the unknown tagged fields."""
+        encoded_values = dict(value.unknown_tags or {})
         for tag, (name, codec) in self._tagged_fields.items():
             field_value = getattr(value, name)
             if field_value != getattr(self._defaults, name):
-                data[tag] = _encode_value(codec, field_value)
-        writer.put(encode_unsigned_varint(len(data)))
-        for tag in sorted(data):
-            writer.put(encode_unsigned_varint(tag) + encode_unsigned_varint(len(data[tag])) + data[tag])
+                encoded_values[tag] = _encode_value(codec, field_value)
+        writer.put(encode_unsigned_varint(len(encoded_values)))
+        for tag, data in sorted(encoded_values.items()):
+            writer.put(encode_unsigned_varint(tag) + encode_unsigned_varint(len(data)) + data)
 
     def _read_tagged_fields(self, reader: Reader, count: int, value: Struct) -> None:
-        reader.check_count(count, 2)
-        unknown: dict[int, bytes] = {}
+        reader.check_count(count, min_element_bytes=2)
+        unknown_tags: dict[int, bytes] = {}
         for _ in range(count):
             tag = reader.read_unsigned_varint()
             size = reader.read_unsigned_varint()
             if tag not in self._tagged_fields:
-                unknown[tag] = bytes(reader.read_view(size))
+                unknown_tags[tag] = bytes(reader.read_view(size))
                 continue
             name, codec = self._tagged_fields[tag]
             setattr(value, name, _read_tagged_value(reader, size, codec))
-        if unknown:
-            value.unknown_tags = unknown
+        if unknown_tags:
+            value.unknown_tags = unknown_tags
 
 
-_codecs: dict[tuple[type[Struct], int, bool], StructCodec] = {}  # if two threads build the same codec, either is used
+_codecs: dict[
+    tuple[type[Struct], int, bool], StructCodec
+] = {}  # two threads may build equal codecs, of which one stays
 
 
 def get_struct_codec(struct_type: type[Struct], version: int, flexible: bool) -> StructCodec:
-    """Return the codec of a struct, which is built on first use."""
+    """Return the codec of a struct in a version. It is built on first use. Thread-safe."""
     key = (struct_type, version, flexible)
     codec = _codecs.get(key)
     if codec is None:
@@ -146,7 +149,7 @@ def get_struct_codec(struct_type: type[Struct], version: int, flexible: bool) ->
 
 
 class _SourceBuilder:
-    """Source of the two functions of a codec. Fields must be added in the order of the wire."""
+    """Builder of the source of a codec's two functions. Fields must be added in the order in which they are encoded."""
 
     def __init__(self, struct_type: type[Any]) -> None:
         self._type = struct_type
@@ -158,12 +161,15 @@ class _SourceBuilder:
         self._write_lines: list[str] = ["put = writer.put"]
         self._read_lines: list[str] = []
         self._read_tag_lines: list[str] = []
-        self._read_fields: list[str] = []  # names of the fields that the read function assigns
-        self._fixed_size_run: dict[str, str] = {}  # formats of adjacent fields of fixed size, by name
-        self.min_bytes = 0
+        self._read_fields: list[str] = []  # names of the untagged fields that the read function assigns
+        self._fixed_size_run: dict[str, str] = {}  # formats of the last, adjacent fixed-size fields, by field name
+        self.min_bytes = 0  # length of the shortest encoded struct
 
     def add_check(self, name: str, operator: str, operand: object, message: str) -> None:
-        """Add a check that raises UnsupportedVersionError on writing a field for which the comparison is true."""
+        """Add a check to the write function, which raises UnsupportedVersionError if the comparison is true.
+
+        The comparison is `value.<name> <operator> <operand>`.
+        """
         condition = f"value.{name} {operator} {self._bind('operand', operand)}"
         self._write_lines.append(f"if {condition}: raise _VersionError({self._bind('message', message)})")
 
@@ -181,7 +187,10 @@ class _SourceBuilder:
     def add_tagged_fields(
         self, defaults: dict[str, object], write: WriteFunction, read: Callable[[Reader, int, Any], None]
     ) -> None:
-        """Add the section of tagged fields, which is the last one of a struct. `defaults` are not written."""
+        """Add the tagged fields, with which the struct ends. Call this last.
+
+        `defaults`: values by field name that need not be written. `write` and `read`: called if there is any field.
+        """
         self._end_fixed_size_run()
         self.min_bytes += 1
         self._namespace |= {"_write_tagged_fields": write, "_read_tagged_fields": read, "_no_tagged_fields": b"\0"}
@@ -211,6 +220,7 @@ class _SourceBuilder:
         return self._namespace["write"], self._namespace["read"]
 
     def _end_fixed_size_run(self) -> None:
+        """Add the adjacent fixed-size fields, if any, to both functions."""
         if not self._fixed_size_run:
             return
         layout = struct.Struct(">" + "".join(self._fixed_size_run.values()))
@@ -222,7 +232,7 @@ class _SourceBuilder:
         self._fixed_size_run.clear()
 
     def _default_lines(self) -> list[str]:
-        """Build the lines that assign defaults to all other fields. Tagged fields are read after them."""
+        """Build the lines that assign defaults to all fields that are not read, and to tagged fields, which may be."""
         lines = []
         for field in dataclasses.fields(self._type):
             if field.name in self._read_fields:
@@ -254,14 +264,16 @@ def _encode_value(codec: FieldCodec, value: object) -> bytes:
 
 
 def _read_tagged_value(reader: Reader, size: int, codec: FieldCodec) -> Any:
-    """Read the value of a tagged field. Raise DecodeError if it does not have exactly the given size."""
+    """Read the value of a tagged field. Raise DecodeError if its encoded size is not `size`."""
     if size > reader.remaining:
-        raise DecodeError(f"tagged field of {size} bytes at byte {reader.position}, {reader.remaining} are left")
+        raise DecodeError(
+            f"expected a tagged field of {size} bytes at byte {reader.position}, but only {reader.remaining} remain"
+        )
     outer_end, reader.end = reader.end, reader.position + size
     value = codec.read(reader)
     if reader.position != reader.end:
         raise DecodeError(
-            f"tagged field of {size} bytes ends at byte {reader.end}, but its value ends at byte {reader.position}"
+            f"the tagged field of {size} bytes ends at byte {reader.end}, but its value ends at byte {reader.position}"
         )
     reader.end = outer_end
     return value

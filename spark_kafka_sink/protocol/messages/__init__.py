@@ -2,8 +2,8 @@
 
 Modules and classes are named after the API key: init_producer_id.py has InitProducerIdRequest and
 InitProducerIdResponse for ApiKey.INIT_PRODUCER_ID. A module is imported on first use, because a process that only
-writes needs four of them. Structs have the names of Kafka's JSON definitions. Names that several messages use begin
-with the name of the message: the PartitionData of FetchResponse is FetchResponsePartitionData.
+writes needs four modules. Structs have the names of Kafka's JSON definitions. If several messages use the same name,
+the message name precedes it: the PartitionData of FetchResponse is FetchResponsePartitionData.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def supported_api_keys() -> tuple[ApiKey, ...]:
 
 @cache
 def load_request_type(api_key: ApiKey) -> type[Message]:
-    """Import the module of an API and return the class of its request."""
+    """Return the class of an API's request. The API must be in `supported_api_keys`."""
     return _load_message_type(api_key, "Request")
 
 
 @cache
 def load_response_type(api_key: ApiKey) -> type[Message]:
-    """Import the module of an API and return the class of its response."""
+    """Return the class of an API's response. The API must be in `supported_api_keys`."""
     return _load_message_type(api_key, "Response")
 
 

@@ -1,7 +1,7 @@
 """ApiVersions: look up the APIs and versions that a broker supports.
 
 v3 name and version of the client software (KIP-511), features of the cluster (KIP-584)
-v5 the cluster and node that the client means to reach; any other broker responds with REBOOTSTRAP_REQUIRED (KIP-1242)
+v5 cluster id and node id that the client expects; any other broker responds with REBOOTSTRAP_REQUIRED (KIP-1242)
 """
 
 from __future__ import annotations

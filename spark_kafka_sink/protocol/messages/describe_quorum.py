@@ -1,6 +1,6 @@
-"""DescribeQuorum: look up the controllers of a KRaft cluster and how far they have replicated its metadata.
+"""DescribeQuorum: look up the controllers of a KRaft cluster and their progress in replicating its metadata.
 
-Timestamps are those of the active controller's clock.
+Timestamps are from the active controller's clock.
 
 v1 timestamps of the last fetch (KIP-836)
 v2 directory ids and listeners of the controllers (KIP-853)

@@ -1,8 +1,9 @@
-"""ListOffsets: look up the earliest, the latest or a timestamp's offset of topic-partitions.
+"""ListOffsets: look up the earliest offset, the latest offset or the offset for a timestamp of topic-partitions.
 
 v2 isolation level
 v4 leader epochs
-v7 to v11 more special timestamps; v10 also has the timeout
+v7 to v11 additional special timestamps
+v10 timeout
 """
 
 from __future__ import annotations
