@@ -55,7 +55,7 @@ class KafkaSinkError(Exception):
     """
 
     address: str = ""
-    """The address of the failed connection, or "" if the error is not about a connection."""
+    """The failed connection's address, or "" if the error is not about a connection."""
     remedy: str = ""
     """Advice that is not part of the message, because it depends on the caller's later steps, or ""."""
     possibly_stored: bool = False

@@ -1,7 +1,9 @@
 """Metrics for Prometheus (`pip install "spark-kafka-sink[prometheus]"`).
 
-REGISTRY.register(ProducerCollector(producer))     producer metrics, read when Prometheus scrapes them
-REGISTRY.register(WriteCollector())                metrics of Spark writes, from the reports that `record` receives
+Register the collectors with the client library's registry:
+
+    REGISTRY.register(ProducerCollector(producer))     producer metrics, read when Prometheus scrapes them
+    REGISTRY.register(WriteCollector())                metrics of Spark writes, from the reports that `record` receives
 """
 
 from __future__ import annotations
@@ -181,9 +183,9 @@ class WriteCollector(Collector):
         self._queries: dict[str, _QueryTotals] = {}  # guarded by _lock
 
     def add_query(self, query_id: str) -> None:
-        """Export the counters of a query as 0 before its first report.
+        """Export a query's counters as 0 before its first report.
 
-        Without these zeros, `increase()` would not see the counts of the first report.
+        Without these zeros, `increase()` would not see the first report's counts.
         """
         with self._lock:
             self._get_query(query_id)
@@ -204,7 +206,7 @@ class WriteCollector(Collector):
                 query.last_dead_letter_s = ended_s
 
     def _get_query(self, query_id: str) -> _QueryTotals:
-        """Return the totals of a query, which are created on first use. The caller must hold the lock."""
+        """Return a query's totals, which are created on first use. The caller must hold the lock."""
         if query_id not in self._queries and len(self._queries) >= _MAX_QUERIES:
             del self._queries[next(iter(self._queries))]
         return self._queries.setdefault(query_id, _QueryTotals())

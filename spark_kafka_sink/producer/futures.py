@@ -223,7 +223,7 @@ class RecordFutures:
         return SendFuture(self, 0)
 
     def find_outcome(self, row_index: int) -> RecordMetadata | Exception | None:
-        """Return the metadata or the error of a row; None if it has no outcome yet.
+        """Return a row's metadata or its error; None if the row has no outcome yet.
 
         Thread-safe: threads that index an outcome concurrently write the same entries.
         """

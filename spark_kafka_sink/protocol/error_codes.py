@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import AuthorizationError, BrokerError, ProducerFen
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """A row of the table."""
+    """One of Kafka's error codes, with its consequences for a client."""
 
     code: int
     name: str
@@ -31,7 +31,7 @@ class ErrorCode:
 
 
 ERROR_CODES: dict[int, ErrorCode] = {}
-"""The table by code."""
+"""All rows of the table by code."""
 _NAMES: set[str] = set()
 
 
@@ -61,7 +61,7 @@ def _define_error(code: int, name: str, kind: ErrorKind = OTHER, advice: str = "
 
 
 def lookup_error_code(code: int) -> ErrorCode:
-    """Return the row of a code. For an unknown code, return a row that is not retriable, with the records in doubt."""
+    """Return the row for a code. For an unknown code, return a row that is not retriable, with the records in doubt."""
     return ERROR_CODES.get(code) or ErrorCode(
         code,
         f"UNKNOWN_{code}",

@@ -28,7 +28,7 @@ _CLIENT_ID_CODEC = build_scalar_codec("string", flexible=False, nullable=True)
 
 @dataclass(frozen=True)
 class RequestHeader:
-    """Decoded header of a request."""
+    """Decoded request header."""
 
     api_key: int
     api_version: int
@@ -101,7 +101,7 @@ def decode_response(frame: Buffer, response_type: type[MessageT], version: int) 
 
 
 def peek_correlation_id(frame: Buffer) -> int:
-    """Return the correlation id of a response, by which its request is found.
+    """Return a response's correlation id, by which its request is found.
 
     Raise DecodeError if the frame is too short.
     """
@@ -139,7 +139,7 @@ def _is_response_header_flexible(response_type: type[Message], version: int) -> 
 
 
 def _skip_tagged_fields(reader: Reader) -> None:
-    """Skip the tagged fields of a header. Kafka defines none so far."""
+    """Skip a header's tagged fields. Kafka defines none so far."""
     count = reader.read_unsigned_varint()
     if not count:
         return

@@ -82,7 +82,7 @@ class Struct:
 
 
 def field_specs(struct_type: type[Struct]) -> dict[str, FieldSpec]:
-    """Return the field declarations of a struct by field name."""
+    """Return a struct's field declarations by field name."""
     return {
         field.name: field.metadata[_SPEC_KEY]
         for field in dataclasses.fields(struct_type)

@@ -64,29 +64,29 @@ class StructCodec:
         self._flexible = flexible
         self._tagged_fields: dict[int, _TaggedField] = {}
         self._defaults = struct_type()
-        source = _SourceBuilder(struct_type)
+        builder = _SourceBuilder(struct_type)
         for name, spec in field_specs(struct_type).items():
-            self._add_field(name, spec, source)
+            self._add_field(name, spec, builder)
         if flexible:
             tagged_defaults = {name: getattr(self._defaults, name) for name, _ in self._tagged_fields.values()}
-            source.add_tagged_fields(tagged_defaults, self._write_tagged_fields, self._read_tagged_fields)
-        self.write, self.read = source.compile()
-        self.min_bytes = source.min_bytes
+            builder.add_tagged_fields(tagged_defaults, self._write_tagged_fields, self._read_tagged_fields)
+        self.write, self.read = builder.compile()
+        self.min_bytes = builder.min_bytes
 
-    def _add_field(self, name: str, spec: FieldSpec, source: _SourceBuilder) -> None:
+    def _add_field(self, name: str, spec: FieldSpec, builder: _SourceBuilder) -> None:
         if self._version not in spec.versions:
             if not spec.ignorable:
                 default = getattr(self._defaults, name)
-                source.add_check(name, "!=", default, self._error_message(f"{name} does not exist"))
+                builder.add_check(name, "!=", default, self._error_message(f"{name} does not exist"))
             return
         if spec.nullable is not None and self._version not in spec.nullable:
-            source.add_check(name, "is", None, self._error_message(f"{name} must not be null"))
+            builder.add_check(name, "is", None, self._error_message(f"{name} must not be null"))
         if spec.tag is not None:
             self._tagged_fields[spec.tag] = _TaggedField(name, self._build_codec(spec))
         elif spec.type_name in FIXED_SIZE_FORMATS:
-            source.add_fixed_size_field(name, spec.type_name)
+            builder.add_fixed_size_field(name, spec.type_name)
         else:
-            source.add_field(name, self._build_codec(spec))
+            builder.add_field(name, self._build_codec(spec))
 
     def _error_message(self, problem: str) -> str:
         """Return a message such as "FetchTopic.topic_id does not exist in version 12"."""
@@ -140,7 +140,7 @@ _codecs: dict[
 
 
 def get_struct_codec(struct_type: type[Struct], version: int, flexible: bool) -> StructCodec:
-    """Return the codec of a struct in a version. It is built on first use. Thread-safe."""
+    """Return a struct's codec for a version, which is built on first use. Thread-safe."""
     key = (struct_type, version, flexible)
     codec = _codecs.get(key)
     if codec is None:
@@ -264,7 +264,7 @@ def _encode_value(codec: FieldCodec, value: object) -> bytes:
 
 
 def _read_tagged_value(reader: Reader, size: int, codec: FieldCodec) -> Any:
-    """Read the value of a tagged field. Raise DecodeError if its encoded size is not `size`."""
+    """Read a tagged field's value. Raise DecodeError if its encoded size is not `size`."""
     if size > reader.remaining:
         raise DecodeError(
             f"expected a tagged field of {size} bytes at byte {reader.position}, but only {reader.remaining} remain"

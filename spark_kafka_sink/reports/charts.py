@@ -20,9 +20,9 @@ NumberFormatter = Callable[[float], str]
 
 # Sizes are in units of the SVG's viewBox.
 WIDTH, HEIGHT = 560, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 62, 14, 30
+_LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 64, 62, 14, 30
 """Margins around the plot area of charts with axes."""
-_PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
+_PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN, HEIGHT - _TOP_MARGIN - _BOTTOM_MARGIN
 _BAR_SPACING = 20
 """Vertical distance of horizontal bars."""
 _LABEL_WIDTH = 150
@@ -79,7 +79,7 @@ def draw_line_chart(
     for line in lines:
         elements += _draw_line(line, x_positions, time_axis.labels, ticks[-1], format_number)
     elements += _draw_line_names(lines, ticks[-1])
-    y = _TOP + _PLOT_HEIGHT - 4
+    y = _TOP_MARGIN + _PLOT_HEIGHT - 4
     elements += [_draw_text(x_positions[index], y, "✗", "middle", "cross") for index in failed_indices]
     return _build_svg(title, HEIGHT, elements)
 
@@ -97,7 +97,7 @@ def draw_column_chart(
     elements = [*_draw_grid(ticks, format_number), *_draw_x_labels(x_positions, [bar.label for bar in bars])]
     for x, bar in zip(x_positions, bars, strict=True):
         y = _to_y(bar.value, ticks[-1])
-        elements.append(_draw_bar(x - width / 2, y, width, _TOP + _PLOT_HEIGHT - y, bar))
+        elements.append(_draw_bar(x - width / 2, y, width, _TOP_MARGIN + _PLOT_HEIGHT - y, bar))
     return _build_svg(title, HEIGHT, elements)
 
 
@@ -140,7 +140,7 @@ def compute_ticks(max_value: float, max_steps: int = 4) -> list[float]:
 
 def _space_evenly(count: int) -> list[float]:
     """Return x positions with equal distances."""
-    return [_LEFT + _PLOT_WIDTH * (index + 0.5) / count for index in range(count)]
+    return [_LEFT_MARGIN + _PLOT_WIDTH * (index + 0.5) / count for index in range(count)]
 
 
 def _scale_times(times: Sequence[float]) -> list[float]:
@@ -149,19 +149,21 @@ def _scale_times(times: Sequence[float]) -> list[float]:
     if not duration:
         return _space_evenly(len(times))
     margin = min(20.0, _PLOT_WIDTH / (2 * len(times)))
-    return [_LEFT + margin + (_PLOT_WIDTH - 2 * margin) * (time - start) / duration for time in times]
+    return [_LEFT_MARGIN + margin + (_PLOT_WIDTH - 2 * margin) * (time - start) / duration for time in times]
 
 
 def _to_y(value: float, max_value: float) -> float:
-    return _TOP + _PLOT_HEIGHT * (1 - value / max_value)
+    return _TOP_MARGIN + _PLOT_HEIGHT * (1 - value / max_value)
 
 
 def _draw_grid(ticks: Sequence[float], format_number: NumberFormatter) -> Iterator[str]:
+    """Draw a horizontal line and a number for each tick."""
+    left, right = _LEFT_MARGIN, _LEFT_MARGIN + _PLOT_WIDTH
     for tick in ticks:
         y = _to_y(tick, ticks[-1])
         css_class = "axis" if tick == 0 else "grid"
-        yield f'<line class="{css_class}" x1="{_LEFT}" x2="{_LEFT + _PLOT_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _draw_text(_LEFT - 8, y + 4, format_number(tick), "end")
+        yield f'<line class="{css_class}" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield _draw_text(_LEFT_MARGIN - 8, y + 4, format_number(tick), "end")
 
 
 def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
@@ -217,7 +219,7 @@ def _draw_line_names(lines: Sequence[Line], max_value: float) -> Iterator[str]:
     name_y = 0.0
     for y, line in sorted(line_ends, key=lambda end: end[0]):
         name_y = max(y, name_y + _MIN_NAME_DISTANCE)
-        yield _draw_text(_LEFT + _PLOT_WIDTH + 8, name_y, line.name, "start", f"name {line.style}")
+        yield _draw_text(_LEFT_MARGIN + _PLOT_WIDTH + 8, name_y, line.name, "start", f"name {line.style}")
 
 
 def _draw_bar(x: float, y: float, width: float, height: float, bar: Bar) -> str:

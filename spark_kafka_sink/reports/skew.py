@@ -69,7 +69,7 @@ def mean_task_rows(report: WriteReport) -> float:
 
 
 def task_row_counts(report: WriteReport) -> dict[str, int]:
-    """Return the number of rows of each listed task, by task number."""
+    """Return the row count of each listed task by task number."""
     return {str(task.partition_id): task.rows for task in report.task_list}
 
 

@@ -6,7 +6,7 @@ time, so that their alphabetical order is chronological.
 
     /data/reports.jsonl, file:///data/reports.jsonl      a file
     /data/reports/ (or an existing folder)               a folder
-    dbfs:/reports, /dbfs/reports, /Volumes/a/b/c         a folder in a mount of Databricks
+    dbfs:/reports, /dbfs/reports, /Volumes/a/b/c         a folder in a Databricks mount
     s3://bucket/reports, also s3a: and s3n:              a folder, also in hdfs:, viewfs:, gs:, abfs: and abfss:
 """
 
@@ -39,7 +39,7 @@ _ARROW_SCHEMES = {
     "abfs": "abfs",
     "abfss": "abfss",
 }
-"""Arrow's scheme of a file system by Spark's scheme."""
+"""Arrow's URI schemes by Spark's URI schemes."""
 _REMEDIES = {
     "s3": (
         "The credentials are those of the environment, ~/.aws or the machine's role; Spark's fs.s3a settings are not "
@@ -60,7 +60,7 @@ _SUPPORTED_PATHS_TEXT = (
     "a path on the driver's machine, file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, abfs: and abfss:"
 )
 _MOUNTS = ("/dbfs/", "/Volumes/")
-"""Mounts of Databricks, all of whose paths count as folders, because files in them cannot be appended to."""
+"""Databricks mounts. All paths in them count as folders, because their files cannot be appended to."""
 _DBFS_MOUNT = "/dbfs"
 _MAX_BATCH_LENGTH = 100
 """Maximum length of the batch name in a file name."""
@@ -144,7 +144,7 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
 
 
 def find_report(path: str, batch: str) -> WriteReport | None:
-    """Return the latest report of a batch, or None if it is not among the latest reports at the path."""
+    """Return a batch's latest report, or None if it is not among the latest reports at the path."""
     suffix = f"-{_to_file_name(batch)}.json"
     reports = [report for report in map(parse_report, _read_latest_lines(path, suffix)) if report.batch == batch]
     return reports[-1] if reports else None
@@ -159,7 +159,7 @@ def _to_file_name(batch: str) -> str:
 
 
 def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
-    """Return the lines of a file, or of the latest `max_files` files in a folder."""
+    """Return the lines in a file, or in the latest `max_files` files of a folder."""
     from pyarrow.fs import FileType
 
     file_system, path_in_system = _open_file_system(path)
@@ -208,7 +208,7 @@ def _list_files(file_system: FileSystem, folder: str, suffix: str) -> list[str]:
 
 
 def _parse_scheme(path: str) -> str:
-    """Return the scheme of a path in lower case, or "" for a path on the driver's machine without a scheme."""
+    """Return a path's scheme in lower case, or "" for a path on the driver's machine without a scheme."""
     scheme = urlsplit(path).scheme.lower()
     return "" if len(scheme) == 1 else scheme  # a single letter is a drive on Windows
 

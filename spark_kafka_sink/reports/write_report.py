@@ -283,7 +283,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def get_query_id(report: WriteReport) -> str:
-    """Return the id of the streaming query, or the application id of a batch job."""
+    """Return the streaming query's id, or a batch job's application id."""
     return report.batch.partition("/")[0]
 
 

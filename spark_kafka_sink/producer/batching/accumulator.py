@@ -283,7 +283,7 @@ class RecordAccumulator:
     def _reservation_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
         """Return the number of bytes to reserve for rows: the larger of their staged and encoded forms, plus overhead.
 
-        `overhead_bytes`: for row indices and futures, which are kept until the results of the rows are known.
+        `overhead_bytes`: for row indices and futures, which are kept until the rows' results are known.
 
         If the reservation exceeds the pool, return the pool's size. Raise RecordTooLargeError if even the encoded rows
         exceed it.
@@ -332,14 +332,14 @@ class RecordAccumulator:
             if is_memory_short and not is_flushing:
                 self._filler.free_sparse_leases()
             flushes = self._incomplete.new_flushes()
-            due_topics, next_ms = self._find_due_topics(
+            only_full_by_topic, next_ms = self._find_topics_to_fill(
                 now, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
             )
             if flushes:
-                due_topics = dict.fromkeys(self._filler.known_topics(), False)
-            elif not due_topics:
+                only_full_by_topic = dict.fromkeys(self._filler.known_topics(), False)
+            elif not only_full_by_topic:
                 return self._ready_check_result(now, next_ms)
-        for topic, only_full in due_topics.items():
+        for topic, only_full in only_full_by_topic.items():
             started_ms = self._clock()
             has_changed = self._filler.fill_batches(topic, only_full=only_full)
             if not only_full:
@@ -351,15 +351,15 @@ class RecordAccumulator:
             self._incomplete.start_waiting(flushes)
             return self._ready_check_result(now, next_ms)
 
-    def _find_due_topics(
+    def _find_topics_to_fill(
         self, now: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
         """Return the topics for which batches are to be filled, and the time at which the next stage is due.
 
-        The value of a topic is True if its stage is not due and only single records are to be assigned, so that only
-        full batches are filled.
+        A topic's value is True if its stage is not due and only its single records are to be assigned to partitions, so
+        that only full batches are to be filled.
         """
-        due_topics: dict[str, bool] = {}
+        only_full_by_topic: dict[str, bool] = {}
         next_ms = INFINITE_MS
         for stage in self._filler.all_stages():
             due_ms = (
@@ -373,11 +373,11 @@ class RecordAccumulator:
             elif self._filler.is_being_filled(stage):
                 stage.should_recheck = True
             else:
-                due_topics[stage.topic] = only_full
-        return due_topics, next_ms
+                only_full_by_topic[stage.topic] = only_full
+        return only_full_by_topic, next_ms
 
     def _stage_due_ms(self, stage: Stage, now: float, *, is_linger_suspended: bool) -> float:
-        """Return the time at which batches are to be filled with the rows of a stage that is not full.
+        """Return the time at which batches are to be filled with a stage's rows if the stage is not full.
 
         While linger is suspended, rows are due immediately, unless each leader of the topic already has enough batches
         to send.
@@ -395,7 +395,7 @@ class RecordAccumulator:
     def drain(
         self, snapshot: ClusterSnapshot, node_ids: Iterable[int], max_request_size: int, now: float, admit: AdmitBatch
     ) -> dict[int, list[ProducerBatch]]:
-        """Remove the next batches from the queues and return the batches to send to each node, IN_FLIGHT and closed.
+        """Remove the next batches from their queues, close them, and return them by node. Their state is IN_FLIGHT.
 
         A node gets at most one batch of each partition and at most `max_request_size` bytes, except for a first batch
         that is larger. `admit`: decides whether a batch may be sent now.
@@ -415,7 +415,7 @@ class RecordAccumulator:
         return drained
 
     def unmute(self, topic_partition: TopicPartition | None = None) -> None:
-        """Unmute the queue of a topic-partition, or all queues, because idempotence may now admit the queue's head.
+        """Unmute a topic-partition's queue, or all queues, because idempotence may now admit the queue's head.
 
         `reenqueue`, `split_and_reenqueue` and `remove_completed` unmute the queues of their batches themselves.
         """
@@ -436,7 +436,7 @@ class RecordAccumulator:
     def split_and_reenqueue(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:
         """Replace a batch that was rejected as too large by smaller batches in its queue, and return these.
 
-        The futures of the rows are completed by the smaller batches.
+        The smaller batches complete the rows' futures.
         """
         self._filler.reset_compression_ratio(batch)
         # Batches are rarely split, and the import loads the decoder.
@@ -516,8 +516,8 @@ class RecordAccumulator:
     def flush(self, wait: Callable[[threading.Event], bool]) -> bool:
         """Send all rows without lingering, and wait until the rows appended so far are acknowledged or have failed.
 
-        `wait`: waits for an event and returns whether it is set. Return its result. Rows that are appended during the
-        flush need not be waited for.
+        Return the result of `wait`, which waits for an event and returns whether it is set. The flush does not
+        necessarily wait for rows that are appended while it runs.
         """
         flush = Flush()
         try:
@@ -542,7 +542,7 @@ class RecordAccumulator:
             return self._filler.has_rows or any(queue.batches for queue in self._queues)
 
     def queued_batches(self, topic_partition: TopicPartition) -> list[ProducerBatch]:
-        """Return the batches in the queue of a topic-partition, in the order in which they will be drained."""
+        """Return a topic-partition's queued batches in the order in which they will be drained."""
         with self._lock:
             return list(self._queues.get(topic_partition).batches)
 

@@ -176,7 +176,7 @@ class ProducerBatch:
         return batch
 
     def append(self, pieces: EncodedPieces, piece_index: int) -> None:
-        """Append the records of a piece. Their offset deltas must continue those of the batch.
+        """Append a piece's records, whose offset deltas must continue those of the batch.
 
         The caller must have added the batch to the holders of `pieces.lease`.
         """
@@ -219,7 +219,7 @@ class ProducerBatch:
 
     @property
     def leases(self) -> list[MemoryLease]:
-        """The leases of the memory that the records occupy."""
+        """The leases that reserve the batch's memory."""
         return [*self._owned.leases, *[pieces.lease for pieces in self._pieces]]
 
     def rows_by_call(self) -> list[CallRows]:
@@ -329,7 +329,7 @@ class ProducerBatch:
         self._header = b""
 
     def build_wire_segments(self) -> list[Segment]:
-        """Return the header and the records as segments of a request. Raise IllegalStateError unless they are closed.
+        """Return the header and the records as request segments. Raise IllegalStateError unless the batch is closed.
 
         The header is encoded again only after `set_producer_state` was called.
         """
@@ -417,7 +417,7 @@ class ProducerBatch:
         self._release_leases_unless_in_flight()
 
     def record_offset(self, record_index: int) -> int:
-        """Return the offset of a record, or -1 if the base offset is not known."""
+        """Return a record's offset, or -1 if the base offset is not known."""
         return self.base_offset + record_index if self.base_offset >= 0 else -1
 
     def _release_leases_unless_in_flight(self) -> None:

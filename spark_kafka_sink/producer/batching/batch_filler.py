@@ -63,7 +63,7 @@ _RATIO_ESTIMATION_FACTOR = 1.05  # compressed sizes are estimated slightly too h
 
 
 AssignTopicPartitions = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]]
-"""Return the partition of each row. Arguments: topic, rows, metadata."""
+"""Return each row's partition. Arguments: topic, rows, metadata."""
 
 
 class BatchFiller:
@@ -187,7 +187,7 @@ class BatchFiller:
             return stage is not None and self._fill_batches_from(stage, only_full=only_full)
 
     def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
-        """Remove all rows of a topic that are in no batch, and return failed batches for them.
+        """Remove a topic's rows that are in no batch, and return failed batches for them.
 
         The caller must hold the topic's fill lock. So if the topic has a stage in `_stages_being_filled`, the thread
         that took it was interrupted. It is unknown how much memory is still reserved for this stage, so none is

@@ -28,7 +28,7 @@ producer's own."""
 
 
 def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
-    """Return open batches of at most `max_batch_bytes` before compression with the records of a batch.
+    """Split a batch into new, open batches with the same records, of at most `max_batch_bytes` before compression.
 
     A batch that already fits the limit is split in half. A record that exceeds the limit gets a batch of its own. Only
     a batch with a single record results in a single batch.

@@ -61,7 +61,7 @@ class EncodedPieces:
         return len(self.sizes)
 
     def segment(self, piece_index: int) -> memoryview:
-        """Return the encoded records of a piece as a view of the buffer."""
+        """Return a piece's encoded records as a view of the buffer."""
         buffer, offset = self.lease.buffer, self._piece_offsets[piece_index]
         assert buffer is not None, "the memory of these records has returned to the pool"
         return buffer[offset : offset + self.sizes[piece_index]]

@@ -34,7 +34,7 @@ _PROBED_ROWS = 64  # see _is_ascending
 
 
 AssignPartitions = Callable[[Rows, ClusterSnapshot], NDArray[np.int32]]
-"""Return the partition of each row. Arguments: rows, metadata."""
+"""Return each row's partition. Arguments: rows, metadata."""
 
 
 class GroupedRows(NamedTuple):
@@ -53,9 +53,9 @@ class GroupedRows(NamedTuple):
     origins: RowOrigins
 
     def build_partition_slices(self, open_batches: Sequence[ProducerBatch | None]) -> PartitionSlices:
-        """Return the row range of each partition, and the state of the open batch to which the rows can be appended.
+        """Return each partition's row range, and the size of the open batch to which the rows can be appended.
 
-        `open_batches`: the open batch of each partition, or None.
+        `open_batches`: one for each partition, or None if the partition has no open batch.
         """
         record_counts = [0 if batch is None else batch.record_count for batch in open_batches]
         batch_sizes = [HEADER_BYTES if batch is None else HEADER_BYTES + batch.body_bytes for batch in open_batches]
@@ -64,10 +64,10 @@ class GroupedRows(NamedTuple):
 
 
 def split_into_compatible_runs(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
-    """Split the entries of a stage into runs of entries that can be grouped together.
+    """Split a stage's entries into runs of entries that can be grouped together.
 
-    The entries of a run have headers of the same type or none. A run has at most MAX_GROUPED_BYTES, unless it is a
-    single entry.
+    All entries in a run that have headers have the same headers type. A run has at most MAX_GROUPED_BYTES, unless it is
+    a single entry.
     """
     run: list[Rows] = []
     run_headers_type: Any = None
@@ -87,7 +87,7 @@ def split_into_compatible_runs(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
 
 
 def group_by_partition(run: Sequence[Rows]) -> GroupedRows:
-    """Group the rows of a run by partition, keeping the order of each partition's rows.
+    """Group a run's rows by partition, keeping the order of each partition's rows.
 
     The columns of the run's entries are deleted, so that the encoded records can reuse their memory.
     """
@@ -130,8 +130,8 @@ def _build_origins(run: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOr
 def convert_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:
     """Convert single records to columns and assign them to partitions.
 
-    The sizes of the rows may be smaller than the sizes with which the single records were staged, because these count
-    every varint at its maximum width.
+    The row sizes may be smaller than the sizes with which the single records were staged, because these count every
+    varint at its maximum width.
     """
     values, keys, headers, explicit_partitions, timestamps = zip(*staged_records.records, strict=True)
     record_count = len(values)
@@ -160,7 +160,7 @@ def convert_records(staged_records: StagedRecords, assign_partitions: AssignPart
 
 
 def _byte_lengths(column: ArrowColumn | None, row_count: int) -> NDArray[np.int32]:
-    """Return the length of each value in bytes, or -1 for null and for a missing column."""
+    """Return each value's length in bytes, or -1 for null and for a missing column."""
     return np.full(row_count, -1, np.int32) if column is None else read_byte_column(combine_chunks(column)).lengths
 
 

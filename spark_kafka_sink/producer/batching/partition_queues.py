@@ -125,7 +125,7 @@ class PartitionQueues:
         return iter(self._queues.values())
 
     def get(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the queue of a topic-partition. It is created on first use."""
+        """Return a topic-partition's queue, which is created on first use."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
@@ -134,12 +134,12 @@ class PartitionQueues:
         return queue
 
     def get_many(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
-        """Return the queues of partitions of a topic. They are created on first use."""
+        """Return the queues of some of a topic's partitions. They are created on first use."""
         queues = self._queues_by_topic.get(topic, {})
         return [queues.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
 
     def topic_queues(self, topic: str) -> list[PartitionQueue]:
-        """Return all existing queues of a topic."""
+        """Return all queues that exist for a topic."""
         return list(self._queues_by_topic.get(topic, {}).values())
 
     def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int] | None:
@@ -223,7 +223,7 @@ class PartitionQueues:
         return bool(self._muted_queues)
 
     def unmute(self, queue: PartitionQueue, now: float) -> None:
-        """Let `drain_node` offer the head of a queue to `AdmitBatch` again. Do nothing if the queue is not muted."""
+        """Let `drain_node` offer the queue's head to `AdmitBatch` again. Do nothing if the queue is not muted."""
         if queue in self._muted_queues:
             self._muted_queues.discard(queue)
             self.schedule(queue, now)
@@ -249,7 +249,7 @@ class PartitionQueues:
             self.schedule(queue, now)
 
     def is_queued_and_unpinned(self, batch: ProducerBatch) -> bool:
-        """Return whether a batch is in its queue and not pinned, so that the holder of the lock may change it.
+        """Return whether a batch is in its queue and not pinned, so that the lock's holder may change it.
 
         A batch that has left its queue belongs to the sender, which may send or fail it at any moment without the lock.
         """
@@ -277,7 +277,7 @@ class PartitionQueues:
         return _MAX_EXTRA_LINGER_MS if leaders and all(self._has_full_request(leader) for leader in leaders) else 0.0
 
     def schedule_fill_pause(self, topic: str, started_ms: float, ended_ms: float) -> None:
-        """Begin a fill pause of a topic, in proportion to the time that filling batches with lingering rows took."""
+        """Begin a topic's fill pause, in proportion to the time that filling batches with lingering rows took."""
         pause_ms = min(_FILL_PAUSE_FACTOR * (ended_ms - started_ms), _MAX_EXTRA_LINGER_MS)
         self._fill_pause_ends_ms[topic] = ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
 

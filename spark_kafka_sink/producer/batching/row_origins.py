@@ -161,7 +161,7 @@ class RowOrigins:
         run_ranges = stored_ranges.repeat(run_counts, axis=0)
         runs = np.arange(len(run_ranges)) + (first_runs + run_counts - run_counts.cumsum()).repeat(run_counts)
         run_starts, run_stops, _, offsets, _ = run_ranges.T
-        # The base offset of a run is that of its range plus the rows before the run. Unknown offsets stay -1.
+        # A run's base offset is that of its range plus the number of rows before the run. Unknown offsets stay -1.
         has_offset = offsets >= 0
         offsets -= run_starts * has_offset
         np.maximum(run_starts, self._run_starts[runs], out=run_starts)
@@ -216,7 +216,7 @@ def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: i
 
 
 def detach_rows(batch_rows: Sequence[BatchRows]) -> BatchRows:
-    """Copy all rows of a batch into a new row group, so that the memory of their previous row groups can be freed."""
+    """Copy a batch's rows into a new row group, so that the memory of their previous row groups can be freed."""
     runs = [run for rows in batch_rows for run in rows.origins.split_by_call(rows.start, rows.stop)]
     index_by_call = {call: index for index, call in enumerate(dict.fromkeys([call for call, _, _ in runs]))}
     call_indices = np.array([index_by_call[call] for call, _, _ in runs], np.int32)

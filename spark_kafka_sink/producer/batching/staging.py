@@ -351,7 +351,7 @@ class Stage:
         return ready, remaining
 
     def extend(self, later: Stage) -> None:
-        """Append the entries of a stage whose rows arrived after the rows of this stage."""
+        """Append the entries of another stage, whose rows arrived after the rows of this stage."""
         self._ensure_partitions(len(later._bytes_by_partition))
         self._bytes_by_partition[: len(later._bytes_by_partition)] += later._bytes_by_partition
         self._update_partition_totals()
@@ -390,7 +390,7 @@ class Chunk(NamedTuple):
 
 
 def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[Chunk]:
-    """Split the rows of a call into chunks, which are staged one by one.
+    """Split a call's rows into chunks, which are staged one by one.
 
     `sizes`: upper bound of each row's encoded size. A row of more than `max_bytes` gets a chunk of its own.
     """
