@@ -22,6 +22,8 @@ dead_letters.py       the records that are written to the dead-letter topic
 task_report.py        the report of a task, which is its commit message
 report_publishing.py  publishes the report of a write to a file, a topic or a function
 progress.py           combines these reports with Spark's progress events of a stream
+lineage.py            sends OpenLineage events of writes
+lineage_events.py     builds these events
 worker_process.py     tunes the Python processes that Spark starts
 worker_log.py         logging in these processes
 pyspark_versions.py   substitutes for what older versions of pyspark lack

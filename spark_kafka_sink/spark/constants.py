@@ -46,10 +46,13 @@ STREAM_START_OPTION = "pykafka.start"
 """Identifies a start of a stream: each call of `start()` or `toTable()` sets another value."""
 CONCURRENT_TASKS_OPTION = "pykafka.tasksatonce"
 """The maximum number of tasks that write concurrently. They share maxBytesPerSecond."""
+LINEAGE_FOLDER_OPTION = "pykafka.lineagefolder"
+"""A folder for reports, from which the program that called save() or start() reads them for its OpenLineage events."""
 INTERNAL_OPTIONS = (
     MICRO_BATCH_OPTION,
     ALREADY_CHECKED_OPTION,
     DISTRIBUTED_BY_OPTION,
     STREAM_START_OPTION,
     CONCURRENT_TASKS_OPTION,
+    LINEAGE_FOLDER_OPTION,
 )

@@ -8,6 +8,7 @@ rows twice.
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable
 
@@ -72,6 +73,18 @@ def publish_report(options: SinkOptions, report: WriteReport) -> None:
         _try_to_publish(lambda: _send(options, topic, report), f"written to topic {topic}")
     if callback is not None:
         _try_to_publish(lambda: import_function(callback)(report), f"passed to {callback}")
+    if options.lineage_folder is not None:
+        _save_for_lineage(options.lineage_folder, report)
+
+
+def _save_for_lineage(folder: str, report: WriteReport) -> None:
+    """Save the report for the program that sends OpenLineage events (lineage.py). Without it, they lack the rows."""
+    try:
+        # The folder may be gone: some systems delete old temporary folders while a stream runs.
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        store.save_report(folder, report)
+    except OSError as error:
+        LOGGER.debug("The report could not be saved for OpenLineage: %s", error)
 
 
 def _try_to_publish(publish: Callable[[], object], outcome: str) -> None:

@@ -33,6 +33,7 @@ from spark_kafka_sink.spark.constants import (
     DISTRIBUTED_BY_OPTION,
     FORMAT_NAME,
     INTERNAL_OPTIONS,
+    LINEAGE_FOLDER_OPTION,
 )
 from spark_kafka_sink.spark.options.client_rack import check_rack_awareness, parse_client_rack
 from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, parse_new_topic, topic_configs
@@ -123,6 +124,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         report_path=values["reportPath"],
         report_topic=report_topic,
         report_callback=values["reportCallback"],
+        lineage_folder=by_lowercase.get(LINEAGE_FOLDER_OPTION),
         bytes_per_second=bytes_per_second,
         client_rack_env=values["clientRackEnv"],
         formats=formats,

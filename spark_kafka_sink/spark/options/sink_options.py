@@ -34,6 +34,8 @@ class SinkOptions:
     report_path: str | None = None
     report_topic: str | None = None
     report_callback: str | None = None
+    lineage_folder: str | None = None
+    """A folder for reports, if the program that called save() or start() sends OpenLineage events."""
     bytes_per_second: float | None = None
     """One task's share of maxBytesPerSecond."""
     client_rack_env: str | None = None

@@ -58,6 +58,7 @@ from spark_kafka_sink.spark.distribution import (
 )
 from spark_kafka_sink.spark.map_in_arrow import uses_map_in_arrow, write_with_map_in_arrow
 from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
+from spark_kafka_sink.spark.patches.lineage_hooks import trace_query, trace_save
 from spark_kafka_sink.spark.patches.recorded_writer import (
     RecordedCalls,
     rebuild_writer,
@@ -122,12 +123,14 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         positions, distribution = _check_write(self, calls)
         frame, extra_options = _select_and_distribute(writer_dataframe(self), calls, positions, distribution)
         _warn_about_table_layout(calls)
-        if is_map_in_arrow:
-            write_with_map_in_arrow(frame, calls.options() | _ALREADY_CHECKED_OPTIONS | extra_options)
-            return
-        writer = rebuild_writer(self, frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
-        writer = writer.format(FORMAT_NAME).mode("append")
-        original(writer.options(**_ALREADY_CHECKED_OPTIONS, **extra_options))
+        lineage = trace_save(writer_dataframe(self), calls.options(), positions, is_map_in_arrow=is_map_in_arrow)
+        with lineage as lineage_options:
+            extra_options = _ALREADY_CHECKED_OPTIONS | extra_options | lineage_options
+            if is_map_in_arrow:
+                write_with_map_in_arrow(frame, calls.options() | extra_options)
+                return
+            writer = rebuild_writer(self, frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
+            original(writer.format(FORMAT_NAME).mode("append").options(**extra_options))
 
     return save
 
@@ -193,13 +196,18 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
             frame = _select_columns(writer_dataframe(self), required)
         _warn_about_table_layout(calls)
         extra_options = _ALREADY_CHECKED_OPTIONS | {STREAM_START_OPTION: uuid.uuid4().hex}
-        if _output_mode(calls) != "update" and distribution is None and not is_map_in_arrow:
-            writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
-            return original(writer.options(**extra_options))
-        writer = rebuild_writer(self, frame, excluding=["format", "option", "options", *_TABLE_LAYOUT_METHODS])
-        query_options = {name: value for name, value in calls.options().items() if name in _STREAMING_QUERY_OPTIONS}
-        write_micro_batch = MicroBatchWriter(calls.options() | extra_options | {MICRO_BATCH_OPTION: "true"})
-        return original(writer.options(**query_options).foreachBatch(write_micro_batch))
+
+        def start_query(lineage_options: dict[str, str]) -> Any:
+            options = extra_options | lineage_options
+            if _output_mode(calls) != "update" and distribution is None and not is_map_in_arrow:
+                writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
+                return original(writer.options(**options))
+            writer = rebuild_writer(self, frame, excluding=["format", "option", "options", *_TABLE_LAYOUT_METHODS])
+            query_options = {name: value for name, value in calls.options().items() if name in _STREAMING_QUERY_OPTIONS}
+            write_micro_batch = MicroBatchWriter(calls.options() | options | {MICRO_BATCH_OPTION: "true"})
+            return original(writer.options(**query_options).foreachBatch(write_micro_batch))
+
+        return trace_query(writer_dataframe(self), calls.options(), positions, start_query)
 
     return start
 

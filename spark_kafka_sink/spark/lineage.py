@@ -1,0 +1,263 @@
+"""The OpenLineage run of a write, and when its events are sent (`pip install "spark-kafka-sink[openlineage]"`).
+
+All events are sent by the program that calls `save` or `start`: it has Spark's settings, and it sees the error of a
+write and its interruption, also before Spark plans the write. The credentials of the lineage server never leave it.
+
+    save     START, then COMPLETE, FAIL or ABORT
+    start    START, RUNNING while micro-batches are committed, then COMPLETE, FAIL or ABORT when the query ends
+
+The rows that were written are in the report, which another process has (report_publishing.py). It saves the report in
+a temporary folder of this program, whose path is an internal option of the write.
+
+No write waits for an event (lineage_sender.py). The end of the program waits a few seconds for those that remain.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+from openlineage.client.uuid import generate_new_uuid
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from spark_kafka_sink.diagnostics.text import mask_secrets, sanitize
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.reports.write_report import COMMITTED, WriteReport, parse_report
+from spark_kafka_sink.spark.constants import LINEAGE_FOLDER_OPTION
+from spark_kafka_sink.spark.lineage_events import LineageRun, SparkWrite, WriteStatistics, build_event, build_run
+from spark_kafka_sink.spark.lineage_sender import EventSender, create_sender, find_secrets
+from spark_kafka_sink.spark.patches.plain_errors import parse_task_error
+from spark_kafka_sink.spark.worker_log import LOGGER
+
+START, RUNNING, COMPLETE, FAIL, ABORT = "START", "RUNNING", "COMPLETE", "FAIL", "ABORT"
+
+_PROGRESS_INTERVAL_SECONDS = 10.0
+"""The shortest time between two RUNNING events of a stream."""
+_EXIT_WAIT_SECONDS = 5.0
+_MAX_MESSAGE_CHARACTERS = 2_000
+_STACK_TRACE_HEADERS = ("Traceback (most recent call last)", "JVM stacktrace")
+_CANCELLED_ERROR = "SPARK_JOB_CANCELLED"
+_SECRET_OPTION_PATTERN = re.compile("password|secret|token|jaas")
+
+
+class LineageWrite:
+    """A batch write or a streaming query whose events are sent.
+
+    `folder`: for the reports of the write; it is deleted at the end. `secrets`: texts that no event may contain.
+    """
+
+    def __init__(self, run: LineageRun, sender: EventSender, folder: str, secrets: list[str]) -> None:
+        self._run = run
+        self._sender = sender
+        self._secrets = secrets
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self._is_committed = False
+        self._rows: Counter[str] = Counter()
+        self._bytes = 0
+        self._reports = 0
+
+    def options(self) -> dict[str, str]:
+        """Return the internal option with the folder for reports."""
+        return {LINEAGE_FOLDER_OPTION: self._folder}
+
+    @contextmanager
+    def trace_save(self) -> Iterator[None]:
+        """Send START, run the block, which is a batch write, and send how it ended."""
+        self._send(START)
+        try:
+            yield
+        except BaseException as error:  # including KeyboardInterrupt
+            self.end(error)
+            raise
+        self.end()
+
+    def start_query(self, start: Callable[[], Any]) -> Any:
+        """Start a streaming query, and send events until it ends."""
+        self._send(START)
+        try:
+            query = start()
+        except BaseException as error:  # including KeyboardInterrupt
+            self.end(error)
+            raise
+        watcher = threading.Thread(target=self.watch, args=(query,), name="pykafka-lineage-query", daemon=True)
+        _queries[self] = query, watcher
+        watcher.start()
+        return query
+
+    def watch(self, query: Any) -> None:
+        """Send RUNNING after micro-batches until the query ends, and how it ended."""
+        error: Exception | None = None
+        try:
+            while not query.awaitTermination(_PROGRESS_INTERVAL_SECONDS):
+                self._send_progress()
+        except PySparkException as failure:
+            error = failure
+        except (Py4JError, OSError):
+            self._abort("The connection to Spark was lost before the query ended.")
+        self.end(error)
+        _queries.pop(self, None)
+
+    def end_at_exit(self, query: Any, watcher: threading.Thread, timeout_s: float) -> None:
+        """End the run of a query, because the program ends, and Spark with it."""
+        try:
+            is_active = query.isActive
+        except (Py4JError, OSError):
+            is_active = True
+        if not is_active:
+            watcher.join(timeout_s)  # it sends how the query ended
+        self._abort("The program ended before the query.")
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Send the last event, unless it was sent, and delete the folder.
+
+        A batch write is complete once it is committed, whatever error followed.
+        """
+        with self._lock:
+            self._read_reports()
+            if error is None or (self._is_committed and not self._run.is_stream):
+                self._send_last(COMPLETE, None)
+            else:
+                self._send_last(ABORT if is_interruption(error) else FAIL, self._describe(error))
+
+    def _abort(self, message: str) -> None:
+        with self._lock:
+            self._read_reports()
+            self._send_last(ABORT, message)
+
+    def _send_last(self, event_type: str, message: str | None) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._send(event_type, message)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _send_progress(self) -> None:
+        with self._lock:
+            if self._read_reports() and not self._has_ended:
+                self._send(RUNNING)
+
+    def _send(self, event_type: str, message: str | None = None) -> None:
+        statistics = WriteStatistics(dict(self._rows), self._bytes) if self._reports else None
+        self._sender.submit(build_event(self._run, event_type, datetime.now(timezone.utc), statistics, message))
+
+    def _read_reports(self) -> bool:
+        """Add the reports in the folder to the statistics and delete them. Return whether there were any."""
+        reports = list(_take_reports(self._folder))
+        for report in reports:
+            self._reports += 1
+            self._is_committed |= report.status == COMMITTED
+            self._bytes += report.bytes
+            self._rows.update(_count_rows(report, self._run.topic))
+        return bool(reports)
+
+    def _describe(self, error: BaseException) -> str:
+        """Return the message of an error without secrets and without stack traces, whose lines are indented."""
+        error = parse_task_error(str(error)) or error
+        lines = [
+            line
+            for line in str(error).splitlines()
+            if line and not line[0].isspace() and not line.startswith(_STACK_TRACE_HEADERS)
+        ]
+        message = f"{type(error).__name__}: {' '.join(dict.fromkeys(lines))}"
+        return sanitize(mask_secrets(message, self._secrets), _MAX_MESSAGE_CHARACTERS)
+
+
+_queries: dict[LineageWrite, tuple[Any, threading.Thread]] = {}
+"""Running queries and the threads that watch them."""
+_senders: dict[tuple[tuple[str, str], ...], EventSender | None] = {}
+"""The sender by the settings of its transport; None if they are invalid."""
+
+
+def plan_write(confs: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageWrite | None:
+    """Plan the events of a write, or return None if they cannot be sent.
+
+    `confs`: the settings of the listener without the prefix `spark.openlineage.`. The names of `options` are lowercase.
+    """
+    sender = find_sender(confs)
+    if sender is None:
+        return None
+    secrets = find_secrets(confs)
+    secrets += [value for name, value in options.items() if _SECRET_OPTION_PATTERN.search(name)]
+    run = build_run(str(generate_new_uuid()), confs, options, write)
+    try:
+        folder = tempfile.mkdtemp(prefix="pykafka-lineage-")
+    except OSError as error:
+        LOGGER.warning("Sent no OpenLineage events, because a temporary folder could not be created: %s", error)
+        return None
+    return LineageWrite(run, sender, folder, secrets)
+
+
+def find_sender(confs: Mapping[str, str]) -> EventSender | None:
+    """Return the sender for these settings. The first call logs an error in them, and then there is none."""
+    key = tuple(sorted((name, value) for name, value in confs.items() if name.startswith("transport.")))
+    if key not in _senders:
+        if not _senders:
+            atexit.register(finish_at_exit)
+        try:
+            _senders[key] = create_sender(confs)
+        except ConfigurationError as error:
+            _senders[key] = None
+            LOGGER.warning("Sent no OpenLineage events: %s", error)
+    return _senders[key]
+
+
+def finish_at_exit() -> None:
+    """End the runs of queries that are still running, and wait for events that are not sent yet."""
+    deadline = time.monotonic() + _EXIT_WAIT_SECONDS
+    for write, (query, watcher) in list(_queries.items()):
+        write.end_at_exit(query, watcher, max(0.0, deadline - time.monotonic()))
+    flush_events(deadline - time.monotonic())
+
+
+def flush_events(timeout_s: float) -> None:
+    """Wait until all events are sent. Logs how many were not."""
+    deadline = time.monotonic() + timeout_s
+    for sender in _senders.values():
+        unsent = 0 if sender is None else sender.flush(max(0.0, deadline - time.monotonic()))
+        if unsent:
+            LOGGER.warning("%d OpenLineage events were not sent in time. Check the server of the events.", unsent)
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Return whether a user has interrupted or cancelled the write."""
+    return not isinstance(error, Exception) or _CANCELLED_ERROR in str(error)
+
+
+def _take_reports(folder: str) -> Iterator[WriteReport]:
+    """Read and delete the complete reports in a folder. One that is being written is left."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            if text.endswith("\n"):
+                os.unlink(path)
+                yield parse_report(text)
+        except (OSError, ConfigurationError) as error:
+            LOGGER.debug("A report could not be read for OpenLineage: %s", error)
+
+
+def _count_rows(report: WriteReport, topic: str | None) -> dict[str, int]:
+    """Return the number of rows by topic."""
+    if topic is not None:
+        return {topic: report.rows}
+    return {
+        name: sum(offsets.rows for offsets in partitions.values()) for name, partitions in report.partitions.items()
+    }

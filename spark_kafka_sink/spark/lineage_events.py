@@ -1,0 +1,336 @@
+"""OpenLineage events of a write: the run from Spark's settings, and its events. Pure functions without IO.
+
+The settings are those of OpenLineage's Spark listener (`spark.openlineage.*`), and names are built as the listener
+builds them, so that the events of both belong to the same job. Needs the package `openlineage-python`, so only
+lineage.py imports this module, for writes with lineage.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import metadata
+from typing import Any
+from uuid import UUID
+
+from openlineage.client.event_v2 import Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.facet_v2 import (
+    error_message_run,
+    job_type_job,
+    output_statistics_output_dataset,
+    ownership_job,
+    parent_run,
+    processing_engine_run,
+    schema_dataset,
+    tags_job,
+    tags_run,
+)
+
+from spark_kafka_sink.spark.constants import FORMAT_NAME
+
+_PACKAGE = "spark-kafka-sink"
+_DEFAULT_NAMESPACE = "default"
+_TAG_SOURCE = "CONFIG"
+_HOST_LIST_PATTERN = re.compile(r"dataset\.namespaceResolvers\.(?P<name>.+)\.type")
+_OWNER_PREFIX = "job.owners."
+
+
+def _find_version() -> str | None:
+    """Return the version of this package, or None if it was not installed, as with `--py-files`."""
+    try:
+        return metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+_VERSION = _find_version()
+PRODUCER = f"https://pypi.org/project/{_PACKAGE}/{_VERSION or ''}"
+
+
+@dataclass(frozen=True)
+class SparkWrite:
+    """What Spark knows of a write."""
+
+    app_name: str
+    spark_version: str
+    columns: tuple[tuple[str, str], ...]
+    """Name and type of each column that the sink uses."""
+    is_stream: bool
+    is_map_in_arrow: bool
+
+
+@dataclass(frozen=True)
+class ParentRun:
+    """A run of another job."""
+
+    run_id: str
+    job_namespace: str
+    job_name: str
+
+
+@dataclass(frozen=True)
+class LineageRun:
+    """A run of a job: a batch write, or a streaming query from its start to its end. It contains no credentials."""
+
+    run_id: str
+    job_namespace: str
+    job_name: str
+    is_stream: bool
+    kafka_namespace: str
+    topic: str | None
+    """None if the rows name their topics."""
+    columns: tuple[tuple[str, str], ...]
+    """Name and type of each column that the sink uses."""
+    spark_version: str
+    parent: ParentRun | None
+    root: ParentRun | None
+    job_tags: tuple[tuple[str, str], ...]
+    run_tags: tuple[tuple[str, str], ...]
+    owners: tuple[tuple[str, str], ...]
+    """Type and name of each owner."""
+    disabled_facets: frozenset[str]
+
+
+@dataclass(frozen=True)
+class WriteStatistics:
+    """Rows by topic, and the bytes of all topics, that a run has written so far."""
+
+    rows: Mapping[str, int]
+    bytes: int
+
+
+def build_run(run_id: str, confs: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageRun:
+    """Build a run from the settings and the options of its write.
+
+    `confs`: the settings of the listener without the prefix `spark.openlineage.`. The names of `options` are lowercase.
+    """
+    namespace = confs.get("namespace") or _DEFAULT_NAMESPACE
+    app_name = normalize_name(confs.get("appName") or write.app_name)
+    parent, root = _find_parents(confs, namespace, app_name)
+    has_dataset_name = confs.get("jobName.appendDatasetName", "").lower() != "false"
+    command = _find_command(write, has_dataset_name=has_dataset_name)
+    return LineageRun(
+        run_id=run_id,
+        job_namespace=namespace,
+        job_name=f"{app_name}.{command}",
+        is_stream=write.is_stream,
+        kafka_namespace=_build_kafka_namespace(options["kafka.bootstrap.servers"], confs),
+        topic=options.get("topic"),
+        columns=write.columns,
+        spark_version=write.spark_version,
+        parent=parent,
+        root=root,
+        job_tags=tuple(_parse_tags(confs.get("job.tags", ""))),
+        run_tags=tuple(_parse_tags(confs.get("run.tags", ""))),
+        owners=tuple(
+            (name.removeprefix(_OWNER_PREFIX), owner) for name, owner in confs.items() if name.startswith(_OWNER_PREFIX)
+        ),
+        disabled_facets=_find_disabled_facets(confs),
+    )
+
+
+def normalize_name(name: str) -> str:
+    """Convert a name to snake case as the listener does (its class NameNormalizer)."""
+    trimmed = re.sub(r"^[^A-Za-z0-9_]+|[^A-Za-z0-9_]+$", "", name)
+    decomposed = unicodedata.normalize("NFKD", trimmed)
+    text = "".join(character for character in decomposed if not unicodedata.category(character).startswith("M"))
+    text = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
+    text = re.sub(r"(?<!^)([A-Z])([a-z])", r" \1\2", text)
+    text = re.sub(r"([0-9])([A-Z])", r"\1 \2", text)
+    return re.sub(r"[^a-z0-9]+", "_", text.lower())
+
+
+def _find_command(write: SparkWrite, *, has_dataset_name: bool) -> str:
+    """Return the listener's name for the command of a write, which is the name of a node in Spark's plan.
+
+    Spark renamed MapInArrow in 4.0, and appends the table's name to AppendData since 4.2. The listener appends the
+    table's name again, unless a setting says otherwise. It names a plan with a shuffle before mapInArrow differently.
+    """
+    version = tuple(int(number) for number in write.spark_version.split(".")[:2])
+    if write.is_stream:
+        return "write_to_data_source_v2"
+    if write.is_map_in_arrow:
+        return "map_in_arrow" if version >= (4, 0) else "python_map_in_arrow"
+    command = f"append_data_{FORMAT_NAME}" if version >= (4, 2) else "append_data"
+    return f"{command}.{FORMAT_NAME}" if has_dataset_name else command
+
+
+def _find_parents(confs: Mapping[str, str], namespace: str, app_name: str) -> tuple[ParentRun | None, ParentRun | None]:
+    """Return the parent and the root of the run.
+
+    The listener's run of the Spark application is the parent only if a setting fixes its id, because the listener
+    generates the id otherwise. Without that setting, the parent is the run that started the application.
+    """
+    starter = _find_run(confs, "parentRunId", "parentJobNamespace", "parentJobName", None)
+    application_run_id = confs.get("applicationRunId", "")
+    parent = ParentRun(application_run_id, namespace, app_name) if is_uuid(application_run_id) else starter
+    root = _find_run(
+        confs, "rootParentRunId", "rootParentJobNamespace", "rootParentJobName", starter if starter else parent
+    )
+    return parent, root
+
+
+def _find_run(
+    confs: Mapping[str, str], run_id: str, namespace: str, name: str, default: ParentRun | None
+) -> ParentRun | None:
+    """Build a run from three settings. One that is missing, or an id that is no UUID, has the value of the default."""
+    values = [confs.get(key, "") for key in (run_id, namespace, name)]
+    if not is_uuid(values[0]):
+        values[0] = ""
+    if default is not None:
+        values = [
+            value or default_value
+            for value, default_value in zip(
+                values, (default.run_id, default.job_namespace, default.job_name), strict=True
+            )
+        ]
+    return ParentRun(*values) if all(values) else None
+
+
+def is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _build_kafka_namespace(bootstrap_servers: str, confs: Mapping[str, str]) -> str:
+    """Return `kafka://host:port` of the first server, or the name that a resolver of type hostList gives the host."""
+    server = bootstrap_servers.split(",")[0].strip()
+    namespace = f"kafka://{server.rpartition('://')[2]}"
+    for conf, resolver_type in confs.items():
+        match = _HOST_LIST_PATTERN.fullmatch(conf)
+        if match is None or resolver_type != "hostList":
+            continue
+        prefix = conf.removesuffix("type")
+        if confs.get(f"{prefix}schema", "kafka") != "kafka":
+            continue
+        for host in _parse_list(confs.get(f"{prefix}hosts", "")):
+            if host.lower() in namespace.lower():
+                resolved_name = match["name"].replace("\\", r"\\")
+                return re.sub(re.escape(host), resolved_name, namespace, flags=re.IGNORECASE)
+    return namespace
+
+
+def _parse_list(text: str) -> list[str]:
+    """Parse a list of the listener: in brackets and separated by semicolons."""
+    return [item.strip() for item in text.removeprefix("[").removesuffix("]").split(";") if item.strip()]
+
+
+def _parse_tags(text: str) -> Iterator[tuple[str, str]]:
+    """Yield key and value of each tag in `key:value;label`. The value of a label is `true`."""
+    for tag in _parse_list(text):
+        key, _, value = tag.partition(":")
+        yield key, value or "true"
+
+
+def _find_disabled_facets(confs: Mapping[str, str]) -> frozenset[str]:
+    disabled = set(_parse_list(confs.get("facets.disabled", "")))
+    for name, value in confs.items():
+        if name.startswith("facets.") and name.endswith(".disabled") and value.lower() == "true":
+            disabled.add(name.removeprefix("facets.").removesuffix(".disabled"))
+    return frozenset(disabled)
+
+
+def build_event(
+    run: LineageRun,
+    event_type: str,
+    time: datetime,
+    statistics: WriteStatistics | None = None,
+    error_message: str | None = None,
+) -> RunEvent:
+    """Build an event of the run.
+
+    `statistics`: what the run has written until `time`, None at its start or if it is unknown.
+    """
+    return RunEvent(
+        eventType=RunState[event_type],
+        eventTime=time.isoformat(),
+        run=Run(run.run_id, _select_facets(run, _build_run_facets(run, error_message))),
+        job=Job(run.job_namespace, run.job_name, _select_facets(run, _build_job_facets(run))),
+        producer=PRODUCER,
+        inputs=[],
+        outputs=_build_outputs(run, statistics),
+    )
+
+
+def _select_facets(run: LineageRun, facets: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove missing facets and those that a setting disables, and set the producer of the others."""
+    selected = {name: facet for name, facet in facets.items() if facet is not None and name not in run.disabled_facets}
+    for facet in selected.values():
+        facet._producer = PRODUCER
+    return selected
+
+
+def _build_run_facets(run: LineageRun, error_message: str | None) -> dict[str, Any]:
+    return {
+        "parent": None if run.parent is None else _build_parent(run.parent, run.root),
+        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+            version=run.spark_version, name="spark", openlineageAdapterVersion=_VERSION
+        ),
+        "tags": None
+        if not run.run_tags
+        else tags_run.TagsRunFacet([tags_run.TagsRunFacetFields(*tag, _TAG_SOURCE) for tag in run.run_tags]),
+        "errorMessage": None
+        if error_message is None
+        else error_message_run.ErrorMessageRunFacet(message=error_message, programmingLanguage="PYTHON"),
+    }
+
+
+def _build_parent(parent: ParentRun, root: ParentRun | None) -> parent_run.ParentRunFacet:
+    root = root or parent
+    return parent_run.ParentRunFacet(
+        run=parent_run.Run(parent.run_id),
+        job=parent_run.Job(parent.job_namespace, parent.job_name),
+        root=parent_run.Root(
+            run=parent_run.RootRun(root.run_id), job=parent_run.RootJob(root.job_namespace, root.job_name)
+        ),
+    )
+
+
+def _build_job_facets(run: LineageRun) -> dict[str, Any]:
+    return {
+        "jobType": job_type_job.JobTypeJobFacet(
+            processingType="STREAMING" if run.is_stream else "BATCH", integration="SPARK", jobType="SQL_JOB"
+        ),
+        "tags": None
+        if not run.job_tags
+        else tags_job.TagsJobFacet([tags_job.TagsJobFacetFields(*tag, _TAG_SOURCE) for tag in run.job_tags]),
+        "ownership": None
+        if not run.owners
+        else ownership_job.OwnershipJobFacet(
+            [ownership_job.Owner(name=name, type=type_) for type_, name in run.owners]
+        ),
+    }
+
+
+def _build_outputs(run: LineageRun, statistics: WriteStatistics | None) -> list[OutputDataset]:
+    """Build a dataset for each topic with rows, and for the topic of the options.
+
+    Bytes are known for all topics together, so only a single topic has a size.
+    """
+    rows = {} if statistics is None else statistics.rows
+    topics = sorted({*rows, *([] if run.topic is None else [run.topic])})
+    fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=type_) for name, type_ in run.columns]
+    return [
+        OutputDataset(
+            namespace=run.kafka_namespace,
+            name=topic,
+            facets=_select_facets(run, {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)}),
+            outputFacets=_select_facets(
+                run,
+                {
+                    "outputStatistics": None
+                    if statistics is None
+                    else output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                        rowCount=rows.get(topic, 0), size=statistics.bytes if len(topics) == 1 else None
+                    )
+                },
+            ),
+        )
+        for topic in topics
+    ]

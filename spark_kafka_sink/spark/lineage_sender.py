@@ -1,0 +1,193 @@
+"""Sends OpenLineage events in the background, through the transports of `openlineage-python`.
+
+The settings of a transport are those of OpenLineage's Spark listener. Nothing that is logged contains them: headers,
+parameters and credentials are no part of a transport's configuration, which the package logs at DEBUG, and an error is
+described without its text, which may repeat a URL.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import requests
+from openlineage.client.event_v2 import RunEvent
+from openlineage.client.transport.console import ConsoleConfig, ConsoleTransport
+from openlineage.client.transport.file import FileConfig, FileTransport
+from openlineage.client.transport.http import HttpConfig, HttpTransport
+from openlineage.client.transport.transport import Transport
+from requests.adapters import HTTPAdapter
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.spark.worker_log import LOGGER
+
+_DEFAULT_ENDPOINT = "/api/v1/lineage"
+_DEFAULT_TIMEOUT_MS = "5000"
+_API_KEY_PARAMETER = "api_key"
+_MAX_QUEUED_EVENTS = 1_000
+_TRANSPORT_MESSAGE = (
+    "spark.openlineage.transport.type is '{}'. This sink sends OpenLineage events with http, console or file only. Set "
+    "one of them, or ignore this message if OpenLineage's Spark listener is all that you need."
+)
+_URL_MESSAGE = "spark.openlineage.transport.url is missing or has no scheme and host. Set it to the URL of the server."
+_LOCATION_MESSAGE = "spark.openlineage.transport.location is missing. Set it to the path of the file."
+
+
+class EventSender:
+    """Sends events in order, in a thread that ends when there are none. `target`: where to, for the log."""
+
+    def __init__(self, transport: Transport, target: str, session: requests.Session | None = None) -> None:
+        self._transport = transport
+        self._target = target
+        self._session = session
+        self._condition = threading.Condition()
+        self._events: deque[RunEvent] = deque()
+        self._is_running = False
+        self._has_warned = False
+
+    def submit(self, event: RunEvent) -> None:
+        """Queue an event. It is dropped if too many wait, as with a server that does not respond."""
+        with self._condition:
+            if len(self._events) >= _MAX_QUEUED_EVENTS:
+                LOGGER.debug("Dropped an OpenLineage event, because %d events are waiting.", _MAX_QUEUED_EVENTS)
+                return
+            self._events.append(event)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._send_all, name="pykafka-lineage", daemon=True).start()
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until all events are sent, and return the number of those that were not."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._events, timeout_s)
+            return len(self._events)
+
+    def _send_all(self) -> None:
+        while True:
+            self._send(self._events[0])
+            with self._condition:
+                self._events.popleft()
+                if not self._events:
+                    self._is_running = False
+                    if self._session is not None:
+                        self._session.close()  # its connections; the next event opens new ones
+                    self._condition.notify_all()
+                    return
+
+    def _send(self, event: RunEvent) -> None:
+        try:
+            self._transport.emit(event)
+        except Exception as error:  # any error of a transport or of a user's token provider
+            cause = describe_error(error)
+            if self._has_warned:
+                LOGGER.debug("An OpenLineage event could not be sent to %s: %s", self._target, cause)
+                return
+            self._has_warned = True
+            LOGGER.warning(
+                "An OpenLineage event could not be sent to %s: %s. Writes are not affected, but their lineage is "
+                "incomplete. Check the server and spark.openlineage.transport.*. Later errors are logged at DEBUG.",
+                self._target,
+                cause,
+            )
+
+
+def create_sender(confs: Mapping[str, str]) -> EventSender:
+    """Create the sender for the listener's settings without their prefix `spark.openlineage.`. Does no IO.
+
+    Raises ConfigurationError if the settings are invalid or not supported.
+    """
+    transport_type = confs.get("transport.type") or "console"
+    if transport_type == "console":
+        return EventSender(ConsoleTransport(ConsoleConfig()), "the log")
+    if transport_type == "file":
+        location = confs.get("transport.location")
+        if not location:
+            raise ConfigurationError(_LOCATION_MESSAGE)
+        return EventSender(FileTransport(FileConfig(log_file_path=location, append=True)), location)
+    if transport_type != "http":
+        raise ConfigurationError(_TRANSPORT_MESSAGE.format(transport_type))
+    return _create_http_sender(confs)
+
+
+def _create_http_sender(confs: Mapping[str, str]) -> EventSender:
+    """Create a sender that posts events.
+
+    Like the listener, it uses only scheme and host of the URL, the path from the setting `endpoint`, and it reads an
+    API key from the URL's parameter `api_key`. It does not retry, like the listener.
+    """
+    parts = urlsplit(confs.get("transport.url", ""))
+    if not parts.scheme or not parts.hostname:
+        raise ConfigurationError(_URL_MESSAGE)
+    host = parts.netloc.rpartition("@")[2]
+    parameters = dict(parse_qsl(parts.query))
+    auth = _select(confs, "transport.auth.")
+    if _API_KEY_PARAMETER in parameters:
+        auth = {"type": "api_key", "apiKey": parameters.pop(_API_KEY_PARAMETER)}
+    session = requests.Session()
+    session.headers.update(_select(confs, "transport.headers."))
+    session.params = parameters | _select(confs, "transport.urlParams.")
+    if parts.username is not None:
+        session.auth = (unquote(parts.username), unquote(parts.password or ""))
+    url = f"{parts.scheme}://{host}"
+    settings = {
+        "url": url,
+        "endpoint": "/" + (confs.get("transport.endpoint") or _DEFAULT_ENDPOINT).lstrip("/"),
+        "timeout": _parse_timeout(confs.get("transport.timeoutInMillis") or _DEFAULT_TIMEOUT_MS),
+        "session": session,
+        "adapter": HTTPAdapter(max_retries=0),
+        "auth": auth | ({"tokenFields": _parse_token_fields(auth["tokenFields"])} if "tokenFields" in auth else {}),
+    }
+    if confs.get("transport.compression"):
+        settings["compression"] = confs["transport.compression"]
+    try:
+        transport = HttpTransport(HttpConfig.from_dict(settings))
+    except Exception as error:  # any error of the package or of a user's token provider
+        raise ConfigurationError(
+            f"The HTTP transport of OpenLineage rejects the settings ({type(error).__name__}). Check "
+            "spark.openlineage.transport.auth.* and spark.openlineage.transport.compression."
+        ) from None
+    return EventSender(transport, url, session)
+
+
+def find_secrets(confs: Mapping[str, str]) -> list[str]:
+    """Return the values among the settings that must not be shown."""
+    parts = urlsplit(confs.get("transport.url", ""))
+    secrets = [parts.username, parts.password, *(value for _, value in parse_qsl(parts.query))]
+    for prefix in ("transport.auth.", "transport.headers.", "transport.urlParams."):
+        secrets += [value for name, value in _select(confs, prefix).items() if name != "type"]
+    return [secret for secret in secrets if secret]
+
+
+def describe_error(error: Exception) -> str:
+    """Describe why an event could not be sent, without the text of the error."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"the server responded with status {response.status_code}"
+    if isinstance(error, requests.Timeout):
+        return "the server did not respond in time"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
+
+
+def _select(confs: Mapping[str, str], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in confs.items() if name.startswith(prefix)}
+
+
+def _parse_timeout(text: str) -> float:
+    try:
+        return int(text) / 1000
+    except ValueError:
+        raise ConfigurationError(
+            f"spark.openlineage.transport.timeoutInMillis is '{text}', which is not a number. Set it to milliseconds."
+        ) from None
+
+
+def _parse_token_fields(text: str) -> list[str]:
+    return [name.strip() for name in text.strip("[]").split(";")]

@@ -1,0 +1,100 @@
+"""Sends OpenLineage events of a write if Spark has settings of OpenLineage's Spark listener.
+
+Without them, a write costs one more call to the JVM, and `openlineage-python` is not imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from spark_kafka_sink.spark.constants import MICRO_BATCH_OPTION
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.lineage import LineageWrite
+
+_PREFIX = "spark.openlineage."
+_PACKAGE_MISSING_MESSAGE = (
+    "Spark has settings of OpenLineage (spark.openlineage.*), but the Python package '%s' is missing, so this sink "
+    'sends no lineage. To send it, install the extra on the driver: pip install "spark-kafka-sink[openlineage]".'
+)
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def trace_save(
+    frame: Any, options: Mapping[str, str], positions: list[int], *, is_map_in_arrow: bool
+) -> Iterator[dict[str, str]]:
+    """Send the events of the batch write in the block. Yields the options that the write needs for it."""
+    write = _plan_write(frame, options, positions, is_stream=False, is_map_in_arrow=is_map_in_arrow)
+    if write is None:
+        yield {}
+        return
+    with write.trace_save():
+        yield write.options()
+
+
+def trace_query(
+    frame: Any, options: Mapping[str, str], positions: list[int], start: Callable[[dict[str, str]], Any]
+) -> Any:
+    """Start a streaming query and send its events. `start` gets the options that the query needs for it."""
+    write = _plan_write(frame, options, positions, is_stream=True, is_map_in_arrow=False)
+    return start({}) if write is None else write.start_query(lambda: start(write.options()))
+
+
+def _plan_write(
+    frame: Any, options: Mapping[str, str], positions: list[int], *, is_stream: bool, is_map_in_arrow: bool
+) -> LineageWrite | None:
+    """Plan the events of a write, or return None.
+
+    A micro-batch belongs to the run of its stream. A client of Spark Connect is not the driver, which has the reports.
+    """
+    session = frame.sparkSession
+    if MICRO_BATCH_OPTION in options or type(session).__module__.startswith("pyspark.sql.connect"):
+        return None
+    confs = read_confs(session)
+    if not confs or _is_disabled(confs):
+        return None
+    try:
+        from spark_kafka_sink.spark.lineage import plan_write
+        from spark_kafka_sink.spark.lineage_events import SparkWrite
+    except ModuleNotFoundError as error:
+        _warn_about_missing_package(error.name or "openlineage-python")
+        return None
+    fields = [frame.schema.fields[position] for position in positions]
+    columns = tuple((field.name, field.dataType.simpleString()) for field in fields)
+    app_name = session.sparkContext.appName
+    return plan_write(
+        confs,
+        options,
+        SparkWrite(app_name, session.version, columns, is_stream=is_stream, is_map_in_arrow=is_map_in_arrow),
+    )
+
+
+def read_confs(session: Any) -> dict[str, str]:
+    """Return the settings of OpenLineage of the application, without their prefix. A session cannot change them.
+
+    A platform that restricts calls to the JVM may reject the call. Then there are none.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
+
+    try:
+        pairs = session.sparkContext._jsc.sc().getConf().getAllWithPrefix(_PREFIX)
+        return {pair._1(): pair._2() for pair in pairs}
+    except Py4JError as error:
+        _log.debug("Could not read the settings of OpenLineage: %s", error)
+        return {}
+
+
+def _is_disabled(confs: Mapping[str, str]) -> bool:
+    return "true" in (confs.get("disabled", "").lower(), os.environ.get("OPENLINEAGE_DISABLED", "").lower())
+
+
+@cache
+def _warn_about_missing_package(name: str) -> None:
+    _log.warning(_PACKAGE_MISSING_MESSAGE, name)
