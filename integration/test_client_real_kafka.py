@@ -22,7 +22,7 @@ from spark_kafka_sink.reader.fetched import ROWS_SCHEMA
 from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
 from spark_kafka_sink.requests.blocking import BlockingClient
 from tests.requests.node_message import send_to
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -104,7 +104,7 @@ def test_what_librdkafka_wrote_is_read_as_it_reads_it(kafka: KafkaCluster, codec
         value = b"v" * (number % 300) if number % 7 else None
         headers: list[tuple[str, str | bytes | None]] = [("n", b"%d" % number)] if number % 3 == 0 else []
         producer.produce(topic, value=value, key=key, headers=headers, partition=number % 3)
-    producer.flush(PATIENCE_SECONDS)
+    producer.flush(WAIT_TIMEOUT_SECONDS)
     table = read_topic_table(kafka.bootstrap(), topic)
     assert table.schema.equals(ROWS_SCHEMA)
     witness = sorted(read_topic(kafka.bootstrap(), topic), key=lambda record: (record.partition, record.offset))
@@ -116,18 +116,18 @@ def test_what_librdkafka_wrote_is_read_as_it_reads_it(kafka: KafkaCluster, codec
 def test_an_aborted_transaction_is_hidden_from_read_committed_alone(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(PATIENCE_SECONDS)
+    producer.init_transactions(WAIT_TIMEOUT_SECONDS)
     for turn, commit in enumerate([True, False, True, False]):
         producer.begin_transaction()
         for number in range(50):
             producer.produce(
                 topic, value=b"%s-%d-%d" % (b"kept" if commit else b"gone", turn, number), partition=number % 2
             )
-        producer.flush(PATIENCE_SECONDS)
+        producer.flush(WAIT_TIMEOUT_SECONDS)
         if commit:
-            producer.commit_transaction(PATIENCE_SECONDS)
+            producer.commit_transaction(WAIT_TIMEOUT_SECONDS)
         else:
-            producer.abort_transaction(PATIENCE_SECONDS)
+            producer.abort_transaction(WAIT_TIMEOUT_SECONDS)
     committed = read_topic_table(kafka.bootstrap(), topic)
     assert rows(committed) == [
         (r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
@@ -142,19 +142,19 @@ def test_an_open_transaction_ends_the_reading_before_it(kafka: KafkaCluster) -> 
     topic = create_topic(kafka.bootstrap())
     plain = Producer({"bootstrap.servers": kafka.bootstrap()})
     plain.produce(topic, value=b"before")
-    plain.flush(PATIENCE_SECONDS)
+    plain.flush(WAIT_TIMEOUT_SECONDS)
     producer = Producer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(PATIENCE_SECONDS)
+    producer.init_transactions(WAIT_TIMEOUT_SECONDS)
     producer.begin_transaction()
     producer.produce(topic, value=b"open")
-    producer.flush(PATIENCE_SECONDS)
+    producer.flush(WAIT_TIMEOUT_SECONDS)
     config = client_config({"bootstrap.servers": kafka.bootstrap()})
     with TopicReader(config) as reader:
         assert reader.end_offsets(topic) == {0: 1}
         assert reader.read(topic).column("value").to_pylist() == [b"before"]
     with TopicReader(config, isolation="read_uncommitted") as reader:
         assert reader.end_offsets(topic) == {0: 2}
-    producer.abort_transaction(PATIENCE_SECONDS)
+    producer.abort_transaction(WAIT_TIMEOUT_SECONDS)
 
 
 def security(kafka: KafkaCluster, listener: str, password: str = USERS["alice"]) -> dict[str, object]:
@@ -174,7 +174,7 @@ def test_a_topic_is_read_through_every_kind_of_listener(kafka: KafkaCluster, lis
     topic = create_topic(kafka.bootstrap())
     producer = Producer({"bootstrap.servers": kafka.bootstrap()})
     producer.produce(topic, value=b"hello")
-    producer.flush(PATIENCE_SECONDS)
+    producer.flush(WAIT_TIMEOUT_SECONDS)
     options = security(kafka, listener)
     with TopicReader(client_config(options)) as reader:
         assert reader.read(topic).column("value").to_pylist() == [b"hello"]
@@ -212,7 +212,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_anew(kafka: KafkaClus
         wait_until(is_created)
         producer = Producer({"bootstrap.servers": kafka.bootstrap()})
         producer.produce(topic, value=b"second life", partition=1)
-        producer.flush(PATIENCE_SECONDS)
+        producer.flush(WAIT_TIMEOUT_SECONDS)
         assert first == {0: 0, 1: 0}
         assert reader.end_offsets(topic) == {0: 0, 1: 1}
         assert reader.read(topic).column("value").to_pylist() == [b"second life"]
@@ -229,10 +229,10 @@ def test_a_broker_that_restarts_is_found_again(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap())
     producer = Producer({"bootstrap.servers": kafka.bootstrap()})
     producer.produce(topic, value=b"before")
-    producer.flush(PATIENCE_SECONDS)
+    producer.flush(WAIT_TIMEOUT_SECONDS)
     with TopicReader(client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
         assert reader.read(topic).num_rows == 1
         kafka.restart(1)
         producer.produce(topic, value=b"after")
-        producer.flush(PATIENCE_SECONDS)
+        producer.flush(WAIT_TIMEOUT_SECONDS)
         assert reader.read(topic).column("value").to_pylist() == [b"before", b"after"]

@@ -14,7 +14,7 @@ from spark_kafka_sink import testing
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -41,7 +41,7 @@ def write_all(producer: Producer, topic: str, values: list[bytes]) -> None:
             headers={"n": b"%d" % number},
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert producer.flush(WAIT_TIMEOUT_SECONDS) == 0
     assert failures == []
 
 
@@ -66,7 +66,7 @@ def test_kafka_python_writes_and_reads_back(broker: EmbeddedBroker, codec: str) 
     )
     sent = [producer.send(topic, b"value %d" % number) for number in range(100)]
     for future in sent:
-        future.get(PATIENCE_SECONDS)
+        future.get(WAIT_TIMEOUT_SECONDS)
     producer.close()
     assert sorted(read_with_kafka_python(broker, topic, 2)) == sorted(b"value %d" % number for number in range(100))
 
@@ -75,15 +75,15 @@ def test_kafka_python_writes_and_reads_back(broker: EmbeddedBroker, codec: str) 
 def test_read_committed_returns_only_committed_transactions_of_librdkafka(version: int) -> None:
     with embedded_broker({"t": 2}, transaction_version=version) as broker:
         producer = librdkafka_producer(broker, transactional_id="x")
-        producer.init_transactions(PATIENCE_SECONDS)
+        producer.init_transactions(WAIT_TIMEOUT_SECONDS)
         for value, commit in ((b"first", True), (b"aborted", False), (b"second", True)):
             producer.begin_transaction()
             producer.produce("t", value, partition=0)
-            producer.flush(PATIENCE_SECONDS)
+            producer.flush(WAIT_TIMEOUT_SECONDS)
             if commit:
-                producer.commit_transaction(PATIENCE_SECONDS)
+                producer.commit_transaction(WAIT_TIMEOUT_SECONDS)
             else:
-                producer.abort_transaction(PATIENCE_SECONDS)
+                producer.abort_transaction(WAIT_TIMEOUT_SECONDS)
         committed = [record.value for record in read_topic(broker.bootstrap_servers, "t")]
         uncommitted = read_topic(broker.bootstrap_servers, "t", isolation="read_uncommitted")
         by_kafka_python = read_with_kafka_python(broker, "t", 2, isolation_level="read_committed")
@@ -113,13 +113,13 @@ def test_kafka_python_commits_a_transaction(broker: EmbeddedBroker) -> None:
 def test_second_librdkafka_producer_fences_the_first(broker: EmbeddedBroker) -> None:
     topic = create_topic(broker.bootstrap_servers)
     first, second = (librdkafka_producer(broker, transactional_id="fenced") for _ in range(2))
-    first.init_transactions(PATIENCE_SECONDS)
+    first.init_transactions(WAIT_TIMEOUT_SECONDS)
     first.begin_transaction()
     first.produce(topic, b"zombie")
-    first.flush(PATIENCE_SECONDS)
-    second.init_transactions(PATIENCE_SECONDS)
+    first.flush(WAIT_TIMEOUT_SECONDS)
+    second.init_transactions(WAIT_TIMEOUT_SECONDS)
     with pytest.raises(KafkaException) as caught:
-        first.commit_transaction(PATIENCE_SECONDS)
+        first.commit_transaction(WAIT_TIMEOUT_SECONDS)
     assert caught.value.args[0].fatal()
     assert read_topic(broker.bootstrap_servers, topic) == []
 

@@ -15,7 +15,7 @@ from spark_kafka_sink import testing
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
 from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 SECRET = "a secret that must not show"
 USERS = {"alice": SECRET}
@@ -40,7 +40,7 @@ def write_with_librdkafka(broker: EmbeddedBroker, settings: dict[str, object]) -
     options = {"bootstrap.servers": broker.bootstrap_servers, "broker.address.family": "v4", "log_level": 0, **settings}
     producer = Producer({**options, "message.timeout.ms": 20_000})
     producer.produce("t", b"by librdkafka", on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert producer.flush(WAIT_TIMEOUT_SECONDS) == 0
     del producer
     gc.collect()
     return errors[0]
@@ -103,5 +103,5 @@ def test_kafka_python_logs_in_with_scram() -> None:
             sasl_plain_username="alice",
             sasl_plain_password=SECRET,
         )
-        assert producer.send("t", b"by kafka-python").get(PATIENCE_SECONDS).offset == 0
+        assert producer.send("t", b"by kafka-python").get(WAIT_TIMEOUT_SECONDS).offset == 0
         producer.close()

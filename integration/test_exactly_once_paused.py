@@ -33,7 +33,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
 from tests.history import History, Outcome, Write
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -162,10 +162,10 @@ def test_a_driver_that_was_stopped_and_goes_on_after_its_successor_has_decided_c
             stopped, working = working, drivers.start()
             drivers.wait_for_batches(2, working)
             stopped.send_signal(signal.SIGCONT)
-            assert stopped.wait(PATIENCE_SECONDS) == REFUSED, f"seed {seed}: see {tmp_path}"
+            assert stopped.wait(WAIT_TIMEOUT_SECONDS) == REFUSED, f"seed {seed}: see {tmp_path}"
         drivers.wait_for_batches(1, working)
         (tmp_path / "stop").touch()
-        assert working.wait(PATIENCE_SECONDS) == 0
+        assert working.wait(WAIT_TIMEOUT_SECONDS) == 0
     finally:
         drivers.kill()
     said = drivers.said()
@@ -200,11 +200,11 @@ def test_a_driver_that_is_killed_or_stopped_while_it_commits_300_transactions_le
                 drivers.wait_for_batches(1, working)
             if is_stopped:
                 before.send_signal(signal.SIGCONT)
-                assert before.wait(PATIENCE_SECONDS) == REFUSED, f"seed {seed}: see {tmp_path}"
+                assert before.wait(WAIT_TIMEOUT_SECONDS) == REFUSED, f"seed {seed}: see {tmp_path}"
                 if not stands_still:  # else brokers may not have said why
                     assert "newer driver has taken over" in drivers.said_by(before), f"seed {seed}: {drivers.said()}"
         (tmp_path / "stop").touch()
-        assert working.wait(PATIENCE_SECONDS) == 0, f"seed {seed}: {drivers.said()}"
+        assert working.wait(WAIT_TIMEOUT_SECONDS) == 0, f"seed {seed}: {drivers.said()}"
     finally:
         drivers.kill()
     how = f"killed or stopped, {half_way} half-way"

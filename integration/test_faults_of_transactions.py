@@ -34,7 +34,7 @@ from integration.support.transactional_writer import (
 )
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.record import ProducerRecord
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -157,7 +157,7 @@ def test_23_a_zombies_write_that_comes_late_is_refused(
     zombie = producer_of(proxy.address, topic, request_timeout_ms=2_000)
     zombie.init_transactions()
     zombie.begin_transaction()
-    zombie.send(ProducerRecord(topic, b"early zombie", partition=0)).result(PATIENCE_SECONDS)
+    zombie.send(ProducerRecord(topic, b"early zombie", partition=0)).result(WAIT_TIMEOUT_SECONDS)
     proxy.mode = Mode.HOLD_REQUESTS
     late = zombie.send(ProducerRecord(topic, b"late zombie", partition=0))
     proxy.wait_for_fault()
@@ -216,7 +216,7 @@ def test_24_kafkas_tools_see_an_open_transaction_and_its_end_at_the_timeout(
         producer.init_transactions()
         started = time.monotonic()
         producer.begin_transaction()
-        producer.send(ProducerRecord(topic, b"never seen", partition=0)).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord(topic, b"never seen", partition=0)).result(WAIT_TIMEOUT_SECONDS)
         producer.close(timeout=0)
         with other.transaction():
             other.send(ProducerRecord(topic, b"seen", partition=0))

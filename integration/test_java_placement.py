@@ -8,7 +8,7 @@ import pytest
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -26,7 +26,7 @@ def test_every_key_goes_to_the_partition_that_a_real_java_producer_chooses(kafka
     )  # fmt: skip
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap()}) as producer:
         columns = RecordColumns(value=pa.array(["v"] * len(keys)), key=pa.array(keys))
-        producer.send_columns(ours, columns).result(PATIENCE_SECONDS).raise_for_failures()
+        producer.send_columns(ours, columns).result(WAIT_TIMEOUT_SECONDS).raise_for_failures()
     placed = [{r.key: r.partition for r in read_topic(kafka.bootstrap(), topic)} for topic in (theirs, ours)]
     assert len(placed[0]) == len(keys)
     assert placed[1] == placed[0]

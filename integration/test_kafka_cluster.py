@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from integration.support.kafka_cluster import USERS, KafkaCluster
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -15,7 +15,7 @@ def _produce_one(config: dict[str, str], topic: str) -> None:
     errors: list[object] = []
     producer = Producer(config)
     producer.produce(topic, b"value", on_delivery=lambda error, _message: errors.append(error))
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert producer.flush(WAIT_TIMEOUT_SECONDS) == 0
     assert errors == [None]
 
 

@@ -38,7 +38,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from tests.requests.node_message import send_to
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -181,7 +181,7 @@ def test_a_transactional_producer_commits_offsets_of_a_group(broker: KafkaOfVers
         producer.send_offsets_to_transaction({(topic, 0): 99}, topic)
         producer.abort_transaction()
     consumer = Consumer({"bootstrap.servers": broker.bootstrap(), "group.id": topic})
-    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
+    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=WAIT_TIMEOUT_SECONDS)
     consumer.close()
     assert committed.offset == 17
 
@@ -296,14 +296,14 @@ def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: 
     alive = KafkaProducer({**config, "transactional.id": topic})
     alive.init_transactions()
     alive.begin_transaction()
-    alive.send(topic, b"1").result(PATIENCE_SECONDS)
+    alive.send(topic, b"1").result(WAIT_TIMEOUT_SECONDS)
     with new_client(ProducerConfig.parse(config).client_config()) as client:
         abort_transactions(client, [*describe_transactions(client, [topic]).values()])
     with pytest.raises(KafkaSinkError):
-        alive.send(topic, b"2").result(PATIENCE_SECONDS)
+        alive.send(topic, b"2").result(WAIT_TIMEOUT_SECONDS)
     alive.close(timeout=0)
     with KafkaProducer(config) as other:
-        other.send(topic, b"3").result(PATIENCE_SECONDS)
+        other.send(topic, b"3").result(WAIT_TIMEOUT_SECONDS)
     assert numbers(broker, topic) == {3: 1}
 
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from integration.support.librdkafka import read_topic
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 COMMAND = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0"]
 
@@ -28,13 +28,13 @@ def test_it_says_where_it_listens_keeps_its_topics_and_ends_cleanly(number: sign
                 assert words == "listening on"
                 producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
                 producer.produce("t", b"a")
-                assert producer.flush(PATIENCE_SECONDS) == 0
+                assert producer.flush(WAIT_TIMEOUT_SECONDS) == 0
                 del producer
                 read.append(len(read_topic(bootstrap, "t")))
                 shown = [process.stdout.readline().split() for _ in range(4)]
             finally:
                 process.send_signal(number)
-            output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+            output, errors = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
         assert (process.returncode, output, errors) == (0, "", "")
         assert shown[0][:3] == ["2", "nodes,", "PLAINTEXT,"]
         assert (shown[1], shown[3]) == (["topic", "partitions", "records"], ["t", "2", str(read[-1] - 1)])

@@ -20,7 +20,7 @@ from spark_kafka_sink.spark.arrow_types import to_arrow_field
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.formats.registry_contract import RegistryContract
 from tests.formats.test_protobuf import compile_proto, message_class
-from tests.waiting import ANSWER_SECONDS
+from tests.waiting import REQUEST_TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.needs("registry", "connector")
 
@@ -64,7 +64,7 @@ def test_confluents_deserializer_reads_avro(
 ) -> None:
     write(orders, broker, topic, registry_url, valueFormat="avro-confluent", keyColumns="id")
     stored = read_topic(broker.bootstrap_servers, topic)
-    with SchemaRegistryClient({"url": registry_url, "timeout": ANSWER_SECONDS}) as client:
+    with SchemaRegistryClient({"url": registry_url, "timeout": REQUEST_TIMEOUT_SECONDS}) as client:
         read = AvroDeserializer(client)
         context = SerializationContext(topic, MessageField.VALUE)
         rows = [read(value, context) for value in stored["value"].to_pylist()]
@@ -76,7 +76,7 @@ def test_confluents_deserializer_reads_protobuf(
 ) -> None:
     write(orders, broker, topic, registry_url, valueFormat="protobuf-confluent", valueSchemaName="com.acme.Order")
     stored = read_topic(broker.bootstrap_servers, topic)
-    with SchemaRegistryClient({"url": registry_url, "timeout": ANSWER_SECONDS}) as client:
+    with SchemaRegistryClient({"url": registry_url, "timeout": REQUEST_TIMEOUT_SECONDS}) as client:
         assert client.get_latest_version(f"{topic}-value").schema.schema_type == "PROTOBUF"
         text = derive_message([to_arrow_field(field, field.name) for field in orders.schema], "com.acme.Order").text
         read = ProtobufDeserializer(
@@ -103,7 +103,7 @@ def test_confluents_deserializer_reads_json(
 ) -> None:
     write(orders, broker, topic, registry_url, valueFormat="json-schema-confluent")
     stored = read_topic(broker.bootstrap_servers, topic)
-    with SchemaRegistryClient({"url": registry_url, "timeout": ANSWER_SECONDS}) as client:
+    with SchemaRegistryClient({"url": registry_url, "timeout": REQUEST_TIMEOUT_SECONDS}) as client:
         read = JSONDeserializer(None, schema_registry_client=client)
         context = SerializationContext(topic, MessageField.VALUE)
         rows = [read(value, context) for value in stored["value"].to_pylist()]

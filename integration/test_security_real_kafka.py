@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, Metadat
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.sasl.mechanism import ClientMechanism
 from tests.requests.node_message import send_to
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -117,7 +117,7 @@ class Link:
 
     def _poll_until(self, holds: Callable[[], bool]) -> ChannelState | None:
         """Poll until it holds; how the channel has ended, if it has before."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + WAIT_TIMEOUT_SECONDS
         while not holds():
             assert time.monotonic() < deadline, "the broker neither answers nor refuses"
             end = self.poll()

@@ -10,7 +10,7 @@ import pytest
 from integration.support.librdkafka import create_topic
 from integration.support.topic_metadata import leaders, wait_until_gone, wait_until_known
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 PARTITIONS = 2
 
@@ -43,7 +43,7 @@ def test_a_topic_is_created_when_the_last_broker_knows_it(apart: tuple[EmbeddedB
     assert not done.wait(0.5)
     late = apart[1] if knows(apart[0], "t") else apart[0]
     late.create_topic("t", PARTITIONS)
-    creating.join(PATIENCE_SECONDS)
+    creating.join(WAIT_TIMEOUT_SECONDS)
     assert done.is_set()
 
 
@@ -57,7 +57,7 @@ def test_all_partitions_must_be_known(apart: tuple[EmbeddedBroker, EmbeddedBroke
     assert waiting.is_alive()
     other.control.delete_topic("t")
     other.create_topic("t", PARTITIONS)
-    waiting.join(PATIENCE_SECONDS)
+    waiting.join(WAIT_TIMEOUT_SECONDS)
     assert not waiting.is_alive()
 
 
@@ -69,5 +69,5 @@ def test_a_topic_is_gone_when_the_last_broker_has_forgotten_it(apart: tuple[Embe
     waiting.join(0.5)
     assert waiting.is_alive()
     other.control.delete_topic("t")
-    waiting.join(PATIENCE_SECONDS)
+    waiting.join(WAIT_TIMEOUT_SECONDS)
     assert not waiting.is_alive()

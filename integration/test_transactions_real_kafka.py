@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import ProducerFencedError, TransactionAbortableErr
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.history import check_batches
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -147,6 +147,6 @@ def test_offsets_are_part_of_the_transaction(cluster: KafkaCluster) -> None:
         producer.send_offsets_to_transaction({(topic, 0): 99}, topic)
         producer.abort_transaction()
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap(), "group.id": topic})
-    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
+    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=WAIT_TIMEOUT_SECONDS)
     consumer.close()
     assert committed.offset == 17

@@ -27,7 +27,7 @@ from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
 from tests.reports.report_factories import make_report
 from tests.simulated_cluster import SimulatedCluster
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "monitoring.md").read_text()
 
@@ -78,7 +78,7 @@ def test_a_producer_is_scraped() -> None:
 
     with embedded_broker(topics={"t": 1}) as broker:
         producer = example("producer", {"broker:9092": broker.bootstrap_servers})["producer"]
-        producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord("t", b"v")).result(WAIT_TIMEOUT_SECONDS)
         text = generate_latest(REGISTRY).decode()
         producer.close()
     collectors = [one for one in REGISTRY._collector_to_names if type(one).__name__ == "ProducerCollector"]

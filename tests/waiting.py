@@ -1,4 +1,4 @@
-"""Waiting for other threads and processes.
+"""Helpers that wait for other threads and processes.
 
 The timeout only ends tests that fail. It is so long that no test fails because the machine is slow.
 """
@@ -9,28 +9,28 @@ import threading
 import time
 from collections.abc import Callable
 
-PATIENCE_SECONDS = 600.0
-ANSWER_SECONDS = 60
-"""Time after which clients of other projects send a request again, because servers of other projects may lose one."""
-PAUSE_SECONDS = 0.01
+WAIT_TIMEOUT_SECONDS = 600.0
+REQUEST_TIMEOUT_SECONDS = 60
+"""Request timeout for other projects' clients, which retry then, because other projects' servers may lose requests."""
+MIN_PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 0.2
-"""The pause between two checks grows to this, because a check may be expensive, such as listing all processes."""
+"""Limits of the pause between two checks. It grows, because a check may be expensive, such as listing all processes."""
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds. Return False after PATIENCE_SECONDS."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    pause, seconds = threading.Event(), PAUSE_SECONDS
+    """Wait until a condition holds. Return False after WAIT_TIMEOUT_SECONDS."""
+    deadline = time.monotonic() + WAIT_TIMEOUT_SECONDS
+    never_set, pause_seconds = threading.Event(), MIN_PAUSE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
             return False
-        pause.wait(seconds)
-        seconds = min(1.2 * seconds, MAX_PAUSE_SECONDS)
+        never_set.wait(pause_seconds)
+        pause_seconds = min(1.2 * pause_seconds, MAX_PAUSE_SECONDS)
     return True
 
 
 def wait_until(
     condition: Callable[[], bool], describe_failure: Callable[[], str] = lambda: "the condition did not become true"
 ) -> None:
-    """Wait until a condition holds. Fails with `describe_failure()` after PATIENCE_SECONDS."""
+    """Wait until a condition holds. Fail with the text of `describe_failure` after WAIT_TIMEOUT_SECONDS."""
     assert eventually(condition), describe_failure()

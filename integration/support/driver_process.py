@@ -10,7 +10,7 @@ from pathlib import Path
 
 from integration.support.artifacts import ROOT
 from integration.support.processes import kill_all
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 WARM_WORKERS = Path(__file__).parent / "warm_workers"
 """On the path of a driver, and so of its workers."""
@@ -63,7 +63,7 @@ class DriverProcess:
 
     def wait(self) -> int:
         """Wait for the process to end. Return its exit status."""
-        return self._process.wait(PATIENCE_SECONDS)
+        return self._process.wait(WAIT_TIMEOUT_SECONDS)
 
 
 def newest(log: Path) -> int:

@@ -15,7 +15,7 @@ import threading
 from enum import Enum
 from types import TracebackType
 
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 CHUNK = 65_536
 
@@ -75,7 +75,7 @@ class Proxy:
 
     def wait_for_fault(self, count: int = 1) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: self.faults >= count, PATIENCE_SECONDS):
+            if not self._changed.wait_for(lambda: self.faults >= count, WAIT_TIMEOUT_SECONDS):
                 raise AssertionError(f"no bytes arrived in mode {self._mode}")
 
     def disconnect_all(self) -> None:

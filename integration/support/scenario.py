@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from integration.support.librdkafka import StoredRecord, read_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 RECORDS = 1_000_000 if os.environ.get("SOAK") else 30_000
 CHUNK = 1_000
 KEYS = 97
-RESULT_SECONDS = PATIENCE_SECONDS
-PATIENT = {"linger.ms": 5, "delivery.timeout.ms": 1_000 * int(PATIENCE_SECONDS)}
+RESULT_SECONDS = WAIT_TIMEOUT_SECONDS
+PATIENT = {"linger.ms": 5, "delivery.timeout.ms": 1_000 * int(WAIT_TIMEOUT_SECONDS)}
 """For all but the tests of the time limit itself: brokers take long to come back on a machine with other work."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from integration.support.processes import resident_bytes
 from spark_kafka_sink import KafkaProducer, ProducerRecord
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 WARM_UP_CYCLES = 300
 COLLECT_EVERY = 100
@@ -24,7 +24,7 @@ COLLECT_EVERY = 100
 def use(bootstrap: str, producers: int) -> None:
     for number in range(producers):
         with KafkaProducer({"bootstrap.servers": bootstrap}) as producer:
-            producer.send(ProducerRecord("t", b"value")).result(PATIENCE_SECONDS)
+            producer.send(ProducerRecord("t", b"value")).result(WAIT_TIMEOUT_SECONDS)
         if number % COLLECT_EVERY == 0:
             gc.collect()
 

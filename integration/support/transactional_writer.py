@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests.pending import PendingRequests
 from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 RECORDS = 30
 PARTITIONS = 3
@@ -99,7 +99,7 @@ def again(call: Callable[[], None]) -> None:
 def leader_of(cluster: KafkaCluster, topic: str) -> int:
     """The leader of the topic's first partition."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap()})
-    return int(admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions[0].leader)
+    return int(admin.list_topics(topic, timeout=WAIT_TIMEOUT_SECONDS).topics[topic].partitions[0].leader)
 
 
 def coordinator_of(cluster: KafkaCluster, transactional_id: str) -> int:

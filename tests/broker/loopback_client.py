@@ -11,15 +11,15 @@ from typing import Any
 from spark_kafka_sink.protocol.headers import decode_response, encode_request
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages import load_response_type
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
 class LoopbackClient:
-    """A connection to the first of the bootstrap servers. Each operation times out after PATIENCE_SECONDS."""
+    """A connection to the first of the bootstrap servers. Each operation times out after WAIT_TIMEOUT_SECONDS."""
 
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.split(",")[0].rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
+        self.socket = socket.create_connection((host, int(port)), WAIT_TIMEOUT_SECONDS)
 
     def __enter__(self) -> LoopbackClient:
         return self

@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 SECRET = "a secret that must not show"
 USERS = {"alice": SECRET}
@@ -61,7 +61,7 @@ def test_answers_requests_pipelined_around_login_in_order(count: int) -> None:
     with embedded_broker(security=ListenerSecurity("SASL_PLAINTEXT", users=USERS)) as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")
         requests = PIPELINED[:count]
-        with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as sock:
+        with socket.create_connection((host, int(port)), WAIT_TIMEOUT_SECONDS) as sock:
             frames = [
                 b"".join(bytes(segment) for segment in encode_request(message, version, number, "pipelining"))
                 for number, (message, version) in enumerate(requests, 1)

@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from tests.client.metadata_responses import ID_1, metadata_response, partition, topic
 from tests.fake_system import FakeSystem
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 MAX_AGE_MS = 300_000
 IDLE_MS = 60_000
@@ -294,16 +294,16 @@ def test_reads_snapshot_without_lock(metadata: Metadata) -> None:
     def hold() -> None:
         with metadata._lock:
             held.set()
-            release.wait(PATIENCE_SECONDS)
+            release.wait(WAIT_TIMEOUT_SECONDS)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(PATIENCE_SECONDS)
+    held.wait(WAIT_TIMEOUT_SECONDS)
     assert metadata.snapshot.partition_count("t") == 1
     assert metadata.version > 0
     assert holder.is_alive(), "the read waited for the lock"
     release.set()
-    holder.join(PATIENCE_SECONDS)
+    holder.join(WAIT_TIMEOUT_SECONDS)
 
 
 def test_new_metadata_does_not_resolve_bootstrap_servers_with_resolve_timeout(system: FakeSystem) -> None:

@@ -13,7 +13,7 @@ from spark_kafka_sink.client.metadata import MAX_REPORTED_ADDRESSES, Metadata
 from spark_kafka_sink.errors import AuthenticationError, IllegalStateError, MetadataTimeoutError, ProducerClosedError
 from tests.client.metadata_responses import metadata_response, topic
 from tests.fake_system import FakeSystem
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_response_in_another_thread_ends_wait(metadata: Metadata) -> None:
     waiter = threading.Thread(target=metadata.await_update, args=(version, 1e9))
     waiter.start()
     receive_response(metadata)
-    waiter.join(PATIENCE_SECONDS)
+    waiter.join(WAIT_TIMEOUT_SECONDS)
     assert not waiter.is_alive()
 
 
@@ -105,7 +105,7 @@ def test_fatal_error_ends_running_waits(metadata: Metadata) -> None:
         waiter.start()
     metadata.fatal_error(AuthenticationError("wrong password"))
     for waiter in waiters:
-        waiter.join(PATIENCE_SECONDS)
+        waiter.join(WAIT_TIMEOUT_SECONDS)
     assert len(failures) == 3, "the error ends all waits and not only the first"
 
 

@@ -31,13 +31,13 @@ from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, QUERY, Query, fence, rows, seen, transactions, write_as
 from tests.exactly_once.cases import broker as broker
 from tests.exactly_once.cases import held as held
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
 def write_plainly(broker: EmbeddedBroker, key: str, value: bytes | None) -> None:
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
         record = ProducerRecord(LOG, value, key=key, partition=partition_for(key, PARTITION_COUNT))
-        producer.send(record).result(PATIENCE_SECONDS)
+        producer.send(record).result(WAIT_TIMEOUT_SECONDS)
 
 
 # --- the topic
@@ -151,7 +151,7 @@ def test_open_transaction_of_one_query_delays_no_other(broker: EmbeddedBroker, h
     other.init_transactions()
     other.begin_transaction()
     where = partition_for(PREFIX, PARTITION_COUNT)
-    other.send(ProducerRecord(LOG, b"{}", key="other", partition=where)).result(PATIENCE_SECONDS)
+    other.send(ProducerRecord(LOG, b"{}", key="other", partition=where)).result(WAIT_TIMEOUT_SECONDS)
     held.write(fence(held), Entry(PREFIX, generation=1))
     assert held.read_entry() == Entry(PREFIX, generation=1)
     other.close()

@@ -199,9 +199,9 @@ def test_commit_waits_less_for_superseded_attempts_than_for_its_own(query: Query
     query.write(start, 1, "of an attempt that lost", attempt=1)
     with patch.object(QueryTransactions, "abort_task_transactions", autospec=True) as abort_task_transactions:
         query.commit(start, 0, written)
-    ((_, listed, patience_ms), _) = abort_task_transactions.call_args
+    ((_, listed, abort_timeout_ms), _) = abort_task_transactions.call_args
     assert len(listed) == 1
-    assert patience_ms == SUPERSEDED_ABORT_TIMEOUT_MS
+    assert abort_timeout_ms == SUPERSEDED_ABORT_TIMEOUT_MS
 
 
 @pytest.mark.parametrize("has_losers", [False, True])
@@ -338,11 +338,11 @@ def test_suspended_abort_does_not_affect_reused_ids_of_newer_driver(
     original = QueryTransactions.abort_task_transactions
 
     def abort_task_transactions(
-        held: QueryTransactions, listed: list[TransactionDescription], patience_ms: Any = None
+        held: QueryTransactions, listed: list[TransactionDescription], abort_timeout_ms: Any = None
     ) -> None:
         with patch.object(QueryTransactions, "abort_task_transactions", original):
             query.decide_under_ids_of(start)
-        original(held, listed, patience_ms)
+        original(held, listed, abort_timeout_ms)
 
     with patch.object(QueryTransactions, "abort_task_transactions", abort_task_transactions):
         query.abort(start, 0)

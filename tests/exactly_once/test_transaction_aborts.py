@@ -28,7 +28,7 @@ from tests.exactly_once.open_pair import ids
 from tests.exactly_once.open_pair import written as written
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
 def test_rejects_writes_after_abort(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
@@ -36,13 +36,13 @@ def test_rejects_writes_after_abort(broker: EmbeddedBroker, written: list[Transa
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
     alive.init_transactions()
     alive.begin_transaction()
-    alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
+    alive.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
     with client_of(broker) as client:
         abort_transactions(
             client, [*describe_transactions(client, ["alive", *(each.transactional_id for each in written)]).values()]
         )
         with pytest.raises(KafkaSinkError):
-            alive.send(ProducerRecord("t", b"2", partition=1)).result(PATIENCE_SECONDS)
+            alive.send(ProducerRecord("t", b"2", partition=1)).result(WAIT_TIMEOUT_SECONDS)
         assert [each.is_open for each in describe_transactions(client, ["alive", *ids(written)]).values()] == [
             False
         ] * 3
@@ -59,15 +59,15 @@ def test_rejects_writes_after_abort_at_leaders_that_do_not_verify(
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
     alive.init_transactions()
     alive.begin_transaction()
-    alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
+    alive.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
     with client_of(broker) as client:
         abort_transactions(client, [*describe_transactions(client, ["alive"]).values()])
         with pytest.raises(KafkaSinkError):
-            alive.send(ProducerRecord("t", b"2", partition=0)).result(PATIENCE_SECONDS)
+            alive.send(ProducerRecord("t", b"2", partition=0)).result(WAIT_TIMEOUT_SECONDS)
         assert not describe_transactions(client, ["alive"])["alive"].is_open
     alive.close(timeout=0)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as other:
-        other.send(ProducerRecord("t", b"3", partition=0)).result(PATIENCE_SECONDS)
+        other.send(ProducerRecord("t", b"3", partition=0)).result(WAIT_TIMEOUT_SECONDS)
     assert seen(broker) == ["3"]
 
 
@@ -80,7 +80,7 @@ def test_rejects_writes_to_partition_added_during_abort(
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
 
     def send(partition: int) -> None:
-        alive.send(ProducerRecord("t", b"late", partition=partition)).result(PATIENCE_SECONDS)
+        alive.send(ProducerRecord("t", b"late", partition=partition)).result(WAIT_TIMEOUT_SECONDS)
 
     alive.init_transactions()
     alive.begin_transaction()
@@ -121,16 +121,16 @@ def test_rejects_writes_of_transaction_that_another_process_ended(
         alive = KafkaProducer(config)
         alive.init_transactions()
         alive.begin_transaction()
-        alive.send(ProducerRecord("t", b"late", partition=0)).result(PATIENCE_SECONDS)
+        alive.send(ProducerRecord("t", b"late", partition=0)).result(WAIT_TIMEOUT_SECONDS)
         listed = [*describe_transactions(client, ["alive"]).values()]
         end_transactions(client, [TransactionIdentity("alive", *listed[0].id_and_epoch, 1)], commit=False)
-        alive.send(ProducerRecord("t", b"late", partition=1)).result(PATIENCE_SECONDS)
+        alive.send(ProducerRecord("t", b"late", partition=1)).result(WAIT_TIMEOUT_SECONDS)
         abort_transactions(client, listed)
         with pytest.raises(KafkaSinkError):
-            alive.send(ProducerRecord("t", b"late", partition=0)).result(PATIENCE_SECONDS)
+            alive.send(ProducerRecord("t", b"late", partition=0)).result(WAIT_TIMEOUT_SECONDS)
         alive.close(timeout=0)
         with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as other:
-            other.send(ProducerRecord("t", b"seen", partition=0)).result(PATIENCE_SECONDS)
+            other.send(ProducerRecord("t", b"seen", partition=0)).result(WAIT_TIMEOUT_SECONDS)
         assert seen(broker) == ["seen"]
 
 
@@ -170,7 +170,7 @@ def test_aborts_attempt_whose_first_request_is_in_progress(
         for api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID):
             broker.control.when(api=api).fail(error_codes.CONCURRENT_TRANSACTIONS)
         alive.begin_transaction()
-        alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
+        alive.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
         abort_transactions(client, listed)
         assert not describe_transactions(client, ["alive"])["alive"].is_open
     alive.close(timeout=0)
@@ -187,12 +187,12 @@ def test_fences_at_remaining_leaders_although_a_topic_was_deleted(
     alive.init_transactions()
     alive.begin_transaction()
     for topic in ("t", "gone"):
-        alive.send(ProducerRecord(topic, b"1", partition=0)).result(PATIENCE_SECONDS)
+        alive.send(ProducerRecord(topic, b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
     broker.control.delete_topic("gone")
     with client_of(broker, timeout_ms=5_000) as client:
         abort_transactions(client, [*describe_transactions(client, ["alive"]).values()])
         with pytest.raises(KafkaSinkError):
-            alive.send(ProducerRecord("t", b"2", partition=0)).result(PATIENCE_SECONDS)
+            alive.send(ProducerRecord("t", b"2", partition=0)).result(WAIT_TIMEOUT_SECONDS)
     alive.close(timeout=0)
     assert seen(broker) == []
 

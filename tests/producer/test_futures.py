@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 from spark_kafka_sink.producer.calls import FailedRows, StoredRange
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures, SendFuture
 from spark_kafka_sink.producer.results import RecordMetadata
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
 
@@ -295,7 +295,7 @@ def test_two_threads_that_look_first_at_the_same_time_wait_for_the_same_outcome(
 
     def condition() -> threading.Condition:
         monkeypatch.undo()
-        waiting.append(threading.Thread(target=lambda: found.append(one.result(PATIENCE_SECONDS))))
+        waiting.append(threading.Thread(target=lambda: found.append(one.result(WAIT_TIMEOUT_SECONDS))))
         waiting[0].start()
         wait_until(lambda: "_future" in vars(one))
         return threading.Condition()
@@ -346,7 +346,7 @@ def test_threads_that_look_while_the_outcome_comes_get_it() -> None:
 
     def look() -> None:
         begin.wait()
-        results.append([one.result(PATIENCE_SECONDS) for one in futures])
+        results.append([one.result(WAIT_TIMEOUT_SECONDS) for one in futures])
 
     threads = [threading.Thread(target=look) for _ in range(2)]
     for thread in threads:

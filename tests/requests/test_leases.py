@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 
 from spark_kafka_sink.requests.leases import Leases
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 KEY = "a:1"
 MAX_IDLE = 8
@@ -145,7 +145,7 @@ def test_eviction_thread_closes_idle_producers_and_ends(lease_pool: LeasePool) -
     before = set(threading.enumerate())
     lease_pool.lend(idle_seconds=0)
     for evictor in set(threading.enumerate()) - before:
-        evictor.join(PATIENCE_SECONDS)
+        evictor.join(WAIT_TIMEOUT_SECONDS)
         assert not evictor.is_alive()
     assert lease_pool.made[0].closed_with is not None
     lease_pool.lend(idle_seconds=600)

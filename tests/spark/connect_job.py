@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from integration.support.processes import command_line, descendants
 from spark_kafka_sink.errors import KafkaSinkError
 from tests.spark_session import SMALL, connect_session
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
 
@@ -71,7 +71,7 @@ def started(stream: DataStreamWriter) -> StreamingQuery:
     busy machine late workers would make the next one late, too, so they are killed.
     """
     others = foreach_batch_workers()
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + WAIT_TIMEOUT_SECONDS
     while True:
         try:
             return stream.start()

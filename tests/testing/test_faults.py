@@ -10,7 +10,7 @@ from spark_kafka_sink import KafkaProducer, ProducerRecord
 from spark_kafka_sink.broker.fault_rules import FaultRule
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.testing import EmbeddedBroker, Faults, embedded_broker
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 def send(broker: EmbeddedBroker, topic: str = "t", request_timeout_ms: int = 30_000) -> None:
     options = {"retry.backoff.ms": 1, "request.timeout.ms": request_timeout_ms}
     with KafkaProducer(broker.client_options | options) as producer:
-        producer.send(ProducerRecord(topic, b"v")).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord(topic, b"v")).result(WAIT_TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import pytest
 from spark_kafka_sink import KafkaProducer, ProducerRecord
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
 from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 USERS = {"alice": 'a "secret" with \\', "bob": "bob's"}
 
 
 def write(broker: EmbeddedBroker, options: dict[str, object]) -> None:
     with KafkaProducer(options) as producer:
-        producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord("t", b"v")).result(WAIT_TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(

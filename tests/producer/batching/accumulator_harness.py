@@ -21,7 +21,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches
 from tests.producer.batching.assigned_rows import assigned_rows
 from tests.producer.batching.named_call import named
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 TOPIC = "t"
 VALUE = b"v" * 100
@@ -94,11 +94,11 @@ class OpenFlush:
         self._begun, self._given_up = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=accumulator.flush, args=(self._wait,), daemon=True)
         self._thread.start()
-        assert self._begun.wait(PATIENCE_SECONDS)
+        assert self._begun.wait(WAIT_TIMEOUT_SECONDS)
 
     def end(self) -> bool:
         self._given_up.set()
-        self._thread.join(PATIENCE_SECONDS)
+        self._thread.join(WAIT_TIMEOUT_SECONDS)
         assert not self._thread.is_alive()
         return self.done.is_set()
 

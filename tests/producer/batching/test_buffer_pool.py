@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease, WaitForEvent
 from tests.producer.batching.accumulator_harness import Clock
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 LONG_MS = 600_000.0
 
@@ -46,7 +46,7 @@ class Reserver(threading.Thread):
 
 def start_waiting(pool: BufferPool, count: int) -> Reserver:
     reserver = Reserver(pool, count)
-    assert reserver.waiting.wait(PATIENCE_SECONDS)
+    assert reserver.waiting.wait(WAIT_TIMEOUT_SECONDS)
     return reserver
 
 
@@ -77,7 +77,7 @@ def test_waiting_call_is_served_when_enough_bytes_are_released() -> None:
     pool.release(20)
     assert reserver.is_alive()
     pool.release(20)
-    reserver.join(PATIENCE_SECONDS)
+    reserver.join(WAIT_TIMEOUT_SECONDS)
     assert (reserver.error, pool.free_bytes) == (None, 10)
 
 
@@ -90,10 +90,10 @@ def test_serves_waiting_calls_in_order() -> None:
     assert small.is_alive()
     assert not pool.try_reserve(1)
     pool.release(40)
-    large.join(PATIENCE_SECONDS)
+    large.join(WAIT_TIMEOUT_SECONDS)
     assert small.is_alive()
     pool.release(10)
-    small.join(PATIENCE_SECONDS)
+    small.join(WAIT_TIMEOUT_SECONDS)
     assert (large.error, small.error, pool.free_bytes) == (None, None, 0)
 
 
@@ -111,9 +111,9 @@ def test_timeout_of_first_waiter_serves_the_next() -> None:
     impatient = Reserver(pool, 90, block_ms=1)
     patient = start_waiting(pool, 30)
     pool.release(30)
-    impatient.join(PATIENCE_SECONDS)
+    impatient.join(WAIT_TIMEOUT_SECONDS)
     assert isinstance(impatient.error, BufferExhaustedError)
-    patient.join(PATIENCE_SECONDS)
+    patient.join(WAIT_TIMEOUT_SECONDS)
     assert (patient.error, pool.free_bytes) == (None, 0)
 
 
@@ -134,7 +134,7 @@ def test_close_ends_waits_and_rejects_new_ones_but_accepts_releases() -> None:
     reservers = [start_waiting(pool, 50), start_waiting(pool, 50)]
     pool.close()
     for reserver in reservers:
-        reserver.join(PATIENCE_SECONDS)
+        reserver.join(WAIT_TIMEOUT_SECONDS)
         assert isinstance(reserver.error, ProducerClosedError)
     with pytest.raises(ProducerClosedError):
         pool.reserve(1, LONG_MS)
@@ -207,7 +207,7 @@ def test_concurrent_reservations_and_releases_lose_no_bytes() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_SECONDS)
+        thread.join(WAIT_TIMEOUT_SECONDS)
     assert (failed, pool.free_bytes, pool.waiter_count) == ([], 1000, 0)
 
 
@@ -236,7 +236,7 @@ def test_concurrent_removal_of_holders_releases_bytes_once() -> None:
     together = threading.Barrier(4)
 
     def remove_holder(first: int) -> None:
-        together.wait(PATIENCE_SECONDS)
+        together.wait(WAIT_TIMEOUT_SECONDS)
         for holder in range(first, first + 1_000):
             lease.remove_holder(holder)
 
@@ -244,7 +244,7 @@ def test_concurrent_removal_of_holders_releases_bytes_once() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_SECONDS)
+        thread.join(WAIT_TIMEOUT_SECONDS)
     assert (pool.free_bytes, lease.reserved_bytes) == (20, 80)
     lease.remove_holder(4_000)
     assert (pool.free_bytes, lease.reserved_bytes) == (100, 0)

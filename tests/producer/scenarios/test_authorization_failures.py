@@ -20,7 +20,7 @@ from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 FINAL = [
     (codes.TOPIC_AUTHORIZATION_FAILED, AuthorizationError, "TOPIC_AUTHORIZATION_FAILED"),
@@ -118,7 +118,7 @@ def test_rejected_password_fails_all_records_and_stays_secret(refused: str, capl
         }
         with KafkaProducer(options) as producer:
             if refused == "while it writes":
-                assert producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS).offset == 0
+                assert producer.send(ProducerRecord("t", b"v")).result(WAIT_TIMEOUT_SECONDS).offset == 0
                 broker.control.when(api=ApiKey.PRODUCE, times=None).drop()
             users["alice"] = "another"
             futures = [producer.send(ProducerRecord("t", b"v")) for _ in range(3)]

@@ -21,7 +21,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.producer.threaded import ThreadedProducer
 from tests.producer.transactional_cases import BOTH, begun, committed, send, sent
 from tests.producer.virtual_time import memory_used, sender_of
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 ENDED = "has ended while the call waited"
 
@@ -191,8 +191,8 @@ def test_blocked_send_raises_when_another_thread_has_ended_the_transaction(broke
         producer.abort_transaction()
         producer.begin_transaction()
         broker.control.show_topic("late")
-        writer.join(PATIENCE_SECONDS)
-        producer.send(ProducerRecord("t", b"next")).result(PATIENCE_SECONDS)
+        writer.join(WAIT_TIMEOUT_SECONDS)
+        producer.send(ProducerRecord("t", b"next")).result(WAIT_TIMEOUT_SECONDS)
         producer.commit_transaction()
     assert [type(error) for error in errors] == [IllegalStateError]
     assert read_topic(broker.bootstrap_servers, "late", isolation="read_uncommitted").num_rows == 0

@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import BrokerError, ConfigurationError, InvalidReco
 from spark_kafka_sink.producer.futures import SendFuture
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 
-PATIENCE_SECONDS = 60
+WAIT_TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_send_accepts_topic_and_record_fields(broker: EmbeddedBroker, producer: 
     producer.send("fields", value=b"3", key=b"k", headers={"a": b"x", "b": "ü", "c": None}, timestamp_ms=5)
     producer.send("fields", b"4", headers=[("a", "text"), ("a", b"bytes")], partition=0)
     producer.send("fields")
-    producer.flush(PATIENCE_SECONDS)
+    producer.flush(WAIT_TIMEOUT_SECONDS)
     rows = stored(broker, "fields")
     assert [row["value"] for row in rows] == [b"1", b"zwei", b"3", b"4", None]
     assert [row["key"] for row in rows] == [None, "schlüssel".encode(), b"k", None, None]
@@ -119,7 +119,7 @@ def test_send_accepts_callback_by_position_or_name(producer: KafkaProducer) -> N
         producer.send("called", b"3", callback=note),
     ]
     for future in futures:
-        future.result(PATIENCE_SECONDS)
+        future.result(WAIT_TIMEOUT_SECONDS)
     assert called == [None, None, None]
 
 
@@ -182,7 +182,7 @@ def test_async_with_closes_without_blocking_the_event_loop(
 
     def close_when_allowed(self: KafkaProducer) -> None:
         is_closing.set()
-        assert may_close.wait(PATIENCE_SECONDS), "the event loop did not go on while the producer closed"
+        assert may_close.wait(WAIT_TIMEOUT_SECONDS), "the event loop did not go on while the producer closed"
         close(self)
 
     async def allow_close() -> None:
@@ -266,5 +266,5 @@ def test_cancelled_task_does_not_cancel_its_record(broker: EmbeddedBroker, produ
 
     with broker.faults.slow(20):
         asyncio.run(main())
-        producer.flush(PATIENCE_SECONDS)
+        producer.flush(WAIT_TIMEOUT_SECONDS)
     assert len(stored(broker, "cancelled")) == 1

@@ -19,7 +19,7 @@ from tests.fake_system import FakeSystem
 from tests.locks import find_locks
 from tests.producer.virtual_time import InlineLoop, loop_of, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 DELIVERY_MS = 40_000
 
@@ -62,7 +62,7 @@ def test_collecting_producer_does_not_deadlock_while_thread_holds_any_of_its_loc
     del producer, holder
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()
-    thread.join(PATIENCE_SECONDS)
+    thread.join(WAIT_TIMEOUT_SECONDS)
     assert collected, "the finalizer waits for a lock"
     assert caplog.text == ""  # a handler of the log has a lock, too
     assert loop.join(DELIVERY_MS + 1)
@@ -81,7 +81,7 @@ def test_dropping_producer_without_records_in_flight_logs_nothing(caplog: pytest
     del producer
     gc.collect()
     assert loop.sender.is_finished
-    assert loop.join(PATIENCE_SECONDS * 1000)
+    assert loop.join(WAIT_TIMEOUT_SECONDS * 1000)
     assert caplog.text == ""
     assert not cluster.system.open_sockets
 

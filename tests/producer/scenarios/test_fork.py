@@ -38,7 +38,7 @@ from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore, threading.Event)
 FORKS = 60
@@ -75,7 +75,7 @@ def in_child(work: Callable[[], bool]) -> bool:
         finally:
             os._exit(code)
     ended = os.pidfd_open(child)
-    if not select.select([ended], [], [], PATIENCE_SECONDS)[0]:
+    if not select.select([ended], [], [], WAIT_TIMEOUT_SECONDS)[0]:
         os.kill(child, signal.SIGKILL)
     os.close(ended)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -163,12 +163,12 @@ def test_producer_of_forked_child_writes_over_the_network() -> None:
 
         def write() -> bool:
             with KafkaProducer(options) as producer:
-                return producer.send(ProducerRecord("t", b"child")).result(PATIENCE_SECONDS).offset >= 0
+                return producer.send(ProducerRecord("t", b"child")).result(WAIT_TIMEOUT_SECONDS).offset >= 0
 
         with KafkaProducer(options) as parents:
-            assert parents.send(ProducerRecord("t", b"parent")).result(PATIENCE_SECONDS).offset == 0
+            assert parents.send(ProducerRecord("t", b"parent")).result(WAIT_TIMEOUT_SECONDS).offset == 0
             assert in_child(write)
-            assert parents.send(ProducerRecord("t", b"parent")).result(PATIENCE_SECONDS).offset == 2
+            assert parents.send(ProducerRecord("t", b"parent")).result(WAIT_TIMEOUT_SECONDS).offset == 2
 
 
 def test_forked_child_completes_futures_while_threads_of_parent_complete_theirs() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import blocks
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 PRODUCER = (
     "from spark_kafka_sink import KafkaProducer\nproducer = KafkaProducer(bootstrap_servers={servers!r}, {options})\n"
@@ -28,7 +28,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 def run(broker: EmbeddedBroker, program: str, options: str = LINGER) -> subprocess.CompletedProcess[str]:
     code = PRODUCER.format(servers=broker.bootstrap_servers, options=options) + program
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_TIMEOUT_SECONDS, check=False
     )
 
 
@@ -108,7 +108,7 @@ def test_documented_loop_ends_at_sigterm_and_closes_its_producer(broker: Embedde
         try:
             wait_until(lambda: len(values(broker, "ticks")) > 0)
             process.terminate()
-            assert process.wait(PATIENCE_SECONDS) == 0
+            assert process.wait(WAIT_TIMEOUT_SECONDS) == 0
         finally:
             process.kill()
 

@@ -20,7 +20,7 @@ from tests.locks import find_locks
 from tests.producer.scenarios.test_threads import Caller
 from tests.producer.threaded import ThreadedProducer
 from tests.producer.virtual_time import memory_used
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 VALUE = b"v" * 1000
 HANDLER_SECONDS = 0.2
@@ -86,7 +86,7 @@ def test_close_in_signal_handler_returns_and_remaining_records_fail_afterwards(
     error = Caller(lambda: error_of_the_interrupted(producer, way)).finish().returned
     assert (interrupted, returned) == ([function], [True])
     assert isinstance(error, ProducerClosedError)
-    assert isinstance(earlier.exception(PATIENCE_SECONDS), ProducerClosedError)
+    assert isinstance(earlier.exception(WAIT_TIMEOUT_SECONDS), ProducerClosedError)
     producer.close()
     assert producer.thread.join(0)
     assert memory_used(producer) == 0
@@ -95,9 +95,9 @@ def test_close_in_signal_handler_returns_and_remaining_records_fail_afterwards(
 def error_of_the_interrupted(producer: KafkaProducer, way: str) -> BaseException | None:
     try:
         if way == "send":
-            return producer.send(ProducerRecord("t", VALUE)).exception(PATIENCE_SECONDS)
+            return producer.send(ProducerRecord("t", VALUE)).exception(WAIT_TIMEOUT_SECONDS)
         rows = producer.send_columns("t", RecordColumns(pa.array([VALUE, VALUE])))
-        return rows.result(PATIENCE_SECONDS).failures[0].error
+        return rows.result(WAIT_TIMEOUT_SECONDS).failures[0].error
     except ProducerClosedError as error:
         return error
 
@@ -151,7 +151,7 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_lock_of_a_
         patch.setattr(threading, "Condition", Interrupted)
         assert not future.done()  # it has a lock after the first look
     waits.append(True)
-    error = Caller(lambda: future.exception(PATIENCE_SECONDS)).finish().returned
+    error = Caller(lambda: future.exception(WAIT_TIMEOUT_SECONDS)).finish().returned
     assert isinstance(error, ProducerClosedError)
     assert done_in_the_handler == [False]
     producer.close()
@@ -163,7 +163,7 @@ def test_close_that_interrupts_no_call_waits_until_remaining_records_have_failed
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     futures = [producer.send(ProducerRecord("t", VALUE)) for _ in range(50)]
     with ThreadPoolExecutor(1) as threads:  # whose own functions hold no lock while they run another
-        threads.submit(producer.close, 0).result(PATIENCE_SECONDS)
+        threads.submit(producer.close, 0).result(WAIT_TIMEOUT_SECONDS)
     assert all(future.done() for future in futures)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as other:
         left = other.send(ProducerRecord("t", VALUE))

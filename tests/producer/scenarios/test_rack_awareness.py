@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink import KafkaProducer, RecordColumns
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 RACKS = ("a", "b", "c")
 VALUE = b"v" * 1000
@@ -34,14 +34,14 @@ def partitions_in(broker: EmbeddedBroker, rack: str) -> set[int]:
 
 
 def written_by_columns(producer: KafkaProducer) -> set[int]:
-    result = producer.send_columns("t", RecordColumns(pa.array([VALUE] * 1_000))).result(PATIENCE_SECONDS)
+    result = producer.send_columns("t", RecordColumns(pa.array([VALUE] * 1_000))).result(WAIT_TIMEOUT_SECONDS)
     result.raise_for_failures()
     return set(result.partitions)
 
 
 def written_by_send(producer: KafkaProducer) -> set[int]:
     futures = [producer.send("t", VALUE) for _ in range(1_000)]
-    return {future.result(PATIENCE_SECONDS).partition for future in futures}
+    return {future.result(WAIT_TIMEOUT_SECONDS).partition for future in futures}
 
 
 def test_columns_and_single_records_go_to_leaders_in_the_rack(broker: EmbeddedBroker, producer: KafkaProducer) -> None:

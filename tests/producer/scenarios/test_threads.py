@@ -22,7 +22,7 @@ from tests.fake_system import FakeSystem
 from tests.producer.threaded import ThreadedProducer
 from tests.producer.virtual_time import memory_used, outcome, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 VALUE = b"v" * 1000
 LARGE = b"v" * 30_000
@@ -63,14 +63,14 @@ class Caller(threading.Thread):
         return self.returned
 
     def finish(self) -> Caller:
-        self.join(PATIENCE_SECONDS)
+        self.join(WAIT_TIMEOUT_SECONDS)
         assert not self.is_alive(), "the call did not end"
         return self
 
 
 def until(condition: Callable[[], bool]) -> None:
     """Yields to the other threads until something has happened."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + WAIT_TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0)
@@ -84,8 +84,8 @@ def hold_memory(producer: ThreadedProducer, but: int = 0) -> int:
     return held
 
 
-def patience(producer: KafkaProducer, max_block_ms: int) -> None:
-    """max.block.ms of the calls of send() from here on."""
+def set_max_block_ms(producer: KafkaProducer, max_block_ms: int) -> None:
+    """Set max.block.ms for later calls of send()."""
     producer.config = replace(producer.config, max_block_ms=max_block_ms)
 
 
@@ -111,7 +111,7 @@ def test_call_blocked_on_memory_ends_when_producer_is_closed(broker: EmbeddedBro
 def test_call_blocked_on_memory_fails_with_fatal_error(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, max_block_ms=600_000)
     held = hold_memory(producer, but=10_000)
-    caller = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(PATIENCE_SECONDS))
+    caller = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(WAIT_TIMEOUT_SECONDS))
     assert caller.is_alive()
     producer.sender.fatal_error = AuthorizationError("not allowed", code=31, name="CLUSTER_AUTHORIZATION_FAILED")
     producer.memory.release(held)
@@ -123,15 +123,15 @@ def test_call_blocked_on_memory_fails_with_fatal_error(broker: EmbeddedBroker) -
 def test_blocked_calls_time_out_in_turn_and_released_memory_goes_to_the_next(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, max_block_ms=600_000)
     held = hold_memory(producer, but=10_000)  # enough for a small record, not for a large one
-    patience(producer, 300)
+    set_max_block_ms(producer, 300)
     first = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)))
-    patience(producer, 600_000)
+    set_max_block_ms(producer, 600_000)
     second = Caller(lambda: producer.send(ProducerRecord("t", VALUE)))
     error = first.finish().future().exception(0)
     assert isinstance(error, BufferExhaustedError)
     for words in ("buffer.memory", "stayed full for", "max.block.ms", "The brokers accept records more slowly"):
         assert words in str(error)
-    assert second.finish().future().result(PATIENCE_SECONDS).offset == 0
+    assert second.finish().future().result(WAIT_TIMEOUT_SECONDS).offset == 0
     producer.close()
     assert memory_used(producer) == held
 
@@ -143,7 +143,7 @@ def test_small_record_does_not_overtake_large_one_blocked_on_memory(broker: Embe
     small = blocked(producer, 2, lambda: producer.send(ProducerRecord("t", VALUE)))
     assert small.is_alive()
     producer.memory.release(held)
-    assert {one.finish().future().result(PATIENCE_SECONDS).offset for one in (large, small)} == {0, 1}
+    assert {one.finish().future().result(WAIT_TIMEOUT_SECONDS).offset for one in (large, small)} == {0, 1}
     producer.close()
 
 
@@ -188,7 +188,7 @@ def test_flush_ends_when_another_thread_closes(broker: EmbeddedBroker, monkeypat
     monkeypatch.setattr(producer.thread, "wait", wait)
     flushes = [Caller(producer.flush) for _ in range(3)]
     for _ in flushes:
-        assert waiting.acquire(timeout=PATIENCE_SECONDS)
+        assert waiting.acquire(timeout=WAIT_TIMEOUT_SECONDS)
     producer.close(timeout=0)
     for flush in flushes:
         assert flush.finish().raised is None
@@ -215,7 +215,7 @@ def test_close_in_callback_logs_nothing_and_second_close_waits(
 ) -> None:
     producer = producer_of(broker)
     with caplog.at_level(logging.WARNING):
-        producer.send(ProducerRecord("t", VALUE), lambda metadata, error: producer.close()).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord("t", VALUE), lambda metadata, error: producer.close()).result(WAIT_TIMEOUT_SECONDS)
         producer.close()
     assert caplog.text == ""
     assert producer.thread.join(0)
@@ -245,7 +245,7 @@ def test_largest_timeouts_wait_indefinitely(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, transactional_id="x", max_block_ms=LONG_MAX)
     producer.init_transactions()
     with producer.transaction():
-        assert producer.send("t", VALUE).result(PATIENCE_SECONDS).offset == 0
+        assert producer.send("t", VALUE).result(WAIT_TIMEOUT_SECONDS).offset == 0
     producer.close(CENTURIES)
     broker.control.when(api=ApiKey.PRODUCE, times=3).delay(100)
     producer = producer_of(broker, max_block_ms=LONG_MAX, buffer_memory=3 * len(LARGE))

@@ -12,7 +12,7 @@ from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.testing import embedded_broker
 from tests.leak_check import assert_no_leaks
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
 def senders() -> set[threading.Thread]:
@@ -26,8 +26,8 @@ def test_leaves_no_thread_or_descriptor_after_100_000_rows() -> None:
         with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
             single = producer.send(ProducerRecord("t", b"first"))
             columns = producer.send_columns("t", RecordColumns(pa.array([b"v"] * 100_000)))
-            assert single.result(PATIENCE_SECONDS).offset >= 0
-            assert columns.result(PATIENCE_SECONDS).rows_written == 100_000
+            assert single.result(WAIT_TIMEOUT_SECONDS).offset >= 0
+            assert columns.result(WAIT_TIMEOUT_SECONDS).rows_written == 100_000
         assert senders() <= before
         # Only now: the broker, in this process too, closes its ends of the connections when it comes to it.
 
@@ -36,11 +36,11 @@ def test_unreferenced_producer_ends_its_thread() -> None:
     before = senders()
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
-        producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord("t", b"v")).result(WAIT_TIMEOUT_SECONDS)
         (sender,) = senders() - before
         del producer
         gc.collect()
-        sender.join(PATIENCE_SECONDS)
+        sender.join(WAIT_TIMEOUT_SECONDS)
         assert not sender.is_alive()
 
 
@@ -49,8 +49,8 @@ def test_close_in_callback_ends_the_thread() -> None:
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
         (sender,) = senders() - before
-        producer.send(ProducerRecord("t", b"v"), lambda metadata, error: producer.close()).result(PATIENCE_SECONDS)
-        sender.join(PATIENCE_SECONDS)
+        producer.send(ProducerRecord("t", b"v"), lambda metadata, error: producer.close()).result(WAIT_TIMEOUT_SECONDS)
+        sender.join(WAIT_TIMEOUT_SECONDS)
         assert not sender.is_alive()
 
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker, read_topic
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("java")
 
@@ -54,7 +54,7 @@ def test_cancelled_job_leaves_no_connection_and_next_job_writes(spark: SparkSess
         wait_until(lambda: read_topic(broker.bootstrap_servers, "t").num_rows > 0)
         assert connections(broker) > 0
         spark.sparkContext.cancelJobGroup("killed")
-        job.join(PATIENCE_SECONDS)
+        job.join(WAIT_TIMEOUT_SECONDS)
         assert len(failures) == 1
         wait_until(lambda: connections(broker) == 0)
 

@@ -15,7 +15,7 @@ from spark_kafka_sink.spark import lineage
 from spark_kafka_sink.spark.lineage import flush_events
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
 from tests.spark.lineage_server import LineageServer, lineage_server
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("java")
 
@@ -43,7 +43,7 @@ def server(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lin
         finally:
             for name in settings:
                 conf.remove(f"spark.openlineage.{name}")
-        flush_events(PATIENCE_SECONDS)
+        flush_events(WAIT_TIMEOUT_SECONDS)
     assert server.violations == []
     assert API_KEY not in repr(server.events)
     assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {API_KEY}"}
@@ -67,7 +67,7 @@ def numbers(spark: SparkSession, last: int) -> DataFrame:
 
 
 def types(server: LineageServer) -> list[str]:
-    flush_events(PATIENCE_SECONDS)
+    flush_events(WAIT_TIMEOUT_SECONDS)
     return [event["eventType"] for event in server.events]
 
 

@@ -27,7 +27,7 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.test_protobuf import compile_proto, message_class
 from tests.spark.planned import planned
-from tests.waiting import ANSWER_SECONDS
+from tests.waiting import REQUEST_TIMEOUT_SECONDS
 
 SCHEMA = StructType([StructField("id", LongType(), False), StructField("name", StringType())])
 BATCH = pa.record_batch({"id": [1, 2], "name": ["a", None]})
@@ -63,7 +63,7 @@ def faults(**options: str) -> str:
 def test_confluents_deserializer_reads_records(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
     rows = rows_of(registry, valueFormat="avro-confluent")
-    with SchemaRegistryClient({"url": registry.url, "timeout": ANSWER_SECONDS}) as client:
+    with SchemaRegistryClient({"url": registry.url, "timeout": REQUEST_TIMEOUT_SECONDS}) as client:
         read = AvroDeserializer(client)
         assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
     assert list(registry.subjects) == ["orders-value"]
@@ -94,7 +94,7 @@ def test_descriptor_determines_written_message(registry: FakeRegistry, tmp_path:
 def test_confluents_deserializer_reads_json(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
     rows = rows_of(registry, valueFormat="json-schema-confluent")
-    with SchemaRegistryClient({"url": registry.url, "timeout": ANSWER_SECONDS}) as client:
+    with SchemaRegistryClient({"url": registry.url, "timeout": REQUEST_TIMEOUT_SECONDS}) as client:
         read = JSONDeserializer(None, schema_registry_client=client)
         assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2}]
 

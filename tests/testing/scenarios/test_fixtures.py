@@ -5,14 +5,14 @@ from __future__ import annotations
 from spark_kafka_sink import KafkaProducer, ProducerRecord
 from spark_kafka_sink.pytest_plugin import NewKafkaTopic
 from spark_kafka_sink.testing import EmbeddedBroker, KafkaTopic
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 shared_topics: list[tuple[EmbeddedBroker, str]] = []
 
 
 def test_fixture_creates_topic_named_after_test(kafka_topic: KafkaTopic, session_kafka_broker: EmbeddedBroker) -> None:
     with KafkaProducer(kafka_topic.client_options) as producer:
-        producer.send(ProducerRecord(kafka_topic.name, b"v")).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord(kafka_topic.name, b"v")).result(WAIT_TIMEOUT_SECONDS)
         assert len(producer.partitions_for(kafka_topic.name)) == 3
     assert kafka_topic.read().num_rows == 1
     assert kafka_topic.name.startswith("test_fixture_creates_topic_named_after_test")
