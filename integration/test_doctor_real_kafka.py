@@ -223,3 +223,14 @@ def _kafka_says_of(kafka: KafkaCluster, name: str) -> str:
     command = "org.apache.kafka.tools.TransactionsCommand"
     listed = kafka.tool(command, "--bootstrap-server", kafka.bootstrap(), "list").splitlines()
     return next(line for line in listed if line.startswith(name))
+
+
+def test_passes_first_epoch_of_exactly_once_write_also_when_it_runs_again(
+    strict_kafka: KafkaCluster, capsys: Output, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyspark")
+    conf = tmp_path / "options"
+    conf.write_text("topic=none-yet\ndeliveryGuarantee=exactly-once\ntransactionalIdPrefix=first-epoch\n")
+    for _ in range(2):
+        _, checks = doctor(capsys, strict_kafka.bootstrap(), "--spark-conf", str(conf))
+        assert outcomes(checks, "transactions", "first epoch") == ["passed", "passed"]

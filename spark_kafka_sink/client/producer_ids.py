@@ -13,3 +13,6 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
+
+UNUSED_IDENTITY = ProducerIdAndEpoch(2**62, 0)
+"""A producer id that no producer has."""

@@ -47,7 +47,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import precommit_errors
@@ -65,7 +65,6 @@ from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms, is_marked_claimed
 from spark_kafka_sink.exactly_once.transaction_aborts import (
-    UNUSED_IDENTITY,
     abort_transactions,
     can_write,
     expected_identity,

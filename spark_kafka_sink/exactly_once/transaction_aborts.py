@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.exactly_once.timeout_marks import fenced_timeout_ms, is_marked_fenced
@@ -30,9 +30,6 @@ from spark_kafka_sink.requests.transactions import AddPartitions, partition_erro
 from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS, Verdict
 
 _log = logging.getLogger(__name__)
-
-UNUSED_IDENTITY = ProducerIdAndEpoch(2**62, 0)
-"""A producer id that no producer has."""
 
 
 def can_write(description: TransactionDescription) -> bool:

@@ -8,6 +8,9 @@ these functions. Any broker can handle the requests, and none of them changes an
   no such transaction. Nothing is begun, ended or stored, even if another producer uses the transactional id.
 - CreateTopics with validate_only, DescribeConfigs and DescribeQuorum change nothing.
 
+One check of `pykafka doctor` is an exception to both: `check_first_epoch` needs the coordinator, and leaves an unused
+transactional id, which brokers forget after transactional.id.expiration.ms.
+
 The permission to write to a topic needs no request, because metadata contains it (connectivity_checks.py).
 """
 
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY
 from spark_kafka_sink.preflight.checks import Check, Outcome, Target
 from spark_kafka_sink.preflight.creation_check import check_topic_creation
 from spark_kafka_sink.preflight.probe import Exchange
@@ -38,11 +42,13 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 IDEMPOTENT_WRITE = "idempotent write"
 TRANSACTIONS = "transactions"
+FIRST_EPOCH = "first epoch"
 CLOCK = "clock"
 
 MAX_CLOCK_SKEW_MS = 5_000
 """The clock skew that tokens, certificates and record timestamps tolerate."""
 
+_FIRST_EPOCH_TIMEOUT_MS = 60_000
 _MAX_MESSAGE_BYTES_CONFIG = "max.message.bytes"
 _AUTHORIZED_ERRORS = frozenset(
     {
@@ -140,6 +146,36 @@ def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int
     return Check(name, Outcome.WARNING, detail, remedy)
 
 
+def check_first_epoch(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
+    """Get the first epoch of a transactional id as the driver of an exactly-once write does.
+
+    The request names a producer id that the transactional id cannot have. Apache Kafka grants the first epoch anyway,
+    and rejects every later request as that of a fenced producer; some other brokers reject the first one.
+    """
+    if target.exactly_once and target.transactional_id_prefix:
+        transactional_id = f"{target.transactional_id_prefix.rstrip('-')}-doctor"
+        request = InitProducerId(transactional_id, _FIRST_EPOCH_TIMEOUT_MS, UNUSED_IDENTITY)
+        yield RequestCheck(FIRST_EPOCH, request, _evaluate_first_epoch)
+
+
+def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> Check:
+    error = lookup_error_code(exchange.response.error_code)
+    if error.code in (error_codes.NONE, error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH):
+        return Check(FIRST_EPOCH, Outcome.PASSED, "the brokers grant it as Apache Kafka does")
+    if error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
+        detail = (
+            f"{error.name}: the broker rejected InitProducerId with an expected producer id for a transactional id "
+            "that it does not know, which Apache Kafka accepts"
+        )
+        remedy = (
+            "Exactly-once delivery is not possible with this cluster. Remove deliveryGuarantee, or use other brokers."
+        )
+        return Check(FIRST_EPOCH, Outcome.FAILED, detail, remedy)
+    if error.code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return Check(FIRST_EPOCH, Outcome.SKIPPED, f"{error.name}: see {TRANSACTIONS}")
+    return Check(FIRST_EPOCH, Outcome.WARNING, error.name, error.advice)
+
+
 def check_clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
     """Compare this machine's clock with that of the active controller."""
     yield RequestCheck(CLOCK, DescribeQuorum(), _evaluate_clock)
@@ -176,5 +212,5 @@ _CheckFactory = Callable[[Target, Sequence[MetadataResponseTopic]], Iterator[Req
 CLUSTER_CHECKS: Sequence[_CheckFactory] = (check_topic_creation, check_idempotent_write, check_transactions)
 """The checks before each write, in the order of their results."""
 
-THOROUGH_CHECKS: Sequence[_CheckFactory] = (check_message_sizes, check_clock)
+THOROUGH_CHECKS: Sequence[_CheckFactory] = (check_first_epoch, check_message_sizes, check_clock)
 """The additional checks of `pykafka doctor`."""

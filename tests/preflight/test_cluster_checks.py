@@ -21,7 +21,7 @@ from spark_kafka_sink.preflight import (
     preflight,
     run,
 )
-from spark_kafka_sink.preflight.cluster_checks import CLOCK, IDEMPOTENT_WRITE, TRANSACTIONS
+from spark_kafka_sink.preflight.cluster_checks import CLOCK, FIRST_EPOCH, IDEMPOTENT_WRITE, TRANSACTIONS
 from spark_kafka_sink.preflight.connectivity_checks import check_name_resolution
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
@@ -282,3 +282,30 @@ def test_target_without_topics_passes_quickly() -> None:
     started = cluster.system.now()
     assert build_preflight_error(run_checks(cluster, Target()).values()) is None
     assert cluster.system.now() - started < 500
+
+
+EXACTLY_ONCE_TARGET = Target(["t"], exactly_once=True, transactional_id="p-driver", transactional_id_prefix="p")
+
+
+def test_doctor_passes_first_epoch_also_when_it_runs_again() -> None:
+    cluster = simulated()
+    for _ in range(2):
+        assert run_checks(cluster, EXACTLY_ONCE_TARGET, thorough=True)[FIRST_EPOCH].outcome is Outcome.PASSED
+    assert [*cluster.core.coordinator.transactions] == ["p-doctor"]
+    assert FIRST_EPOCH not in run_checks(cluster, EXACTLY_ONCE_TARGET)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "message"),
+    [
+        (error_codes.INVALID_PRODUCER_ID_MAPPING, Outcome.FAILED, "Exactly-once delivery is not possible"),
+        (error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Outcome.SKIPPED, "see transactions"),
+        (error_codes.INVALID_TRANSACTION_TIMEOUT, Outcome.WARNING, "transaction.max.timeout.ms"),
+    ],
+)
+def test_doctor_evaluates_rejected_first_epoch(code: int, outcome: Outcome, message: str) -> None:
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(code)
+    check = run_checks(cluster, EXACTLY_ONCE_TARGET, thorough=True)[FIRST_EPOCH]
+    assert check.outcome is outcome
+    assert message in str(check)
