@@ -48,7 +48,12 @@ class ColumnsProducer(Protocol):
     config: ProducerConfig
 
     def send_columns(
-        self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
+        self,
+        topic: str,
+        columns: RecordColumns,
+        partition: int | pa.Array | None = None,
+        *,
+        keep_row_indices: bool = False,
     ) -> ColumnsFuture: ...
 
     def prefetch_topics(self, topics: Iterable[str]) -> set[str]: ...
@@ -70,7 +75,14 @@ class ColumnsWriter(Generic[ContextT]):
     Not thread-safe.
     """
 
-    def __init__(self, producer: ColumnsProducer, plan: ColumnPlan, *, system: System | None = None) -> None:
+    def __init__(
+        self,
+        producer: ColumnsProducer,
+        plan: ColumnPlan,
+        *,
+        keep_row_indices: bool = False,
+        system: System | None = None,
+    ) -> None:
         self.blocked_ms = 0.0
         """The time for which collect_results() has waited for memory."""
         self.pending_bytes = 0
@@ -78,6 +90,7 @@ class ColumnsWriter(Generic[ContextT]):
         self._system = system if system is not None else OperatingSystem()
         self._producer = producer
         self._plan = plan
+        self._send_arguments = {"keep_row_indices": True} if keep_row_indices else {}
         self._pending: deque[_PendingCall[ContextT]] = deque()
         self._has_warned_about_seconds = False
         config = producer.config
@@ -119,7 +132,7 @@ class ColumnsWriter(Generic[ContextT]):
         `context_bytes`: the memory that `context` keeps alive until the result is collected.
         """
         assert rows.topic is not None, "the caller rejects rows without a topic"
-        future = self._producer.send_columns(rows.topic, rows.columns, rows.partition)
+        future = self._producer.send_columns(rows.topic, rows.columns, rows.partition, **self._send_arguments)
         self._add_pending(future, context, context_bytes)
 
     def fail(self, rows: TopicRows, error: KafkaSinkError, context: ContextT, context_bytes: int) -> None:

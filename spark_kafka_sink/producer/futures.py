@@ -304,13 +304,14 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
 
     bytes_per_row = 0
 
-    def __init__(self, topic: str, row_count: int) -> None:
+    def __init__(self, topic: str, row_count: int, *, keep_row_indices: bool = False) -> None:
         super().__init__()
         self._topic = topic
         self._lock = threading.Lock()
         self._pending_rows = row_count
         self._rows_written = 0
         self._stored_ranges: list[StoredRanges] = []
+        self._row_indices: list[NDArray[np.int64]] | None = [] if keep_row_indices else None
         self._failures: list[FailedRows] = []
         if not row_count:
             self.set_result(ColumnsResult(topic, (), 0, ()))
@@ -318,6 +319,8 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         with self._lock:
             self._stored_ranges.append(stored_ranges)
+            if self._row_indices is not None:
+                self._row_indices.append(row_indices)
             self._rows_written += row_count
             self._pending_rows -= row_count
             is_complete = not self._pending_rows
@@ -345,7 +348,9 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
 
     def _complete(self) -> None:
         """Set the future's result. All rows must have results, so that no thread changes the fields any more."""
-        result = ColumnsResult(self._topic, tuple(self._failures), self._rows_written, self._stored_ranges)
+        result = ColumnsResult(
+            self._topic, tuple(self._failures), self._rows_written, self._stored_ranges, self._row_indices or ()
+        )
         self.set_result(result)
 
 

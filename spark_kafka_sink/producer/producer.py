@@ -282,12 +282,19 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return self._topics.prefetch(topics, self._system.now())
 
     def send_columns(
-        self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
+        self,
+        topic: str,
+        columns: RecordColumns,
+        partition: int | pa.Array | None = None,
+        *,
+        keep_row_indices: bool = False,
     ) -> ColumnsFuture:
         """Send all rows of the columns and return one future. Its result contains the rows that were not written.
 
         `partition`: a partition for all rows, or an array with the partition of each row. Rows without one are
         assigned by their keys or, without a key, by the configured partitioner.
+
+        `keep_row_indices`: keep in the result which rows each stored range contains, at 8 bytes per row.
 
         Example:
 
@@ -298,7 +305,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         check_open = self._ensure_can_send()
         check_topic(topic)
         check_columns(columns)
-        call = ColumnsFuture(topic, columns.num_rows)
+        call = ColumnsFuture(topic, columns.num_rows, keep_row_indices=keep_row_indices)
         if not columns.num_rows:
             return call
         now = self._system.now()

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.calls import FailedRows, StoredRanges
+from spark_kafka_sink.records.record_hash import DIGEST_MODULUS
 
 _NO_OFFSET = np.iinfo(np.int64).max
 
@@ -46,11 +48,17 @@ class OffsetRange:
     first_offset: int
     last_offset: int
     rows: int
+    digest: int | None = None
+    """The sum of the hashes of the rows modulo 2^128 (records/record_hash.py), or None if it was not computed."""
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
         known_offsets = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
+        has_digest = self.digest is not None and other.digest is not None
         return OffsetRange(
-            min(known_offsets, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows
+            min(known_offsets, default=-1),
+            max(self.last_offset, other.last_offset),
+            self.rows + other.rows,
+            ((self.digest or 0) + (other.digest or 0)) % DIGEST_MODULUS if has_digest else None,
         )
 
 
@@ -88,6 +96,11 @@ class ColumnsResult:
     rows_written: int
     stored: Sequence[StoredRanges] = field(repr=False)
     """The stored ranges of the call, one item per response."""
+    row_indices: Sequence[NDArray[np.int64]] = field(default=(), repr=False)
+    """For each item of `stored`, the row indices of the rows to which its ranges refer.
+
+    Empty unless send_columns() was called with `keep_row_indices`.
+    """
 
     @property
     def partitions(self) -> dict[int, OffsetRange]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -171,7 +172,7 @@ class WriteReport(WriteTotals):
         report_names = [attribute.name for attribute in fields(self) if attribute.name not in counter_names]
         document: dict[str, Any] = {name: getattr(self, name) for name in report_names}
         document["partitions"] = [
-            {"topic": topic, "partition": partition, **asdict(written)}
+            {"topic": topic, "partition": partition, **_range_to_json(written)}
             for topic, topic_ranges in sorted(self.partitions.items())
             for partition, written in sorted(topic_ranges.items())
         ]
@@ -200,6 +201,7 @@ _COMPUTED_FIELDS = (
 """JSON fields that parse_report ignores, because WriteReport computes them from other fields."""
 
 _MAX_INTEGER = 1 << 63
+_DIGEST_PATTERN = re.compile("[0-9a-f]{32}")
 _MAX_STARTED_MS = 253_402_300_799_999
 """The last millisecond of the year 9999, the maximum of datetime."""
 
@@ -214,8 +216,11 @@ def parse_report(line: str) -> WriteReport:
         partitions: OffsetRanges = {}
         for entry in document["partitions"]:
             range_fields = {name: entry[name] for name in ("first_offset", "last_offset", "rows")}
+            digest = _parse_digest(entry["digest"]) if "digest" in entry else None
             topic, partition = _check_text("topic", entry["topic"]), _check_integer("partition", entry["partition"])
-            partitions.setdefault(topic, {})[partition] = OffsetRange(**_check_fields(OffsetRange, range_fields))
+            partitions.setdefault(topic, {})[partition] = OffsetRange(
+                **_check_fields(OffsetRange, range_fields), digest=digest
+            )
         latencies = LatencyHistogram()
         for end_ms, records in document.pop("latency_counts", ()):
             if not isinstance(end_ms, int | float) or not 0 < end_ms < _MAX_INTEGER:
@@ -242,6 +247,20 @@ def parse_report(line: str) -> WriteReport:
         raise ConfigurationError(
             f"this is not a report of a write: {line[:80]!r} ({_describe_error(error)})"
         ) from error
+
+
+def _range_to_json(written: OffsetRange) -> dict[str, Any]:
+    """Convert a range, with the digest as 32 hexadecimal digits if there is one."""
+    document = asdict(written)
+    del document["digest"]
+    return document if written.digest is None else document | {"digest": f"{written.digest:032x}"}
+
+
+def _parse_digest(value: object) -> int:
+    text = _check_text("digest", value)
+    if not _DIGEST_PATTERN.fullmatch(text):
+        raise ValueError(f"digest is {_describe_value(text)}, not 32 hexadecimal digits")
+    return int(text, 16)
 
 
 def _check_fields(dataclass_type: type[Any], values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -35,6 +35,7 @@ from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.columns_writer import ColumnsWriter
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record_digests import DigestCollector
 from spark_kafka_sink.producer.results import ColumnsResult, OffsetRangeCollector
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.records.columns import RecordColumns
@@ -127,9 +128,12 @@ class TaskWriter:
         self._producer = producer
         self._options = options
         self._report = report
-        self._columns_writer: ColumnsWriter[_SentRows] = ColumnsWriter(producer, plan)
+        self._columns_writer: ColumnsWriter[_SentRows] = ColumnsWriter(
+            producer, plan, keep_row_indices=options.has_receipt
+        )
         self._rate_limiter = None if options.bytes_per_second is None else RateLimiter(options.bytes_per_second)
         self._written = OffsetRangeCollector()
+        self._digests = DigestCollector() if options.has_receipt else None
         self._failures = Failures(report.task)
         self._counts = SimpleNamespace(**vars(WriteTotals()))  # a mutable copy, since WriteTotals is frozen
         self._producer_totals_before = producer.totals()
@@ -146,7 +150,8 @@ class TaskWriter:
         self._collect_all_results()
         if self._rate_limiter is not None:
             self._rate_limiter.finish()
-        self._report.partitions = self._written.by_topic()
+        ranges = self._written.by_topic()
+        self._report.partitions = ranges if self._digests is None else self._digests.attach_to(ranges)
         self._report_totals()
         if self._failures:
             raise self._failures.build_error(self._options)
@@ -206,6 +211,8 @@ class TaskWriter:
             self._counts.dead_letters_cut += count if sent.is_truncated else 0
             return
         self._written.add(result)
+        if self._digests is not None:
+            self._digests.add(result, columns)
         self._counts.rows += count
         self._counts.bytes += written_bytes
 

@@ -102,6 +102,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     )
     check_rack_awareness(parsed_options, parsed_producer_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, parsed_producer_options)
+    _check_receipt(parsed_options, parsed_producer_options)
     decision_log_topic = None if delivery is None else delivery.topic
     bytes_per_second = _compute_bytes_per_second(parsed_options, by_lowercase.get(CONCURRENT_TASKS_OPTION))
     _check_topics_differ(
@@ -125,6 +126,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         report_topic=report_topic,
         report_callback=values["reportCallback"],
         lineage_folder=by_lowercase.get(LINEAGE_FOLDER_OPTION),
+        has_receipt=values["receipt"],
         bytes_per_second=bytes_per_second,
         client_rack_env=values["clientRackEnv"],
         formats=formats,
@@ -225,6 +227,15 @@ def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: s
         if name in parsed_options.raw_values:
             parsed_options.faults.add(name, _REGISTER_REQUIRED_MESSAGE)
     return None
+
+
+def _check_receipt(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
+    """Add a fault if a receipt cannot contain offsets."""
+    if parsed_options.values["receipt"] and parsed_producer_options.values["acks"] == 0:
+        parsed_options.faults.add(
+            "receipt",
+            f"is true, so {KAFKA_PREFIX}acks must not be 0: without acknowledgements, brokers return no offsets.",
+        )
 
 
 def _check_topics_differ(parsed_options: ParsedOptions, **topics: str | None) -> None:

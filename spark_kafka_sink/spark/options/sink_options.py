@@ -36,6 +36,8 @@ class SinkOptions:
     report_callback: str | None = None
     lineage_folder: str | None = None
     """A folder for reports, if the program that called save() or start() sends OpenLineage events."""
+    has_receipt: bool = False
+    """True if the report contains digests of the written rows."""
     bytes_per_second: float | None = None
     """One task's share of maxBytesPerSecond."""
     client_rack_env: str | None = None

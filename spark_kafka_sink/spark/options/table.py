@@ -68,6 +68,13 @@ _ROWS = (
         "[imports and calls](security.md#decide-who-may-set-options) with this report",
     ),
     Option(
+        "receipt",
+        SinkOptions.has_receipt,
+        parse_boolean,
+        "add a digest of the rows of each partition to this report, with which `pykafka verify` "
+        "[checks the topic](receipts.md) later",
+    ),
+    Option(
         "maxTasks",
         None,
         integer_parser(1, MAX_TASK_COUNT),
