@@ -21,6 +21,7 @@ from spark_kafka_sink.cli import (
     topics,
     transactions,
     verifiable_producer,
+    verify,
 )
 from spark_kafka_sink.errors import KafkaSinkError
 
@@ -54,6 +55,7 @@ COMMANDS: Mapping[str, Command] = {
     "topics": topics,
     "transactions": transactions,
     "verifiable-producer": verifiable_producer,
+    "verify": verify,
 }
 
 

@@ -65,10 +65,12 @@ class StoredBatch(NamedTuple):
     header: BatchHeader
     data: memoryview
 
-    def decode(self) -> DecodedBatch:
-        return DecodedBatch(
-            self.header, decode_records(self.header, self.data[HEADER_BYTES:], max_bytes=MAX_BATCH_BYTES)
+    def decode(self, *, preserve_header_keys: bool = False) -> DecodedBatch:
+        body = self.data[HEADER_BYTES:]
+        columns = decode_records(
+            self.header, body, max_bytes=MAX_BATCH_BYTES, preserve_header_keys=preserve_header_keys
         )
+        return DecodedBatch(self.header, columns)
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class FetchedRows:
     """Offset after the last decoded batch, even if the rows of this batch are not visible."""
 
 
-def visible_rows(
+def visible_rows(  # noqa: PLR0913 - the range of a partition, and how to decode it
     records: memoryview | bytes | None,
     aborted: Sequence[AbortedTransaction] | None,
     *,
@@ -88,18 +90,20 @@ def visible_rows(
     partition: int,
     start: int,
     stop: int,
+    preserve_header_keys: bool = False,
 ) -> Iterator[FetchedRows]:
     """Yield the visible rows with start <= offset < stop, in chunks.
 
     `aborted`: the aborted transactions in the response, or None to yield the rows of all transactions. The last chunk
-    may have no rows, but its `next_offset` is valid.
+    may have no rows, but its `next_offset` is valid. `preserve_header_keys`: see decode_records().
     """
     hidden_producer_ids: set[int] = set()
     abort_starts = [(transaction.first_offset, transaction.producer_id) for transaction in aborted or ()]
     heapq.heapify(abort_starts)
     tables: list[pa.Table] = []
     chunk_bytes, next_offset = 0, start
-    for batch in map(StoredBatch.decode, stored_batches(records)):
+    for stored_batch in stored_batches(records):
+        batch = stored_batch.decode(preserve_header_keys=preserve_header_keys)
         header = batch.header
         next_offset = max(next_offset, header.last_offset + 1)
         while abort_starts and abort_starts[0][0] <= header.last_offset:

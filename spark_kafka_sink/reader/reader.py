@@ -47,6 +47,7 @@ class TopicReader:
     """Reader of topics. As a context manager, it closes the client that it created.
 
     `timeout_ms`: how long a call may make no progress. `client`: a client that the caller owns and closes.
+    `preserve_header_keys`: return keys of headers that are not UTF-8 unchanged, as invalid text.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class TopicReader:
         config: ClientConfig,
         *,
         isolation: str = READ_COMMITTED,
+        preserve_header_keys: bool = False,
         timeout_ms: float = 60_000,
         system: System | None = None,
         client: BlockingClient | None = None,
@@ -61,6 +63,7 @@ class TopicReader:
         if isolation not in ISOLATION_LEVELS:
             raise ConfigurationError(f"isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}")
         self._isolation = ISOLATION_LEVELS[isolation]
+        self._preserve_header_keys = preserve_header_keys
         self._backoff_ms = config.retry_backoff_ms
         self._owns_client = client is None
         self._client = client or BlockingClient(config, timeout_ms=timeout_ms, system=system)
@@ -232,7 +235,15 @@ class TopicReader:
     ) -> Iterator[tuple[pa.Table, int]]:
         aborted = data.aborted_transactions if self._isolation else None
         partition = data.partition_index
-        for chunk in visible_rows(_records(data), aborted, topic=topic, partition=partition, start=start, stop=stop):
+        for chunk in visible_rows(
+            _records(data),
+            aborted,
+            topic=topic,
+            partition=partition,
+            start=start,
+            stop=stop,
+            preserve_header_keys=self._preserve_header_keys,
+        ):
             yield chunk.rows, chunk.next_offset
 
     def _select_partitions(self, topic: str, partitions: Iterable[int] | None) -> list[int]:

@@ -1,0 +1,131 @@
+"""`pykafka verify`: compare the receipts in reports with the records in Kafka."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.cli.client_options import (
+    add_connection_arguments,
+    build_reader_config,
+    check_topics_readable,
+    parse_client_options,
+)
+from spark_kafka_sink.cli.tables import print_table
+from spark_kafka_sink.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.client.config import ClientConfig
+    from spark_kafka_sink.producer.results import OffsetRange
+    from spark_kafka_sink.reader.reader import TopicReader
+    from spark_kafka_sink.reports.receipts import FoundRecords, PartitionResult
+
+HELP = "compare the receipts of writes that set the option receipt with the records in Kafka"
+_HEADINGS = ("topic", "partition", "first offset", "last offset", "written", "found", "outcome")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_connection_arguments(parser)
+    add = parser.add_argument
+    add("path", metavar="REPORT", help="the reports: a file, a directory or a URI, as in the option reportPath")
+    add("--job", metavar="ID", help="verify only the writes of this query or application")
+    add("--last", type=int, metavar="N", help="verify only the latest N writes (default: all)")
+    add(
+        "--isolation",
+        choices=("read_committed", "read_uncommitted"),
+        default="read_committed",
+        help="read_uncommitted also reads records of open and aborted transactions (default: %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from spark_kafka_sink.reports.store import read_reports
+    from spark_kafka_sink.reports.write_report import get_query_id, merge_report_ranges
+
+    if args.last is not None and args.last < 1:
+        raise ConfigurationError(f"--last is {args.last}, but must be at least 1")
+    reports = [report for report in read_reports(args.path) if args.job in (None, get_query_id(report))]
+    ranges = merge_report_ranges(reports[-args.last :] if args.last else reports)
+    if not ranges:
+        raise ConfigurationError(f"{args.path}: no report of a write with rows")
+    config = build_reader_config(parse_client_options(args))
+    check_topics_readable(config, *ranges)
+    results = [
+        (topic, partition, result)
+        for topic, written in sorted(ranges.items())
+        for partition, result in sorted(_verify_topic(config, args.isolation, topic, written).items())
+    ]
+    return _print_results(results)
+
+
+def _verify_topic(
+    config: ClientConfig, isolation: str, topic: str, written: dict[int, OffsetRange]
+) -> dict[int, PartitionResult]:
+    """Read the ranges of a topic and compare them with the receipt."""
+    from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
+    from spark_kafka_sink.reports.receipts import FoundRecords, compare_topic
+
+    found = {partition: FoundRecords() for partition in written}
+    with TopicReader(config, isolation=isolation, preserve_header_keys=True) as reader:
+        existing = reader.partitions(topic)
+        readable = {
+            partition: offsets
+            for partition, offsets in written.items()
+            if partition in existing and offsets.first_offset >= 0 and offsets.digest is not None
+        }
+        if readable:
+            ends = reader.end_offsets(topic, readable)
+            late = [partition for partition, offsets in readable.items() if ends[partition] <= offsets.last_offset]
+            if late and isolation != READ_UNCOMMITTED:
+                _check_open_transactions(config, topic, {partition: ends[partition] for partition in late})
+            _read_ranges(reader, topic, readable, ends, found)
+    return compare_topic(written, found)
+
+
+def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: dict[int, int]) -> None:
+    """Raise ConfigurationError if open transactions hide the end of a range from readers with read_committed."""
+    from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
+
+    with TopicReader(config, isolation=READ_UNCOMMITTED) as reader:
+        ends = reader.end_offsets(topic, stable_offsets)
+    hidden = [partition for partition, offset in sorted(stable_offsets.items()) if offset < ends[partition]]
+    if hidden:
+        raise ConfigurationError(
+            f"topic {topic}, partition {hidden[0]}: an open transaction hides the records from offset "
+            f"{stable_offsets[hidden[0]]} on. Verify again when it has ended, or use --isolation read_uncommitted."
+        )
+
+
+def _read_ranges(
+    reader: TopicReader,
+    topic: str,
+    ranges: dict[int, OffsetRange],
+    ends: dict[int, int],
+    found: dict[int, FoundRecords],
+) -> None:
+    """Read the part of each range that the partition still contains, one partition after the other."""
+    beginnings = reader.beginning_offsets(topic, ranges)
+    for partition, offsets in sorted(ranges.items()):
+        start = max(offsets.first_offset, beginnings[partition])
+        stop = min(offsets.last_offset + 1, ends[partition])
+        if start >= stop:
+            continue
+        for table in reader.batches(topic, partitions=[partition], start={partition: start}, stop={partition: stop}):
+            found[partition].add(table)
+
+
+def _print_results(results: Sequence[tuple[str, int, PartitionResult]]) -> int:
+    """Print a line for each partition, and return the exit status."""
+    rows = [
+        (
+            *(topic, partition, result.written.first_offset, result.written.last_offset),
+            *(result.written.rows, result.found_rows, result.outcome.value),
+        )
+        for topic, partition, result in results
+    ]
+    print_table(_HEADINGS, rows)
+    for topic, partition, result in results:
+        if result.detail:
+            print(f"\n{topic}, partition {partition}: {result.detail}.")
+    return int(any(result.outcome.is_failure for _, _, result in results))

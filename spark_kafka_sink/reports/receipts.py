@@ -1,0 +1,172 @@
+"""Comparison of a receipt with the records of a topic: which are missing, duplicated, altered or moved.
+
+A receipt is the offset ranges of a report with a digest for each. The digest is the sum of the hashes of the written
+records, so the difference between two digests is the sum of the hashes of the records by which they differ. That a
+partition differs is therefore certain, except with a probability of about 2^-64. Which records differ can be computed
+only if the partition has all written records and some others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_kafka_sink.diagnostics.text import format_count
+from spark_kafka_sink.producer.results import OffsetRange
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.record_hash import DIGEST_MODULUS, RecordHashes, UInt64Array, hash_records
+
+MAX_LOCATED_RECORDS = 10_000_000
+"""Maximum number of records in a range among which extra records are searched. Each needs 24 bytes of memory."""
+
+
+class Outcome(Enum):
+    """Result of the comparison of one partition. The values are part of the command's output."""
+
+    INTACT = "intact"
+    OTHERS = "intact, with other records"
+    MISSING = "missing"
+    DUPLICATED = "duplicated"
+    ALTERED = "altered"
+    MOVED = "moved"
+    """Records are in another partition of the topic than they were written to."""
+    EXTRA = "extra"
+    """More records than were written, which cannot be told apart from the written ones."""
+    UNKNOWN = "unknown"
+    """The report has no digest or no offsets."""
+
+    @property
+    def is_failure(self) -> bool:
+        return self not in (Outcome.INTACT, Outcome.OTHERS)
+
+
+@dataclass(frozen=True)
+class PartitionResult:
+    """Outcome of a partition, with an explanation."""
+
+    outcome: Outcome
+    written: OffsetRange
+    found_rows: int
+    detail: str
+
+
+class FoundRecords:
+    """The records of one partition that were found in the offset range of a receipt."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.digest = 0
+        self._chunks: list[tuple[NDArray[np.int64], RecordHashes]] = []
+
+    def add(self, table: pa.Table) -> None:
+        """Add records, in the order of their offsets. `table` has the columns of Spark's Kafka source."""
+        hashes = hash_records(RecordColumns(table["value"], table["key"], table["headers"]))
+        self.add_hashes(table["offset"].combine_chunks().to_numpy(zero_copy_only=False), hashes)
+
+    def add_hashes(self, offsets: NDArray[np.int64], hashes: RecordHashes) -> None:
+        self.rows += len(offsets)
+        self.digest = (self.digest + hashes.digest()) % DIGEST_MODULUS
+        if self.rows <= MAX_LOCATED_RECORDS:
+            self._chunks.append((offsets, hashes))
+        else:
+            self._chunks.clear()
+
+    def find_extra_records(self, count: int, digest: int) -> tuple[NDArray[np.int64], bool] | None:
+        """Find `count` records whose hashes add up to `digest`: without them, the range contains what was written.
+
+        Searches records with consecutive positions, and records whose hash occurs more than once. Returns their
+        offsets, and whether the range contains a copy of each, or None if there are none.
+        """
+        if not self._chunks or not 0 < count <= self.rows:
+            return None
+        offsets = np.concatenate([chunk_offsets for chunk_offsets, _ in self._chunks])
+        high = np.concatenate([hashes.high for _, hashes in self._chunks])
+        low = np.concatenate([hashes.low for _, hashes in self._chunks])
+        extra = _find_run(high, low, count, digest)
+        if extra is None:
+            copies = _find_later_copies(high, low)
+            if len(copies) != count or RecordHashes(high, low).take(copies).digest() != digest:
+                return None
+            extra = copies
+        has_copies = bool(np.isin(high[extra], np.delete(high, extra)).all())
+        return offsets[extra], has_copies
+
+
+def _find_run(high: UInt64Array, low: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
+    """Return the positions of the last run of `count` records whose hashes add up to `digest`."""
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(low)])
+    candidates = np.flatnonzero(sums[count:] - sums[:-count] == np.uint64(digest & ((1 << 64) - 1)))
+    for start in candidates[::-1].tolist():
+        run = np.arange(start, start + count)
+        if RecordHashes(high, low).take(run).digest() == digest:
+            return run
+    return None
+
+
+def _find_later_copies(high: UInt64Array, low: UInt64Array) -> NDArray[np.int64]:
+    """Return the positions of all records that have an equal record before them."""
+    order = np.lexsort((low, high))
+    is_copy = np.zeros(len(order), np.bool_)
+    is_copy[1:] = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
+    return np.sort(order[is_copy])
+
+
+def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundRecords]) -> dict[int, PartitionResult]:
+    """Compare the receipt of a topic with the records in its ranges, by partition."""
+    results = {partition: compare_partition(written[partition], found[partition]) for partition in written}
+    failed = [partition for partition, result in results.items() if result.outcome.is_failure]
+    if len(failed) > 1 and all(written[partition].digest is not None for partition in failed):
+        rows = sum(found[partition].rows - written[partition].rows for partition in failed)
+        digest = sum(found[partition].digest - (written[partition].digest or 0) for partition in failed)
+        if rows == 0 and digest % DIGEST_MODULUS == 0:
+            for partition in failed:
+                results[partition] = PartitionResult(
+                    Outcome.MOVED,
+                    written[partition],
+                    found[partition].rows,
+                    f"records are in another partition than they were written to: the partitions {sorted(failed)} "
+                    "together contain exactly the written records",
+                )
+    return results
+
+
+def compare_partition(written: OffsetRange, found: FoundRecords) -> PartitionResult:
+    """Compare the receipt of a partition with the records in its range."""
+    outcome, detail = _compare(written, found)
+    return PartitionResult(outcome, written, found.rows, detail)
+
+
+def _compare(written: OffsetRange, found: FoundRecords) -> tuple[Outcome, str]:
+    if written.digest is None:
+        return Outcome.UNKNOWN, "the report has no digest: set receipt=true for the write"
+    if written.first_offset < 0:
+        return Outcome.UNKNOWN, "the report has no offsets: the broker did not return them"
+    extra_rows, digest = found.rows - written.rows, (found.digest - written.digest) % DIGEST_MODULUS
+    if extra_rows < 0:
+        return Outcome.MISSING, f"at least {format_count(-extra_rows, 'record')} missing"
+    if not extra_rows and not digest:
+        return Outcome.INTACT, ""
+    if not extra_rows:
+        return Outcome.ALTERED, "the number of records is right, but at least one was altered or replaced"
+    extra = found.find_extra_records(extra_rows, digest)
+    if extra is None:
+        return Outcome.EXTRA, (
+            f"at least {format_count(extra_rows, 'record')} more than were written: duplicates, or records of other "
+            "writers. Among so many, records may also be missing or altered"
+        )
+    offsets, has_copies = extra
+    first, last = int(offsets[0]), int(offsets[-1])
+    if extra_rows == 1:
+        place = f"at offset {first:,}"
+    elif last - first == extra_rows - 1:
+        place = f"at offsets {first:,} to {last:,}"
+    else:
+        place = f"between offsets {first:,} and {last:,}"
+    if has_copies:
+        return Outcome.DUPLICATED, f"{format_count(extra_rows, 'record')} duplicated, {place}"
+    return Outcome.OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {place}"
