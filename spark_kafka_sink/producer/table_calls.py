@@ -28,7 +28,12 @@ class TableCalls:
         config: ProducerConfig
 
         def send_columns(
-            self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
+            self,
+            topic: str,
+            columns: RecordColumns,
+            partition: int | pa.Array | None = None,
+            *,
+            keep_row_indices: bool = False,
         ) -> ColumnsFuture: ...
 
         def prefetch_topics(self, topics: Iterable[str]) -> set[str]: ...
