@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from spark_kafka_sink.producer.calls import StoredRange
+from spark_kafka_sink.producer.calls import StoredRange, StoredRanges
 from spark_kafka_sink.producer.record_digests import DigestCollector
 from spark_kafka_sink.producer.results import ColumnsResult, OffsetRange, OffsetRangeCollector
 from spark_kafka_sink.records.columns import RecordColumns
@@ -28,7 +28,10 @@ def collect(*results: ColumnsResult) -> dict[str, dict[int, OffsetRange]]:
 
 def test_digests_rows_of_stored_ranges_by_partition() -> None:
     first_indices, second_indices = np.array([4, 2, 0, 9, 8]), np.array([7, 6, 5])
-    stored = [[StoredRange(3, 5, 7, 50, -1), StoredRange(0, 2, 1, 10, -1)], np.array([[1, 2, 1, 12, -1]])]
+    stored: list[StoredRanges] = [
+        [StoredRange(3, 5, 7, 50, -1), StoredRange(0, 2, 1, 10, -1)],
+        np.array([[1, 2, 1, 12, -1]]),
+    ]
     result = ColumnsResult("a", (), 5, stored, [first_indices, second_indices])
     assert collect(result) == {
         "a": {1: OffsetRange(10, 12, 3, digest(4, 2, 6)), 7: OffsetRange(50, 51, 2, digest(9, 8))}
