@@ -42,16 +42,16 @@ class Clock:
 
 
 class Gate:
-    """Admits all partitions except the rejected ones, and assigns sequences to the records of each partition."""
+    """Stand-in for idempotence that rejects the batches of `rejected_partitions`, and assigns sequences to others."""
 
     def __init__(self) -> None:
-        self.refused: set[int] = set()
-        self.asked = 0
+        self.rejected_partitions: set[int] = set()
+        self.admit_call_count = 0
         self.next_sequence: dict[TopicPartition, int] = {}
 
     def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
-        self.asked += 1
-        if batch.topic_partition.partition in self.refused:
+        self.admit_call_count += 1
+        if batch.topic_partition.partition in self.rejected_partitions:
             return False
         if not batch.has_sequence:
             sequence = self.next_sequence.get(batch.topic_partition, 0)
@@ -87,40 +87,40 @@ def values_of(batch: ProducerBatch) -> list[bytes | None]:
 
 
 class OpenFlush:
-    """A flush on a thread of its own, which continues until the test ends it."""
+    """A flush on a separate thread, which lasts until the test ends it."""
 
     def __init__(self, accumulator: RecordAccumulator) -> None:
         self.done: threading.Event
-        self._begun, self._given_up = threading.Event(), threading.Event()
+        self._started, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=accumulator.flush, args=(self._wait,), daemon=True)
         self._thread.start()
-        assert self._begun.wait(WAIT_TIMEOUT_SECONDS)
+        assert self._started.wait(WAIT_TIMEOUT_SECONDS)
 
     def end(self) -> bool:
-        self._given_up.set()
+        self._ended.set()
         self._thread.join(WAIT_TIMEOUT_SECONDS)
         assert not self._thread.is_alive()
         return self.done.is_set()
 
     def _wait(self, done: threading.Event) -> bool:
         self.done = done
-        self._begun.set()
-        return self._given_up.wait()
+        self._started.set()
+        return self._ended.wait()
 
 
 class Harness:
     """An accumulator with its pool, clock and cluster. Options are keyword arguments; `snapshot` may be replaced."""
 
     def __init__(self, leaders: Iterable[int | None] = (0, 0, 1), **options: object) -> None:
-        given: dict[str, object] = {"bootstrap.servers": "host:9092", "batch.size": 1024, "linger.ms": 10}
-        given.update({name.replace("_", "."): value for name, value in options.items()})
-        self.config = ProducerConfig.parse(given)
+        option_values: dict[str, object] = {"bootstrap.servers": "host:9092", "batch.size": 1024, "linger.ms": 10}
+        option_values.update({name.replace("_", "."): value for name, value in options.items()})
+        self.config = ProducerConfig.parse(option_values)
         self.clock = Clock()
         self.pool = BufferPool(self.config.buffer_memory, self.clock)
         self.wakeups = 0
         self.snapshot = cluster(leaders)
         self.gate = Gate()
-        self.count_rows = 0
+        self.counted_rows = 0
         self.accumulator = RecordAccumulator(
             self.config,
             self.pool,
@@ -136,8 +136,8 @@ class Harness:
     def _wake(self) -> None:
         self.wakeups += 1
 
-    def _count_rows(self, rows: int, bytes_total: int, bytes_largest: int, now: float) -> None:
-        self.count_rows += rows
+    def _count_rows(self, rows: int, total_bytes: int, largest_row_bytes: int, now: float) -> None:
+        self.counted_rows += rows
 
     def append(
         self, partition: int, count: int = 1, value: bytes = VALUE, call: object = None, topic: str = TOPIC
@@ -154,7 +154,7 @@ class Harness:
         self.accumulator.append_record(TOPIC, (value, None, None, partition, WALL_MS), size, self.snapshot, named(call))
 
     def begin_flush(self) -> OpenFlush:
-        """Begin a flush and let the sender handle it. `flushed` ends it."""
+        """Begin a flush and run `ready` once, as the sender would. The test must call `flushed` to end it."""
         flush = OpenFlush(self.accumulator)
         self.ready()
         return flush
@@ -170,14 +170,14 @@ class Harness:
         return set(self.ready().ready_node_ids)
 
     def drain(self, *node_ids: int, max_request_size: int = 1 << 20) -> list[ProducerBatch]:
-        """Drain the batches of some nodes, or of both by default, node by node."""
+        """Drain the batches of these nodes, by default of both, node by node."""
         drained = self.accumulator.drain(
             self.snapshot, node_ids or (0, 1), max_request_size, self.clock.now, self.gate.admit
         )
         return [batch for batches in drained.values() for batch in batches]
 
     def take(self) -> list[ProducerBatch]:
-        """Run one round of the sender: drain the ready batches."""
+        """Run `ready` and drain the nodes with ready batches, as in one round of the sender."""
         return self.drain(*self.ready().ready_node_ids) if self.ready().ready_node_ids else []
 
     def reenqueue(self, batch: ProducerBatch) -> None:

@@ -1,4 +1,4 @@
-"""Appends rows to a batch as the only piece of a buffer."""
+"""Helper that appends rows to a batch as the only piece of a buffer."""
 
 from __future__ import annotations
 

@@ -19,20 +19,20 @@ BATCH_ROWS = (1024 - 61) // RECORD_BYTES
 FAULTS = [MemoryError, ValueError]
 
 
-def failing(real: Callable[..., Any], fault: type[BaseException], nth: int = 1) -> Callable[..., Any]:
-    """Raise at the nth call, before or after it has done its work; all others go through."""
+def fail_nth_call(real: Callable[..., Any], fault: type[BaseException], failing_call: int = 1) -> Callable[..., Any]:
+    """Wrap a function so that one call of it, counted from 1, raises without any effect."""
     calls = [0]
 
     def call(*arguments: Any, **named: Any) -> Any:
         calls[0] += 1
-        if calls[0] == nth:
+        if calls[0] == failing_call:
             raise fault("at a bad moment")
         return real(*arguments, **named)
 
     return call
 
 
-def rows_of(batches: list[ProducerBatch]) -> list[tuple[object, int]]:
+def list_rows(batches: list[ProducerBatch]) -> list[tuple[object, int]]:
     return sorted(
         (name_of(call), int(row)) for batch in batches for call, rows, _ in batch.rows_by_call() for row in rows
     )
@@ -59,16 +59,16 @@ def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch
 def test_unpins_open_batches_when_pinning_them_fails(fault: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     h = Harness()
     h.append_rows([VALUE] * (2 * BATCH_ROWS + 2), [0, 1] * (BATCH_ROWS + 1), call="before")  # two open batches
-    monkeypatch.setattr(PartitionQueue, "pin_open_batch", failing(PartitionQueue.pin_open_batch, fault, 2))
-    h.append_rows([VALUE] * 24, [0, 1] * 12, call="struck")
+    monkeypatch.setattr(PartitionQueue, "pin_open_batch", fail_nth_call(PartitionQueue.pin_open_batch, fault, 2))
+    h.append_rows([VALUE] * 24, [0, 1] * 12, call="failing")
     monkeypatch.undo()
     sent, failed = sent_and_failed(h)
-    assert rows_of(failed) == [("struck", row) for row in range(24)]
-    assert rows_of(sent) == [("before", row) for row in range(2 * BATCH_ROWS + 2)]
+    assert list_rows(failed) == [("failing", row) for row in range(24)]
+    assert list_rows(sent) == [("before", row) for row in range(2 * BATCH_ROWS + 2)]
 
 
 def with_open_batches(*partitions: int) -> Harness:
-    """A harness with an open batch of five rows for each of these partitions."""
+    """Return a harness with an open batch of five rows for each of these partitions."""
     h = Harness(compression_type="gzip", leaders=(0, 0))
     h.append_rows([VALUE] * (5 * len(partitions)), list(partitions) * 5, call="before")
     h.clock.now += 10
@@ -80,12 +80,12 @@ def test_fails_appended_rows_once_when_compression_is_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = with_open_batches(0, 1)
-    interrupted = failing(lambda *_: b"packed", KeyboardInterrupt, 2)
+    interrupted = fail_nth_call(lambda *_: b"packed", KeyboardInterrupt, 2)
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        h.append_rows([VALUE] * 20, [0, 1] * 10, call="struck")
+        h.append_rows([VALUE] * 20, [0, 1] * 10, call="failing")
     failed = h.accumulator.abort_incomplete_batches(ERROR)
-    assert rows_of(failed) == [("before", row) for row in range(10)] + [("struck", row) for row in range(20)]
+    assert list_rows(failed) == [("before", row) for row in range(10)] + [("failing", row) for row in range(20)]
 
 
 def test_sends_appended_rows_when_later_rows_cannot_be_encoded(
@@ -94,13 +94,13 @@ def test_sends_appended_rows_when_later_rows_cannot_be_encoded(
     h = with_open_batches(0)
     monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.MAX_GROUPED_BYTES", 6 * RECORD_BYTES)
     monkeypatch.setattr(
-        "spark_kafka_sink.producer.batching.batch_filler.encode_records", failing(encode_records, MemoryError, 2)
+        "spark_kafka_sink.producer.batching.batch_filler.encode_records", fail_nth_call(encode_records, MemoryError, 2)
     )
     h.append(0, 5, call="encoded")
-    h.append(0, 5, call="struck")
+    h.append(0, 5, call="failing")
     sent, failed = sent_and_failed(h)
-    assert rows_of(sent) == [("before", row) for row in range(5)] + [("encoded", row) for row in range(5)]
-    assert rows_of(failed) == [("struck", row) for row in range(5)]
+    assert list_rows(sent) == [("before", row) for row in range(5)] + [("encoded", row) for row in range(5)]
+    assert list_rows(failed) == [("failing", row) for row in range(5)]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -111,7 +111,7 @@ def test_fails_single_records_that_cannot_be_converted_to_columns(
     h.append_record(0, call="a")
     h.append_record(0, call="b")
     monkeypatch.setattr(
-        "spark_kafka_sink.producer.batching.grouping.bytes_to_arrow", failing(lambda values: None, fault)
+        "spark_kafka_sink.producer.batching.grouping.bytes_to_arrow", fail_nth_call(lambda values: None, fault)
     )
     h.ready()
     monkeypatch.undo()
@@ -124,7 +124,7 @@ def test_abort_reports_single_records_that_cannot_be_converted_to_columns(monkey
     h = Harness()
     h.append_record(0, call="a")
     monkeypatch.setattr(
-        "spark_kafka_sink.producer.batching.grouping.bytes_to_arrow", failing(lambda values: None, MemoryError)
+        "spark_kafka_sink.producer.batching.grouping.bytes_to_arrow", fail_nth_call(lambda values: None, MemoryError)
     )
     (aborted,) = h.accumulator.abort_incomplete_batches(ValueError("closed"))
     assert [name_of(call) for call, _, _ in aborted.rows_by_call()] == [["a"]]
@@ -137,19 +137,19 @@ def test_sends_batch_uncompressed_when_compression_fails(
     fault: type[Exception], when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     h = Harness(compression_type="gzip", leaders=(0, 0))
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", failing(lambda *_: b"packed", fault))
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", fail_nth_call(lambda *_: b"packed", fault))
     rows = 3 if when == "drained" else 300
     h.append_rows([VALUE] * rows, [0, 1] * (rows // 2) + [0] * (rows % 2), call="x")
     sent, failed = sent_and_failed(h)
     assert failed == []
-    assert rows_of(sent) == [("x", row) for row in range(rows)]
+    assert list_rows(sent) == [("x", row) for row in range(rows)]
     assert [batch.codec for batch in sent].count(Codec.NONE) == 1
     assert "sent uncompressed" in caplog.text
     assert "at a bad moment" in caplog.text
 
 
 def test_small_batches_create_few_objects_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With thousands of partitions it looks at them again and again; at twice as many it took a third of the CPU."""
+    """The collector visits all objects repeatedly. With twice as many, it took a third of the CPU time."""
     partitions = 1_000
     h = Harness([0] * partitions, linger_ms=0)
     counts: list[int] = []
@@ -170,7 +170,7 @@ def test_small_batches_create_few_objects_for_the_garbage_collector(monkeypatch:
     monkeypatch.setattr(ProducerBatch, "append", count_and_append)
     fill()
     h.drain(0)
-    counts.clear()  # what stays, stays from the first batch of a partition on
+    counts.clear()  # permanent objects, such as queues, exist now
     fill()
     before, encoded, filled = counts
     assert encoded - before < 3.5 * partitions, "batch, segment, rows"

@@ -27,7 +27,7 @@ def wait_after(action: Callable[[], None]) -> WaitForEvent:
 
 
 class Reserver(threading.Thread):
-    """Reserves bytes on a thread of its own, and signals when it begins to wait."""
+    """Thread that reserves bytes, and signals when it begins to wait."""
 
     def __init__(self, pool: BufferPool, count: int, block_ms: float = LONG_MS) -> None:
         super().__init__(daemon=True)
@@ -146,7 +146,7 @@ def test_close_ends_waits_and_rejects_new_ones_but_accepts_releases() -> None:
 
 def test_reserves_bytes_released_just_before_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = create_pool(100)
-    monkeypatch.setattr(pool, "try_reserve", lambda *_: False)  # another thread gives the bytes back after this look
+    monkeypatch.setattr(pool, "try_reserve", lambda *_: False)  # as if another thread released the bytes afterwards
     pool.reserve(60, 0)
     assert (pool.free_bytes, pool.waiter_count) == (40, 0)
 
@@ -155,12 +155,12 @@ def test_releases_bytes_served_while_pool_was_closed() -> None:
     pool = create_pool(100)
     pool.reserve(90, 0)
 
-    def meanwhile() -> None:
+    def serve_and_close() -> None:
         pool.release(90)
         pool.close()
 
     with pytest.raises(ProducerClosedError):
-        pool.reserve(50, LONG_MS, wait_after(meanwhile))
+        pool.reserve(50, LONG_MS, wait_after(serve_and_close))
     assert pool.free_bytes == 100
 
 
@@ -174,11 +174,11 @@ def test_measures_wait_time_with_the_clock() -> None:
     pool = BufferPool(100, clock)
     pool.reserve(100, 0)
 
-    def later() -> None:
+    def release_later() -> None:
         clock.now += 250
         pool.release(100)
 
-    pool.reserve(10, LONG_MS, wait_after(later))
+    pool.reserve(10, LONG_MS, wait_after(release_later))
     assert pool.total_wait_ms == 250
 
 
@@ -190,25 +190,25 @@ def test_pool_may_exceed_32_bits() -> None:
 
 def test_concurrent_reservations_and_releases_lose_no_bytes() -> None:
     pool = create_pool(1000)
-    failed: list[Exception] = []
+    errors: list[Exception] = []
 
-    def work(seed: int) -> None:
-        numbers = random.Random(seed)
+    def reserve_and_release(seed: int) -> None:
+        random_numbers = random.Random(seed)
         for _ in range(300):
-            count = numbers.choice((1, 7, 400, 1000))
+            count = random_numbers.choice((1, 7, 400, 1000))
             try:
                 pool.reserve(count, LONG_MS)
             except Exception as error:
-                failed.append(error)
+                errors.append(error)
                 return
             pool.release(count)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    threads = [threading.Thread(target=reserve_and_release, args=(seed,)) for seed in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(WAIT_TIMEOUT_SECONDS)
-    assert (failed, pool.free_bytes, pool.waiter_count) == ([], 1000, 0)
+    assert (errors, pool.free_bytes, pool.waiter_count) == ([], 1000, 0)
 
 
 def create_lease(pool: BufferPool, count: int) -> MemoryLease:
@@ -233,10 +233,10 @@ def test_concurrent_removal_of_holders_releases_bytes_once() -> None:
     lease = create_lease(pool, 80)
     for holder in range(4_001):
         lease.add_holder(holder, 0)
-    together = threading.Barrier(4)
+    start_barrier = threading.Barrier(4)
 
     def remove_holder(first: int) -> None:
-        together.wait(WAIT_TIMEOUT_SECONDS)
+        start_barrier.wait(WAIT_TIMEOUT_SECONDS)
         for holder in range(first, first + 1_000):
             lease.remove_holder(holder)
 

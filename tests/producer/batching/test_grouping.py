@@ -29,26 +29,26 @@ from tests.producer.batching.assigned_rows import assigned_rows
 from tests.producer.batching.named_call import name_of, named
 
 
-def staged(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> Rows:
+def staged_rows(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> Rows:
     columns = RecordColumns(pa.array(values, pa.binary()), headers=headers)
     sizes, row_indices = [len(value) for value in values], range(0, 10 * len(values), 10)
     return assigned_rows(columns, partitions, call, sizes=sizes, row_indices=row_indices)
 
 
-def in_order(grouped: GroupedRows) -> list[bytes]:
+def list_grouped_values(grouped: GroupedRows) -> list[bytes]:
     values = grouped.columns.value.to_pylist()
-    return values if grouped.order is None else [values[place] for place in grouped.order]
+    return values if grouped.order is None else [values[row_index] for row_index in grouped.order]
 
 
-def rows_of(*records: SingleRecord) -> Rows:
-    """Of records with the names 0, 1, 2 ..., which all name their partitions."""
-    together = StagedRecords("t", ClusterSnapshot())
+def convert(*records: SingleRecord) -> Rows:
+    """Convert single records to rows. The records get the names 0, 1, 2, ..., and must request a partition."""
+    staged_records = StagedRecords("t", ClusterSnapshot())
     for name, record in enumerate(records):
-        together.add(record, named(name))
-    return convert_records(together, as_named)
+        staged_records.add(record, named(name))
+    return convert_records(staged_records, assign_requested_partitions)
 
 
-def as_named(rows: Rows, _: object) -> NDArray[np.int32]:
+def assign_requested_partitions(rows: Rows, _: object) -> NDArray[np.int32]:
     assert rows.requested_partitions is not None
     return rows.requested_partitions
 
@@ -60,29 +60,31 @@ def as_named(rows: Rows, _: object) -> NDArray[np.int32]:
 )
 def test_grouping_equals_stable_sort_of_rows(calls: list[list[int]], spread: int) -> None:
     entries = [
-        staged([b"%d-%d" % (call, row) for row in range(len(rows))], [p * spread for p in rows], call)
+        staged_rows([b"%d-%d" % (call, row) for row in range(len(rows))], [p * spread for p in rows], call)
         for call, rows in enumerate(calls)
     ]
-    slow: dict[int, list[tuple[bytes, int, int]]] = {}
+    expected: dict[int, list[tuple[bytes, int, int]]] = {}
     for call, rows in enumerate(calls):
         for row, partition in enumerate(rows):
-            slow.setdefault(partition * spread, []).append((b"%d-%d" % (call, row), call, row * 10))
+            expected.setdefault(partition * spread, []).append((b"%d-%d" % (call, row), call, row * 10))
     grouped = group_by_partition(entries)
-    assert grouped.partitions == sorted(slow)
-    values = in_order(grouped)
+    assert grouped.partitions == sorted(expected)
+    values = list_grouped_values(grouped)
     for index, partition in enumerate(grouped.partitions):
         start, stop = grouped.starts[index], grouped.starts[index + 1]
-        assert values[start:stop] == [value for value, _, _ in slow[partition]]
-        assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in slow[partition]]
+        assert values[start:stop] == [value for value, _, _ in expected[partition]]
+        assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in expected[partition]]
         runs = BatchRows(grouped.origins, start, stop, 7).split_by_call()
         found = [(name_of(call), row) for call, rows, _ in runs for row in rows.tolist()]
-        assert found == [(call, row) for _, call, row in slow[partition]]
+        assert found == [(call, row) for _, call, row in expected[partition]]
         lengths = [len(rows) for _, rows, _ in runs]
         assert [first for _, _, first in runs] == [7 + sum(lengths[:i]) for i in range(len(lengths))]
 
 
 def test_splits_batches_that_begin_within_a_call_into_runs() -> None:
-    grouped = group_by_partition([staged([b"a", b"b", b"c"], [0, 0, 0], "x"), staged([b"d", b"e"], [0, 0], "y")])
+    grouped = group_by_partition(
+        [staged_rows([b"a", b"b", b"c"], [0, 0, 0], "x"), staged_rows([b"d", b"e"], [0, 0], "y")]
+    )
     parts = [BatchRows(grouped.origins, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
     assert [
         [(name_of(call), rows.tolist(), first) for call, rows, first in part.split_by_call()] for part in parts
@@ -94,7 +96,7 @@ def test_splits_batches_that_begin_within_a_call_into_runs() -> None:
 
 
 def test_converts_single_records_to_columns_with_their_futures() -> None:
-    rows = rows_of((b"v", b"k", [("h", b"1"), ("h", None)], 3, 5), (None, None, None, 1, 6))
+    rows = convert((b"v", b"k", [("h", b"1"), ("h", None)], 3, 5), (None, None, None, 1, 6))
     assert rows.columns.key is not None
     assert rows.columns.headers is not None
     assert rows.columns.timestamp is not None
@@ -108,27 +110,27 @@ def test_converts_single_records_to_columns_with_their_futures() -> None:
 
 
 def test_omits_columns_that_no_record_uses() -> None:
-    rows = rows_of((b"v", None, [], 0, 5))
+    rows = convert((b"v", None, [], 0, 5))
     assert rows.columns.key is None
     assert rows.columns.headers is None
 
 
 def test_assigns_single_records_together_by_requested_partition_and_latest_snapshot() -> None:
-    asked: list[tuple[object, ...]] = []
+    assign_calls: list[tuple[object, ...]] = []
 
-    def partitions_of(rows: Rows, snapshot: ClusterSnapshot) -> NDArray[np.int32]:
+    def assign_partitions(rows: Rows, snapshot: ClusterSnapshot) -> NDArray[np.int32]:
         sizes_fit = rows.sizes.tolist() == record_size_bounds(rows.columns).tolist()
-        asked.append((len(rows), sizes_fit, rows.requested_partitions, snapshot))
+        assign_calls.append((len(rows), sizes_fit, rows.requested_partitions, snapshot))
         return np.array([4, 2, 4], np.int32)
 
-    together, none_named = (StagedRecords("t", ClusterSnapshot()) for _ in range(2))
-    together.snapshot = latest = ClusterSnapshot()
+    staged_records, unassigned_records = (StagedRecords("t", ClusterSnapshot()) for _ in range(2))
+    staged_records.snapshot = latest = ClusterSnapshot()
     for partition in (None, 2, None):
-        together.add((b"v", None, None, partition, 1), ())
-        none_named.add((b"v", None, None, None, 1), ())
-    assert convert_records(together, partitions_of).partitions.tolist() == [4, 2, 4]
-    convert_records(none_named, partitions_of)
-    (count, sizes_fit, names, snapshot), (*_, no_names, _) = asked
+        staged_records.add((b"v", None, None, partition, 1), ())
+        unassigned_records.add((b"v", None, None, None, 1), ())
+    assert convert_records(staged_records, assign_partitions).partitions.tolist() == [4, 2, 4]
+    convert_records(unassigned_records, assign_partitions)
+    (count, sizes_fit, names, snapshot), (*_, no_names, _) = assign_calls
     assert (count, sizes_fit, np.asarray(names).tolist()) == (
         3,
         True,
@@ -142,22 +144,22 @@ def test_groups_rows_with_different_header_types_separately_in_order() -> None:
     as_map = pa.array([[("k", b"v")]], pa.map_(pa.string(), pa.binary()))
     as_list = pa.array([[{"key": "k", "value": b"v"}]])
     entries = [
-        staged([b"1"], [0], 1),
-        staged([b"2"], [0], 2, as_map),
-        staged([b"3"], [0], 3),
-        staged([b"4"], [0], 4, as_list),
-        staged([b"5"], [0], 5, as_map),
+        staged_rows([b"1"], [0], 1),
+        staged_rows([b"2"], [0], 2, as_map),
+        staged_rows([b"3"], [0], 3),
+        staged_rows([b"4"], [0], 4, as_list),
+        staged_rows([b"5"], [0], 5, as_map),
     ]
-    together = list(split_into_compatible_runs(entries))
-    assert [[name_of(rows.call) for rows in some] for some in together] == [[1, 2, 3], [4], [5]]
-    for some in together:
-        assert group_by_partition(some).columns.num_rows == len(some)
+    runs = list(split_into_compatible_runs(entries))
+    assert [[name_of(rows.call) for rows in run] for run in runs] == [[1, 2, 3], [4], [5]]
+    for run in runs:
+        assert group_by_partition(run).columns.num_rows == len(run)
 
 
 def test_groups_rows_separately_when_they_exceed_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "MAX_GROUPED_BYTES", 10)
-    entries = [staged([b"x" * size], [0], call) for call, size in enumerate((4, 6, 1, 30, 1, 9, 1))]
-    assert [[name_of(rows.call) for rows in some] for some in split_into_compatible_runs(entries)] == [
+    entries = [staged_rows([b"x" * size], [0], call) for call, size in enumerate((4, 6, 1, 30, 1, 9, 1))]
+    assert [[name_of(rows.call) for rows in run] for run in split_into_compatible_runs(entries)] == [
         [0, 1],
         [2],
         [3],
@@ -168,28 +170,28 @@ def test_groups_rows_separately_when_they_exceed_one_array(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("highest", [255, 256, 65_535, 65_536])
 def test_sorts_partition_numbers_of_every_width(highest: int) -> None:
-    grouped = group_by_partition([staged([b"last", b"first"], [highest, 0], "c")])
+    grouped = group_by_partition([staged_rows([b"last", b"first"], [highest, 0], "c")])
     assert grouped.partitions == [0, highest]
-    assert in_order(grouped) == [b"first", b"last"]
+    assert list_grouped_values(grouped) == [b"first", b"last"]
 
 
 def test_does_not_copy_rows_that_are_already_sorted() -> None:
-    rows = staged([b"1", b"2", b"3"], [0, 0, 4], "c")
-    given = rows.columns.value.buffers()[2].address
-    assert group_by_partition([rows]).columns.contiguous().value.buffers()[2].address == given
+    rows = staged_rows([b"1", b"2", b"3"], [0, 0, 4], "c")
+    values_address = rows.columns.value.buffers()[2].address
+    assert group_by_partition([rows]).columns.contiguous().value.buffers()[2].address == values_address
 
 
-@pytest.mark.parametrize("at", [3, 1_000, 2_999])
-def test_detects_single_unsorted_row_at_any_position(at: int) -> None:
+@pytest.mark.parametrize("position", [3, 1_000, 2_999])
+def test_detects_single_unsorted_row_at_any_position(position: int) -> None:
     partitions = [0] * 1_500 + [1] * 1_500
-    partitions[at] = 1 - partitions[at]
-    grouped = group_by_partition([staged([b"%d" % partition for partition in partitions], partitions, "c")])
-    assert in_order(grouped) == [b"0"] * partitions.count(0) + [b"1"] * partitions.count(1)
+    partitions[position] = 1 - partitions[position]
+    grouped = group_by_partition([staged_rows([b"%d" % partition for partition in partitions], partitions, "c")])
+    assert list_grouped_values(grouped) == [b"0"] * partitions.count(0) + [b"1"] * partitions.count(1)
 
 
 def test_grouping_time_depends_on_rows_not_on_calls_or_partitions() -> None:
-    calls = [staged([b"row"], [number % 1_000], number) for number in range(2_000)]
-    group_by_partition([staged([b"row"], [0], "first")])  # what is made once for the process
+    calls = [staged_rows([b"row"], [number % 1_000], number) for number in range(2_000)]
+    group_by_partition([staged_rows([b"row"], [0], "first")])  # so that one-time allocations are not counted
     tracemalloc.start()
     try:
         group_by_partition(calls)

@@ -10,7 +10,7 @@ from spark_kafka_sink.producer.batching.incomplete_batches import Flush, Incompl
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
 
 
-def batch_until(deadline_ms: float) -> ProducerBatch:
+def create_batch(deadline_ms: float) -> ProducerBatch:
     return ProducerBatch(TopicPartition("t", 0), created_ms=0.0, deadline_ms=deadline_ms)
 
 
@@ -20,7 +20,7 @@ def incomplete() -> IncompleteBatches:
 
 
 def test_next_deadline_is_never_later_than_any_deadline(incomplete: IncompleteBatches) -> None:
-    late, early = batch_until(200), batch_until(100)
+    late, early = create_batch(200), create_batch(100)
     incomplete.add(late)
     assert incomplete.next_deadline_ms == 200
     incomplete.add(early)
@@ -28,10 +28,10 @@ def test_next_deadline_is_never_later_than_any_deadline(incomplete: IncompleteBa
 
 
 def test_completed_batch_causes_at_most_one_search_for_expired_batches(incomplete: IncompleteBatches) -> None:
-    settled, other = batch_until(100), batch_until(200)
-    incomplete.add(settled)
+    completed, other = create_batch(100), create_batch(200)
+    incomplete.add(completed)
     incomplete.add(other)
-    incomplete.remove(settled)
+    incomplete.remove(completed)
     assert incomplete.take_expired(100) == []
     assert incomplete.next_deadline_ms == 200
     incomplete.remove(other)
@@ -39,7 +39,7 @@ def test_completed_batch_causes_at_most_one_search_for_expired_batches(incomplet
 
 
 def test_flush_completes_when_its_last_batches_complete_together(incomplete: IncompleteBatches) -> None:
-    first, second, third, later = (batch_until(100) for _ in range(4))
+    first, second, third, later = (create_batch(100) for _ in range(4))
     for batch in (first, second, third):
         incomplete.add(batch)
     incomplete.begin_flush(flush := Flush())
@@ -54,18 +54,18 @@ def test_flush_completes_when_its_last_batches_complete_together(incomplete: Inc
 def test_expired_batches_are_ordered_by_deadline_not_by_insertion(
     incomplete: IncompleteBatches,
 ) -> None:
-    whole, younger, part = batch_until(100), batch_until(101), batch_until(100)
-    incomplete.add(whole)
+    parent, younger, child = create_batch(100), create_batch(101), create_batch(100)
+    incomplete.add(parent)
     incomplete.add(younger)
-    incomplete.add(part)  # the whole was split
-    incomplete.remove(whole, successors=[part])
-    assert incomplete.take_expired(150) == [part, younger]
+    incomplete.add(child)  # the parent was split
+    incomplete.remove(parent, successors=[child])
+    assert incomplete.take_expired(150) == [child, younger]
     assert incomplete.take_expired(150) == []
     assert incomplete.next_deadline_ms == INFINITE_MS
 
 
 def test_pinned_batch_expires_when_it_is_unpinned(incomplete: IncompleteBatches) -> None:
-    batch = batch_until(100)
+    batch = create_batch(100)
     batch.pin()
     incomplete.add(batch)
     assert incomplete.take_expired(100) == []
@@ -75,7 +75,7 @@ def test_pinned_batch_expires_when_it_is_unpinned(incomplete: IncompleteBatches)
 
 
 def test_done_batch_does_not_expire(incomplete: IncompleteBatches) -> None:
-    batch = batch_until(100)
+    batch = create_batch(100)
     incomplete.add(batch)
     batch.fail(ValueError())
     assert incomplete.take_expired(100) == []
@@ -86,9 +86,9 @@ def test_flush_that_begins_while_batches_are_filled_waits_for_its_rows(
     incomplete: IncompleteBatches,
 ) -> None:
     incomplete.begin_flush(first := Flush())
-    seen = incomplete.new_flushes()
+    flushes = incomplete.new_flushes()
     incomplete.begin_flush(later := Flush())
-    incomplete.start_waiting(seen)
+    incomplete.start_waiting(flushes)
     assert first.done.is_set()
     assert not later.done.is_set()
     assert incomplete.new_flushes() == [later]

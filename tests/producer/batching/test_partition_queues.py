@@ -13,7 +13,7 @@ from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, 
 from tests.producer.batching.accumulator_harness import FOREVER, Gate, cluster, tp
 
 
-def batch_with(sequence: int, epoch: int = 0) -> ProducerBatch:
+def create_batch(sequence: int, epoch: int = 0) -> ProducerBatch:
     batch = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
     batch.set_producer_state(1, epoch, sequence)
     batch.record_count = 1
@@ -21,21 +21,21 @@ def batch_with(sequence: int, epoch: int = 0) -> ProducerBatch:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "before"),
+    ("first", "second", "is_earlier"),
     [(0, 1, True), (1, 0, False), (5, 5, False), (2**31 - 1, 0, True), (0, 2**31 - 1, False), (2**31 - 5, 7, True)],
 )
-def test_sequence_comparison_wraps_around(first: int, second: int, before: bool) -> None:
-    assert has_earlier_sequence(batch_with(first), batch_with(second)) is before
+def test_sequence_comparison_wraps_around(first: int, second: int, is_earlier: bool) -> None:
+    assert has_earlier_sequence(create_batch(first), create_batch(second)) is is_earlier
 
 
 def test_lower_epoch_precedes_higher_epoch_for_any_sequence() -> None:
-    assert has_earlier_sequence(batch_with(99, epoch=1), batch_with(0, epoch=2))
+    assert has_earlier_sequence(create_batch(99, epoch=1), create_batch(0, epoch=2))
 
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 1, 2), (2, 1, 0)])
 def test_reenqueued_batches_are_in_sequence_order_before_unsent_ones(order: tuple[int, ...]) -> None:
     queue = PartitionQueue(tp(0))
-    sent = [batch_with(2**31 - 2), batch_with(2**31 - 1), batch_with(0)]
+    sent = [create_batch(2**31 - 2), create_batch(2**31 - 1), create_batch(0)]
     never_sent = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
     queue.batches.append(never_sent)
     for index in order:
@@ -53,29 +53,29 @@ def closed_batch(partition: int) -> ProducerBatch:
 def test_round_visits_only_partitions_with_events() -> None:
     queues, snapshot = PartitionQueues(linger_ms=5), cluster([0] * 1000)
     queues.set_snapshot(snapshot, 0)
-    looked_at: set[int] = set()
+    visited_partitions: set[int] = set()
 
-    class Watched(list[ProducerBatch]):
+    class RecordingList(list[ProducerBatch]):
         def __getitem__(self, index: Any) -> Any:
             batch = super().__getitem__(index)
-            looked_at.add(batch.topic_partition.partition)
+            visited_partitions.add(batch.topic_partition.partition)
             return batch
 
     for partition in range(1000):
         queue = queues.get(tp(partition))
-        queue.batches = Watched([ProducerBatch(tp(partition), created_ms=100, deadline_ms=1000)])
+        queue.batches = RecordingList([ProducerBatch(tp(partition), created_ms=100, deadline_ms=1000)])
         queues.schedule(queue, 100)
-    assert len(looked_at) == 1000
-    looked_at.clear()
+    assert len(visited_partitions) == 1000
+    visited_partitions.clear()
     for now in (101, 102, 103, 104):
         queues.set_snapshot(snapshot, now)
         queues.set_linger_suspended(False, now)
         queues.fire_timers(now)
         assert queues.ready_node_ids() == frozenset()
-    assert not looked_at
+    assert not visited_partitions
     assert queues.next_due_ms() == 105
     queues.fire_timers(105)
-    assert len(looked_at) == 1000
+    assert len(visited_partitions) == 1000
     assert queues.ready_node_ids() == {0}
 
 
@@ -99,10 +99,10 @@ def test_drains_all_partitions_of_a_node_in_turn() -> None:
         for _ in range(10):
             queues.get(tp(partition)).batches.append(closed_batch(partition))
         queues.schedule(queues.get(tp(partition)), 0)
-    served = [
+    drained_partitions = [
         batch.topic_partition.partition for _ in range(10) for batch in queues.drain_node(0, 3 * 61, 0, Gate().admit)
     ]
-    assert [served.count(partition) for partition in range(5)] == [6, 6, 6, 6, 6]
+    assert [drained_partitions.count(partition) for partition in range(5)] == [6, 6, 6, 6, 6]
 
 
 def test_ready_queue_follows_new_leader() -> None:
@@ -121,27 +121,27 @@ def test_snapshot_with_new_topic_does_not_touch_queues_of_other_topics(monkeypat
     queues.set_snapshot(snapshot, 0)
     for partition in range(100):
         queues.get(tp(partition))
-    moved: list[str] = []
+    updated_topics: list[str] = []
     set_leader = queues._set_leader
 
     def record_lookup(queue: PartitionQueue) -> None:
-        moved.append(queue.topic_partition.topic)
+        updated_topics.append(queue.topic_partition.topic)
         set_leader(queue)
 
     monkeypatch.setattr(queues, "_set_leader", record_lookup)
     other = cluster([1], topic="other").topics
     queues.set_snapshot(replace(snapshot, topics={**snapshot.topics, **other}), 0)
-    assert moved == []
+    assert updated_topics == []
     queues.get(TopicPartition("other", 0))
-    moved.clear()
+    updated_topics.clear()
     queues.set_snapshot(replace(snapshot, topics={**snapshot.topics, **cluster([0], topic="other").topics}), 0)
-    assert moved == ["other"]
-    moved.clear()
+    assert updated_topics == ["other"]
+    updated_topics.clear()
     queues.set_snapshot(replace(snapshot, nodes={0: snapshot.nodes[0]}), 0)
-    assert len(moved) == 101
+    assert len(updated_topics) == 101
 
 
-def one_queue(*batches: ProducerBatch) -> tuple[PartitionQueues, PartitionQueue]:
+def create_queue_with(*batches: ProducerBatch) -> tuple[PartitionQueues, PartitionQueue]:
     queues = PartitionQueues(linger_ms=5)
     queues.set_snapshot(cluster([0]), 0)
     queue = queues.get(tp(0))
@@ -152,9 +152,9 @@ def one_queue(*batches: ProducerBatch) -> tuple[PartitionQueues, PartitionQueue]
 
 def test_skips_pinned_batch_until_it_is_unpinned() -> None:
     first, second = (ProducerBatch(tp(0), created_ms=0, deadline_ms=1000) for _ in range(2))
-    queues, queue = one_queue(first, second)
+    queues, queue = create_queue_with(first, second)
     first.pin()
-    second.pin()  # both are being compressed; the queue was sendable before
+    second.pin()  # both are being compressed in a queue that was ready
     assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == []
     first.close()
     queues.schedule(queue, 0)
@@ -168,7 +168,7 @@ def test_skips_pinned_batch_until_it_is_unpinned() -> None:
 def test_retry_backs_off_behind_batch_without_backoff() -> None:
     first, second = closed_batch(0), closed_batch(0)
     second.attempts, second.backoff_until_ms = 1, 50
-    queues, _ = one_queue(first, second)
+    queues, _ = create_queue_with(first, second)
     assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == [first]
     assert (queues.ready_node_ids(), queues.next_due_ms()) == (frozenset(), 50)
     queues.fire_timers(50)
@@ -176,18 +176,18 @@ def test_retry_backs_off_behind_batch_without_backoff() -> None:
 
 
 def test_retry_at_head_of_ready_queue_backs_off() -> None:
-    queues, queue = one_queue(closed_batch(0))
-    returned = batch_with(0)
-    returned.close()
-    returned.attempts, returned.backoff_until_ms = 1, 50
-    queue.insert_in_sequence_order(returned)
+    queues, queue = create_queue_with(closed_batch(0))
+    retried = create_batch(0)
+    retried.close()
+    retried.attempts, retried.backoff_until_ms = 1, 50
+    queue.insert_in_sequence_order(retried)
     assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == []
     assert queues.next_due_ms() == 50
 
 
 def test_open_batch_lingers_again_after_linger_suspension() -> None:
     batch = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
-    queues, _ = one_queue(batch)
+    queues, _ = create_queue_with(batch)
     queues.set_linger_suspended(True, 1)
     assert queues.ready_node_ids() == {0}
     queues.set_linger_suspended(False, 1)

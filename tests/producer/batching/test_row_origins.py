@@ -25,12 +25,12 @@ def test_splits_range_into_runs_like_a_scan_of_rows(lengths: list[int], data: st
     origins = RowOrigins(
         np.arange(len(row_calls)) * 10, [NamedCall(call) for call in range(len(lengths))], np.array(row_calls)
     )
-    slow = [(call, list(rows)) for call, rows in groupby(range(start, stop), key=row_calls.__getitem__)]
+    expected = [(call, list(rows)) for call, rows in groupby(range(start, stop), key=row_calls.__getitem__)]
     runs = [(name_of(call), first, last) for call, first, last in origins.split_by_call(start, stop)]
-    assert runs == [(call, rows[0], rows[-1] + 1) for call, rows in slow]
-    found = BatchRows(origins, start, stop, 4).split_by_call()
-    assert [(name_of(call), rows.tolist(), first) for call, rows, first in found] == [
-        (call, [10 * row for row in rows], rows[0] - start + 4) for call, rows in slow
+    assert runs == [(call, rows[0], rows[-1] + 1) for call, rows in expected]
+    actual = BatchRows(origins, start, stop, 4).split_by_call()
+    assert [(name_of(call), rows.tolist(), first) for call, rows, first in actual] == [
+        (call, [10 * row for row in rows], rows[0] - start + 4) for call, rows in expected
     ]
 
 
@@ -41,40 +41,40 @@ def test_splits_few_or_many_stored_ranges_by_call_like_a_scan_of_rows(
 ) -> None:
     calls = [NamedCall(call) for call in range(max(row_calls) + 1)]
     origins = RowOrigins(np.arange(len(row_calls)) * 10, calls, np.array(row_calls, np.int32))
-    edges = sorted({0, len(row_calls), *data.draw(st.lists(st.integers(0, len(row_calls))))})
-    offsets = [data.draw(st.sampled_from([-1, 0, 1_000 * start])) for start in edges[:-1]]
+    boundaries = sorted({0, len(row_calls), *data.draw(st.lists(st.integers(0, len(row_calls))))})
+    offsets = [data.draw(st.sampled_from([-1, 0, 1_000 * start])) for start in boundaries[:-1]]
     ranges = [
         StoredRange(start, stop, 7 + start, offset, start - 1)
-        for (start, stop), offset in zip(pairwise(edges), offsets, strict=True)
+        for (start, stop), offset in zip(pairwise(boundaries), offsets, strict=True)
     ]
-    slow: dict[int, list[tuple[int, ...]]] = {}
+    expected: dict[int, list[tuple[int, ...]]] = {}
     for start, stop, partition, offset, time in ranges:
         for call, group in groupby(range(start, stop), key=row_calls.__getitem__):
             rows = list(group)
-            its_offset = offset + rows[0] - start if offset >= 0 else -1
-            slow.setdefault(call, []).append((rows[0], rows[-1] + 1, partition, its_offset, time))
-    for repeats in (1, 20):  # of which the second are always many
-        found = {
+            run_offset = offset + rows[0] - start if offset >= 0 else -1
+            expected.setdefault(call, []).append((rows[0], rows[-1] + 1, partition, run_offset, time))
+    for repeats in (1, 20):  # 20 times as many ranges are always split as an array
+        actual = {
             name_of(stored.call): (stored.stored_ranges, stored.row_count)
             for stored in origins.split_stored_ranges(ranges * repeats)
         }
         assert {
             call: [tuple(row) for row in np.asarray(stored_ranges).tolist()]
-            for call, (stored_ranges, _) in found.items()
-        } == {call: stored_ranges * repeats for call, stored_ranges in slow.items()}
-        assert {call: count for call, (_, count) in found.items()} == {
-            call: row_calls.count(call) * repeats for call in slow
+            for call, (stored_ranges, _) in actual.items()
+        } == {call: stored_ranges * repeats for call, stored_ranges in expected.items()}
+        assert {call: count for call, (_, count) in actual.items()} == {
+            call: row_calls.count(call) * repeats for call in expected
         }
 
 
 def test_charges_futures_of_single_records_but_not_of_columns() -> None:
     columns, singles = NamedCall("columns"), RecordFutures("t")
     origins = RowOrigins(np.arange(9), [columns, singles], np.array([0, 0, 1, 1, 1, 0, 0, 0, 0]))
-    place_bytes = origins.row_indices.itemsize
-    assert origins.overhead_bytes(0, 2) == 2 * place_bytes
-    assert origins.overhead_bytes(1, 4) == 3 * place_bytes + 2 * FUTURE_BYTES
-    assert BatchRows(origins, 0, 9, 0).overhead_bytes == 9 * place_bytes + 3 * FUTURE_BYTES
-    assert RowOrigins(np.arange(2), [singles]).overhead_bytes(0, 2) == 2 * (place_bytes + FUTURE_BYTES)
+    index_bytes = origins.row_indices.itemsize
+    assert origins.overhead_bytes(0, 2) == 2 * index_bytes
+    assert origins.overhead_bytes(1, 4) == 3 * index_bytes + 2 * FUTURE_BYTES
+    assert BatchRows(origins, 0, 9, 0).overhead_bytes == 9 * index_bytes + 3 * FUTURE_BYTES
+    assert RowOrigins(np.arange(2), [singles]).overhead_bytes(0, 2) == 2 * (index_bytes + FUTURE_BYTES)
 
 
 @settings(max_examples=100, deadline=None)
@@ -82,12 +82,12 @@ def test_charges_futures_of_single_records_but_not_of_columns() -> None:
 def test_selected_rows_count_offset_deltas_from_first_record(lengths: list[int], first: int, count: int) -> None:
     rows = sum(lengths)
     origins = RowOrigins(np.arange(rows), [NamedCall("call")])
-    edges = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
-    parts = [BatchRows(origins, edges[i], edges[i + 1], edges[i]) for i in range(len(lengths))]
-    found = [
+    boundaries = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    batch_rows = [BatchRows(origins, boundaries[i], boundaries[i + 1], boundaries[i]) for i in range(len(lengths))]
+    actual = [
         (first_delta + i, int(row))
-        for part in select_rows(parts, first, first + count)
-        for _, its_rows, first_delta in part.split_by_call()
-        for i, row in enumerate(its_rows)
+        for part in select_rows(batch_rows, first, first + count)
+        for _, row_indices, first_delta in part.split_by_call()
+        for i, row in enumerate(row_indices)
     ]
-    assert found == [(row - first, row) for row in range(rows) if first <= row < first + count]
+    assert actual == [(row - first, row) for row in range(rows) if first <= row < first + count]

@@ -159,7 +159,7 @@ def test_batches_of_muted_or_leaderless_partition_expire() -> None:
     h = expiring(leaders=(None, 0), linger_ms=0)
     h.append(0)
     h.append(1)
-    h.gate.refused = {1}
+    h.gate.rejected_partitions = {1}
     assert h.take() == []
     h.clock.now += 100
     assert len(h.accumulator.take_expired_batches(h.clock.now)) == 2

@@ -52,15 +52,15 @@ def test_drains_batch_above_request_size_alone() -> None:
 
 def test_muted_partition_neither_stalls_its_node_nor_makes_sender_spin() -> None:
     h = Harness(leaders=(0, 0, 0), linger_ms=0)
-    h.gate.refused = {0}
+    h.gate.rejected_partitions = {0}
     for partition in (0, 1, 2):
         h.append(partition)
     assert sorted(batch.topic_partition.partition for batch in h.take()) == [1, 2]
-    asked = h.gate.asked
+    call_count = h.gate.admit_call_count
     check = h.ready()
     assert (check.ready_node_ids, check.next_ready_check_delay_ms) == (frozenset(), FOREVER)
-    assert h.gate.asked == asked
-    h.gate.refused.clear()
+    assert h.gate.admit_call_count == call_count
+    h.gate.rejected_partitions.clear()
     h.accumulator.unmute(tp(0))
     assert [batch.topic_partition.partition for batch in h.take()] == [0]
 
@@ -69,9 +69,9 @@ def test_response_for_partition_unmutes_it() -> None:
     h = Harness(leaders=(0,))
     h.append(0, 2 * BATCH_ROWS)
     (first,) = h.take()
-    h.gate.refused = {0}
+    h.gate.rejected_partitions = {0}
     assert h.take() == []
-    h.gate.refused.clear()
+    h.gate.rejected_partitions.clear()
     assert h.ready_nodes() == set()
     h.acknowledge(first)
     assert len(h.take()) == 1
@@ -79,11 +79,11 @@ def test_response_for_partition_unmutes_it() -> None:
 
 def test_unmute_without_argument_unmutes_all_partitions() -> None:
     h = Harness(linger_ms=0)
-    h.gate.refused = {0, 1, 2}
+    h.gate.rejected_partitions = {0, 1, 2}
     for partition in (0, 1, 2):
         h.append(partition)
     assert h.take() == []
-    h.gate.refused.clear()
+    h.gate.rejected_partitions.clear()
     h.accumulator.unmute()
     assert len(h.take()) == 3
 
@@ -91,9 +91,9 @@ def test_unmute_without_argument_unmutes_all_partitions() -> None:
 def test_muted_partition_is_neither_ready_nor_drained_until_unmuted() -> None:
     h = Harness(linger_ms=0)
     h.append(0)
-    h.gate.refused = {0}
+    h.gate.rejected_partitions = {0}
     assert h.take() == []
-    h.gate.refused.clear()
+    h.gate.rejected_partitions.clear()
     assert h.ready_nodes() == set()
     assert h.drain(0) == []
     h.append(0)  # more rows do not bring it back

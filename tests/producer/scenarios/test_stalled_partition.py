@@ -176,6 +176,6 @@ def test_stalled_partition_of_a_hundred_does_not_block_a_gigabyte(in_flight: int
                     continue
                 on_the_wire.append(batch)
                 if len(on_the_wire) == in_flight:
-                    h.gate.refused.add(STALLED)
+                    h.gate.rejected_partitions.add(STALLED)
     assert len(on_the_wire) == in_flight
     assert held(h) < 32 * MIB
