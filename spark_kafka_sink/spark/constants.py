@@ -35,9 +35,17 @@ TABLE_OPTIONS_MESSAGE = (
     "SELECT ..., or df.writeTo('the_table').options(**options).append()."
 )
 
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+"""Spark's local properties of the jobs of a micro-batch."""
+
 # Internal options, set by the methods that `register` installs. Users do not set them.
 MICRO_BATCH_OPTION = "pykafka.microbatch"
 """Marks a batch write as a micro-batch of a stream that `register` runs through foreachBatch."""
+QUERY_ID_OPTION = "pykafka.queryid"
+"""The query whose foreachBatch function calls save()."""
+BATCH_ID_OPTION = "pykafka.batchid"
+"""The micro-batch whose foreachBatch function calls save()."""
 ALREADY_CHECKED_OPTION = "pykafka.checked"
 """Marks a write that `register` has already checked. Such a write also has checkConnection=false."""
 DISTRIBUTED_BY_OPTION = "pykafka.distributed"
@@ -50,6 +58,8 @@ LINEAGE_FOLDER_OPTION = "pykafka.lineagefolder"
 """A folder for reports, from which the program that called save() or start() reads them for its OpenLineage events."""
 INTERNAL_OPTIONS = (
     MICRO_BATCH_OPTION,
+    QUERY_ID_OPTION,
+    BATCH_ID_OPTION,
     ALREADY_CHECKED_OPTION,
     DISTRIBUTED_BY_OPTION,
     STREAM_START_OPTION,

@@ -16,10 +16,12 @@ from spark_kafka_sink.spark.arrow_types import to_struct_type
 from spark_kafka_sink.spark.checks import check_all
 from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, check_result_schema
 from spark_kafka_sink.spark.constants import (
+    BATCH_ID_OPTION,
     DISTRIBUTION_NOT_SUPPORTED_MESSAGE,
     FORMAT_NAME,
     MAP_IN_ARROW_REQUIRES_REGISTER_MESSAGE,
     MICRO_BATCH_OPTION,
+    QUERY_ID_OPTION,
     SAVE_MODE_NOT_ALLOWED_MESSAGE,
     STREAM_START_OPTION,
     TABLE_OPTIONS_MESSAGE,
@@ -27,6 +29,7 @@ from spark_kafka_sink.spark.constants import (
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.write_method import MAP_IN_ARROW
 from spark_kafka_sink.spark.pyspark_versions import DataSource
+from spark_kafka_sink.spark.task_report import MicroBatchId
 from spark_kafka_sink.spark.worker_log import install_stderr_handler
 from spark_kafka_sink.spark.worker_process import freeze_gc
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
@@ -65,7 +68,7 @@ class KafkaDataSource(DataSource):
         stream_start = self.options.get(STREAM_START_OPTION)
         # Spark calls this method once for each job, and Sail on an unpickled data source.
         options, plan = self._check(schema, stream_start, check_servers=True)
-        return begin_batch_write(options, plan, stream_start, is_micro_batch=MICRO_BATCH_OPTION in self.options)
+        return begin_batch_write(options, plan, self.options)
 
     def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         # `overwrite` means output mode complete: each micro-batch writes the whole result, as in Spark's own sink.
@@ -100,29 +103,31 @@ def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBat
 
     Return the same writer as `KafkaDataSource.writer` in a planning worker, and begin exactly-once delivery.
     """
-    stream_start = options.get(STREAM_START_OPTION)
-    parsed, plan = check_all(options, schema, stream_start)
+    parsed, plan = check_all(options, schema, options.get(STREAM_START_OPTION))
     parsed = dataclasses.replace(parsed, registry=None)
-    is_micro_batch = MICRO_BATCH_OPTION in options
-    return begin_batch_write(parsed, plan, stream_start, is_micro_batch=is_micro_batch, driver_process_id=os.getpid())
+    return begin_batch_write(parsed, plan, options, driver_process_id=os.getpid())
 
 
 def begin_batch_write(
-    options: SinkOptions,
-    plan: ColumnPlan,
-    stream_start: str | None,
-    *,
-    is_micro_batch: bool,
-    driver_process_id: int | None = None,
+    options: SinkOptions, plan: ColumnPlan, internal_options: Mapping[str, str], driver_process_id: int | None = None
 ) -> KafkaBatchWriter:
     """Create the writer of a batch write, and begin exactly-once delivery if the options require it.
 
-    `is_micro_batch`: the write is a micro-batch that `register` runs through foreachBatch. `stream_start` then
-    identifies the start of the stream. `driver_process_id`: None in a planning worker, which looks up its driver.
+    `internal_options`: contains the options that `register` has set (constants.py). `driver_process_id`: None in a
+    planning worker, which looks up its driver.
     """
+    micro_batch = _find_micro_batch(internal_options)
     if options.exactly_once is None:
-        return KafkaBatchWriter(options, plan)
+        return KafkaBatchWriter(options, plan, micro_batch=micro_batch)
     from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch
 
-    exactly_once = begin_micro_batch(options, stream_start) if is_micro_batch else begin_job(options, driver_process_id)
-    return KafkaBatchWriter(options, plan, exactly_once)
+    if MICRO_BATCH_OPTION in internal_options:
+        exactly_once = begin_micro_batch(options, internal_options.get(STREAM_START_OPTION), micro_batch)
+    else:
+        exactly_once = begin_job(options, driver_process_id)
+    return KafkaBatchWriter(options, plan, exactly_once, micro_batch)
+
+
+def _find_micro_batch(internal_options: Mapping[str, str]) -> MicroBatchId | None:
+    query_id, batch_id = (internal_options.get(name) for name in (QUERY_ID_OPTION, BATCH_ID_OPTION))
+    return None if query_id is None or batch_id is None else MicroBatchId(query_id, batch_id)

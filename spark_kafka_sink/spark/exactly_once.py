@@ -12,6 +12,7 @@ This module is imported only if a write uses exactly-once delivery.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import platform
@@ -37,7 +38,7 @@ from spark_kafka_sink.exactly_once.transaction_names import (
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.constants import IDEMPOTENCY_KEY_IN_STREAM_MESSAGE, MISSING_QUERY_NAME_MESSAGE
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
+from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity, TaskReport
 
 _CLOSE_TIMEOUT_SECONDS = 5.0
 _PLACEHOLDER_TRANSACTIONAL_ID = f"{GENERATED_PREFIX}task"
@@ -63,6 +64,8 @@ class ExactlyOnceWrite:
     delivery: Delivery
     start: BatchStart
     is_stream: bool
+    micro_batch: MicroBatchId | None = None
+    """The batch of a stream, if the process that planned it knows it. The task reports name it otherwise."""
 
     def producer_options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Return the options of the tasks' producers.
@@ -135,7 +138,7 @@ class ExactlyOnceWrite:
 
         Return whether they were aborted, and the outcome as the end of a sentence for the log.
         """
-        batch = self._single_batch(reports) if reports else self._job_batch()
+        batch = self._single_batch(reports) if reports else self._planned_batch()
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         return was_aborted, _ABORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
@@ -145,12 +148,16 @@ class ExactlyOnceWrite:
     def _job_batch(self) -> Batch:
         return Batch(key=self.delivery.options.key, scope=self.delivery.scope)
 
+    def _planned_batch(self) -> Batch:
+        """Return the batch of a failed write of which no task has reported."""
+        return self._job_batch() if self.micro_batch is None else _to_batch(self.micro_batch)
+
     def _batch_of_task(self, task: TaskIdentity) -> Batch:
         if not self.is_stream:
             return self._job_batch()
         if task.query_id is None or task.batch_id is None:
             raise DeliveryError("Nothing was written, because Spark did not provide the task's query id and batch id.")
-        return Batch(task.query_id, int(task.batch_id))
+        return _to_batch(MicroBatchId(task.query_id, task.batch_id))
 
     def _single_batch(self, reports: Sequence[TaskReport]) -> Batch:
         """Return the batch of all reports. Raise DeliveryError if they name several batches."""
@@ -180,6 +187,10 @@ class UnreportedBatch:
         return was_aborted, _ABORTED_UNREPORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
 
 
+def _to_batch(micro_batch: MicroBatchId) -> Batch:
+    return Batch(micro_batch.query_id, int(micro_batch.batch_id))
+
+
 def _sum_content(reports: Sequence[TaskReport]) -> BatchContent:
     """Sum the rows and bytes that were written or skipped."""
     return sum_contents((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
@@ -188,9 +199,12 @@ def _sum_content(reports: Sequence[TaskReport]) -> BatchContent:
 # --- in the planning worker
 
 
-def begin_micro_batch(options: SinkOptions, stream_start: str | None) -> ExactlyOnceWrite:
+def begin_micro_batch(
+    options: SinkOptions, stream_start: str | None, micro_batch: MicroBatchId | None = None
+) -> ExactlyOnceWrite:
     """Begin a micro-batch. `stream_start` identifies the start of the query; it is None without `register`."""
-    return _begin(build_stream_delivery(options), build_driver_name(stream_start), is_stream=True)
+    write = _begin(build_stream_delivery(options), build_driver_name(stream_start), is_stream=True)
+    return dataclasses.replace(write, micro_batch=micro_batch)
 
 
 def begin_job(options: SinkOptions, driver_process_id: int | None = None) -> ExactlyOnceWrite:

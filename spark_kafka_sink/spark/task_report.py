@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import WriteTotals
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 BATCH_JOB_LABEL = "batch job"
 """The name of a batch job in reports if no task has reported an application id."""
+
+
+class MicroBatchId(NamedTuple):
+    """The ids of a micro-batch. As text it is the name of the batch in reports."""
+
+    query_id: str
+    batch_id: str
+
+    def __str__(self) -> str:
+        return f"{self.query_id}/{self.batch_id}"
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class TaskIdentity:
         It is `<query id>/<batch id>` for a stream, and `<application id>/stage-<stage id>` for a batch job.
         """
         if self.query_id is not None:
-            return f"{self.query_id}/{self.batch_id}"
+            return str(MicroBatchId(self.query_id, str(self.batch_id)))
         return BATCH_JOB_LABEL if self.application_id is None else f"{self.application_id}/stage-{self.stage_id}"
 
 

@@ -41,6 +41,7 @@ from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
 from spark_kafka_sink.spark.client_rack import task_producer_options
+from spark_kafka_sink.spark.constants import BATCH_ID_PROPERTY, QUERY_ID_PROPERTY
 from spark_kafka_sink.spark.dead_letters import build_dead_letters, truncate
 from spark_kafka_sink.spark.failures import Failures, is_record_error
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -265,6 +266,6 @@ def _build_identity(context: TaskContext | None) -> TaskIdentity:
         task_attempt_id=context.taskAttemptId(),
         stage_id=context.stageId(),
         application_id=context.getLocalProperty("spark.app.id"),
-        query_id=context.getLocalProperty("sql.streaming.queryId"),
-        batch_id=context.getLocalProperty("streaming.sql.batchId"),
+        query_id=context.getLocalProperty(QUERY_ID_PROPERTY),
+        batch_id=context.getLocalProperty(BATCH_ID_PROPERTY),
     )

@@ -25,7 +25,7 @@ from spark_kafka_sink.spark.pyspark_versions import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from spark_kafka_sink.spark.task_report import BATCH_JOB_LABEL, TaskReport, build_write_report
+from spark_kafka_sink.spark.task_report import BATCH_JOB_LABEL, MicroBatchId, TaskReport, build_write_report
 from spark_kafka_sink.spark.worker_log import LOGGER, install_stderr_handler
 from spark_kafka_sink.spark.worker_process import freeze_gc
 from spark_kafka_sink.spark.write_task import write_rows
@@ -56,10 +56,20 @@ class _TaskWriter:
 
 
 class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
-    """The writer of a batch job.
+    """The writer of a batch job, or of a micro-batch that runs as one (`micro_batch`).
 
     Spark commits with a pickled copy of the writer that began the write, so `exactly_once` is still set.
     """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        plan: ColumnPlan,
+        exactly_once: ExactlyOnceWrite | None = None,
+        micro_batch: MicroBatchId | None = None,
+    ) -> None:
+        super().__init__(options, plan, exactly_once)
+        self._batch_name = BATCH_JOB_LABEL if micro_batch is None else str(micro_batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze_gc()
@@ -71,10 +81,10 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
         self.abort_job(messages)
 
     def commit_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        commit(self._options, validate_reports(messages), BATCH_JOB_LABEL, self._exactly_once)
+        commit(self._options, validate_reports(messages), self._batch_name, self._exactly_once)
 
     def abort_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        abort(self._options, messages, BATCH_JOB_LABEL, self._exactly_once)
+        abort(self._options, messages, self._batch_name, self._exactly_once)
 
     def write_in_map(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of a task of mapInArrow, and yield its pickled report as the task's only row."""

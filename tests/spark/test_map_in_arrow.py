@@ -21,10 +21,16 @@ from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.spark import map_in_arrow, write_task
+from spark_kafka_sink.spark.constants import (
+    BATCH_ID_OPTION,
+    MICRO_BATCH_OPTION,
+    QUERY_ID_OPTION,
+    STREAM_START_OPTION,
+)
 from spark_kafka_sink.spark.datasource import KafkaDataSource, plan_batch_write
 from spark_kafka_sink.spark.map_in_arrow import uses_map_in_arrow, write_with_map_in_arrow
 from spark_kafka_sink.spark.pool import POOL
-from spark_kafka_sink.spark.task_report import TaskIdentity
+from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity
 from spark_kafka_sink.spark.worker_log import LOGGER
 from spark_kafka_sink.spark.writer import KafkaBatchWriter
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
@@ -47,6 +53,7 @@ class FakeFrame:
     monkeypatch: pytest.MonkeyPatch
     run: Callable[[FakeFrame], list[dict[str, bytes]]]
     schema: StructType = dataclasses.field(default_factory=lambda: SCHEMA)
+    micro_batch: MicroBatchId | None = None
     write: bytes = b""
     result_schema: str = ""
 
@@ -64,7 +71,8 @@ class FakeFrame:
 
     def run_task(self, partition: int, attempt: int = 0) -> dict[str, bytes]:
         task_attempt = partition * 10 + attempt
-        identity = TaskIdentity(partition, attempt, task_attempt, 0)
+        query_id, batch_id = self.micro_batch or (None, None)
+        identity = TaskIdentity(partition, attempt, task_attempt, 0, query_id=query_id, batch_id=batch_id)
         self.monkeypatch.setattr(write_task, "_build_identity", lambda context: identity)
         values = self.tasks[partition]
         (name,) = self.schema.fieldNames()
@@ -165,6 +173,40 @@ def test_failed_job_aborts_transactions_of_finished_tasks(
     assert [report.status for report in read_reports(sink_options["reportpath"])] == ["failed"]
     write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, run_all), sink_options | EXACTLY_ONCE)
     assert seen(broker) == ["a", "b"]
+
+
+def test_failed_micro_batch_that_is_already_committed_is_not_reported_as_aborted(
+    broker: EmbeddedBroker,
+    sink_options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The query has failed between the commit and its checkpoint, and the batch that it writes again fails."""
+
+    def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
+        frame.run_task(0)
+        raise RuntimeError("of Spark")
+
+    stream = sink_options | {
+        "deliveryguarantee": "exactly-once",
+        "checkpointlocation": "/checkpoint",
+        MICRO_BATCH_OPTION: "true",
+        QUERY_ID_OPTION: "q",
+        BATCH_ID_OPTION: "7",
+    }
+    batch = MicroBatchId("q", "7")
+    write_with_map_in_arrow(
+        FakeFrame([["a"]], monkeypatch, run_all, micro_batch=batch), stream | {STREAM_START_OPTION: "first"}
+    )
+    with pytest.raises(RuntimeError, match="of Spark"):
+        write_with_map_in_arrow(
+            FakeFrame([["a"]], monkeypatch, fail, micro_batch=batch), stream | {STREAM_START_OPTION: "second"}
+        )
+    assert seen(broker) == ["a"]
+    assert "The write failed: it is already decided" in caplog.text
+    assert "were aborted" not in caplog.text
+    reports = read_reports(sink_options["reportpath"])
+    assert [(report.batch, report.status) for report in reports] == [("q/7", "committed"), ("q/7", "failed")]
 
 
 def test_interrupted_job_aborts_its_transactions(

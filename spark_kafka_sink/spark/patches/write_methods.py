@@ -39,6 +39,8 @@ from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
 from spark_kafka_sink.spark.connect_checks import check_on_driver
 from spark_kafka_sink.spark.constants import (
     ALREADY_CHECKED_OPTION,
+    BATCH_ID_OPTION,
+    BATCH_ID_PROPERTY,
     CONCURRENT_TASKS_OPTION,
     DISTRIBUTED_BY_OPTION,
     DISTRIBUTION_NOT_SUPPORTED_MESSAGE,
@@ -46,6 +48,8 @@ from spark_kafka_sink.spark.constants import (
     IDEMPOTENCY_KEY_IN_STREAM_MESSAGE,
     MICRO_BATCH_OPTION,
     MISSING_QUERY_NAME_MESSAGE,
+    QUERY_ID_OPTION,
+    QUERY_ID_PROPERTY,
     REAL_TIME_TRIGGER_MESSAGE,
     SAVE_MODE_NOT_ALLOWED_MESSAGE,
     STREAM_START_OPTION,
@@ -122,6 +126,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         is_map_in_arrow = uses_map_in_arrow(calls.options(), is_connect=_is_connect(self))
         positions, distribution = _check_write(self, calls)
         frame, extra_options = _select_and_distribute(writer_dataframe(self), calls, positions, distribution)
+        extra_options |= _micro_batch_options(self)
         _warn_about_table_layout(calls)
         lineage = trace_save(writer_dataframe(self), calls.options(), positions, is_map_in_arrow=is_map_in_arrow)
         with lineage as lineage_options:
@@ -369,6 +374,16 @@ def _select_and_distribute(
         return _coalesce(_select_columns(frame, positions), calls), {}
     frame = distribute_rows(frame, distribution, positions, _max_tasks(calls.options()))
     return frame, {DISTRIBUTED_BY_OPTION: distribution.by}
+
+
+def _micro_batch_options(writer: Any) -> dict[str, str]:
+    """Return the options that identify the micro-batch whose foreachBatch function calls save(). Classic Spark only."""
+    if _is_connect(writer):
+        return {}
+    context = writer_dataframe(writer).sparkSession.sparkContext
+    properties = {QUERY_ID_OPTION: QUERY_ID_PROPERTY, BATCH_ID_OPTION: BATCH_ID_PROPERTY}
+    values = {option: context.getLocalProperty(name) for option, name in properties.items()}
+    return {option: value for option, value in values.items() if value is not None}
 
 
 def _check_table_write(writer: Any, calls: RecordedCalls) -> None:

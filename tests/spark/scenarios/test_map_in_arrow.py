@@ -195,8 +195,13 @@ def test_exactly_once_stream_with_failed_task_continues_after_restart(
     assert_topic_equals(numbers(spark, 0, 100), topic)
     query = run_stream(writer)
     assert_topic_equals(numbers(spark, 0, 300), topic)
-    committed = [report for report in read_reports(options["reportPath"]) if report.status == "committed"]
-    assert [(report.batch, report.rows) for report in committed] == [(f"{query.id}/{n}", 100) for n in range(3)]
+    reports = [(report.batch, report.status, report.rows) for report in read_reports(options["reportPath"])]
+    failed = (f"{query.id}/1", "failed", 0)
+    assert reports == [
+        (f"{query.id}/0", "committed", 100),
+        failed,
+        *((f"{query.id}/{number}", "committed", 100) for number in (1, 2)),
+    ]
 
 
 @pytest.mark.parametrize("output_mode", ["append", "update", "complete"])
