@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -18,9 +19,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, ExactlyOnceError
 from spark_kafka_sink.exactly_once.job_names import describe_job
 from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
-from spark_kafka_sink.spark import map_in_arrow, write_task
+from spark_kafka_sink.spark import map_in_arrow, report_publishing, write_task
 from spark_kafka_sink.spark.constants import (
     BATCH_ID_OPTION,
     MICRO_BATCH_OPTION,
@@ -29,6 +31,7 @@ from spark_kafka_sink.spark.constants import (
 )
 from spark_kafka_sink.spark.datasource import KafkaDataSource, plan_batch_write
 from spark_kafka_sink.spark.map_in_arrow import uses_map_in_arrow, write_with_map_in_arrow
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity
 from spark_kafka_sink.spark.worker_log import LOGGER
@@ -240,6 +243,36 @@ def test_interrupt_during_commit_is_raised_after_its_end(
         write_with_map_in_arrow(FakeFrame([["a"], ["b"], ["c"]], monkeypatch, run_all), sink_options | EXACTLY_ONCE)
     assert (seen(broker), open_count(broker)) == (["a", "b", "c"], 0)
     assert "cannot be interrupted now" in caplog.text
+    assert "The write failed" not in caplog.text
+
+
+def test_interrupt_while_report_is_published_does_not_fail_the_write(
+    broker: EmbeddedBroker,
+    sink_options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    publishing, interrupted = threading.Event(), threading.Event()
+    publish_report = report_publishing.publish_report
+
+    def publish_late(options: SinkOptions, report: WriteReport) -> None:
+        publishing.set()
+        interrupted.wait()
+        publish_report(options, report)
+
+    def wait_with_interrupt(results: list[Future[None]]) -> None:
+        publishing.wait()
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+        wait(results)
+
+    monkeypatch.setattr(report_publishing, "publish_report", publish_late)
+    monkeypatch.setattr(map_in_arrow, "wait", wait_with_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, run_all), sink_options | EXACTLY_ONCE)
+    assert (seen(broker), open_count(broker)) == (["a"], 0)
+    assert [report.status for report in read_reports(sink_options["reportpath"])] == ["committed"]
     assert "The write failed" not in caplog.text
 
 
