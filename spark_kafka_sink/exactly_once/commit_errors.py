@@ -117,17 +117,32 @@ def not_yet_committed_error(entry: Entry, rejected: Mapping[str, BrokerError]) -
     )
 
 
+def unknown_outcome_remedy(entry: Entry) -> str:
+    """Describe what to do if it is not known whether a job without an idempotencyKey is decided."""
+    return (
+        "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that would write "
+        f"all of its rows twice. If it is, `{_finish_command(entry)}` commits the open transactions, "
+        f"{_finish_deadline(entry)}"
+    )
+
+
+def _finish_command(entry: Entry) -> str:
+    return f"pykafka transactions finish --bootstrap-server HOST:PORT --prefix {entry.prefix}"
+
+
+def _finish_deadline(entry: Entry) -> str:
+    return f"within the transaction timeout ({entry.timeout_ms / 1000:g} s) of its beginning."
+
+
 def _finish_remedy(entry: Entry) -> str:
-    timeout = f"within the transaction timeout ({entry.timeout_ms / 1000:g} s) of its beginning."
     if entry.batch.is_idempotent:
         return (
             "Remove the cause and start again, or let `pykafka transactions finish` commit the open transactions, "
-            + timeout
+            + _finish_deadline(entry)
         )
     return (
         "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. Remove the "
-        "cause, and let `pykafka transactions finish --bootstrap-server HOST:PORT --prefix "
-        f"{entry.prefix}` commit the open transactions, {timeout}"
+        f"cause, and let `{_finish_command(entry)}` commit the open transactions, {_finish_deadline(entry)}"
     )
 
 

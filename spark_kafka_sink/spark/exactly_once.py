@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
-from spark_kafka_sink.exactly_once import precommit_errors
+from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent, sum_contents
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
@@ -46,11 +46,10 @@ _PLACEHOLDER_TRANSACTIONAL_ID = f"{GENERATED_PREFIX}task"
 the prefix of the job, because the pool would otherwise keep separate producers for each job."""
 
 _ABORTED_MESSAGE = "its transactions were aborted, and read_committed readers see none of its rows"
+_NOT_ABORTED_REASON = "it is already decided, or a newer driver has taken over"
+_NOT_ABORTED_MESSAGE = f"{_NOT_ABORTED_REASON}; the next start completes the batch if it is decided"
 _ABORTED_UNREPORTED_MESSAGE = (
     "no task has reported; its open transactions were aborted, so that readers do not wait for them"
-)
-_NOT_ABORTED_MESSAGE = (
-    "it is already decided, or a newer driver has taken over; the next start completes the batch if it is decided"
 )
 
 
@@ -141,7 +140,11 @@ class ExactlyOnceWrite:
         batch = self._single_batch(reports) if reports else self._planned_batch()
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
-        return was_aborted, _ABORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
+        if was_aborted:
+            return True, _ABORTED_MESSAGE
+        if batch.is_idempotent:
+            return False, _NOT_ABORTED_MESSAGE
+        return False, f"{_NOT_ABORTED_REASON}. {commit_errors.unknown_outcome_remedy(self.start.entry)}"
 
     # --- the batch of a report
 

@@ -15,6 +15,8 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError, IllegalStateError
+from spark_kafka_sink.exactly_once import operations
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import merge_report_ranges
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -259,6 +261,23 @@ def test_aborts_failed_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None
     message = spark.task(spark.batch(), rows("a"), **where)
     spark.committing().abort([message, None], 0)
     assert (seen(broker), open_count(broker)) == ([], 0)
+
+
+def test_decided_job_without_key_names_the_command_that_finishes_it(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its commit is interrupted after the decision. Its prefix is generated, so no other job finishes the batch."""
+    job = Spark(broker, monkeypatch)
+    writer = job.job()
+    message = job.task(writer, rows("a"))
+    with patch.object(Driver, "_commit_transactions", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        writer.commit([message])
+    writer.abort([message])
+    prefix = writer._exactly_once.start.prefix
+    assert "The write failed: it is already decided" in caplog.text
+    assert f"`pykafka transactions finish --bootstrap-server HOST:PORT --prefix {prefix}` commits" in caplog.text
+    operations.finish({"bootstrap.servers": broker.bootstrap_servers}, prefix)
+    assert seen(broker) == ["a"]
 
 
 @pytest.mark.parametrize("is_decided", [False, True])
