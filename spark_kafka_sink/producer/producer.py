@@ -250,7 +250,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         fields = (value, key, headers, partition, timestamp_ms)
         if fields != EMPTY_FIELDS or not isinstance(topic, ProducerRecord):
             topic, callback = parse_send_arguments(topic, fields, callback)
-        record = validate_record(topic)
+        try:
+            record = validate_record(topic)
+        except InvalidRecordError as error:
+            self._record_rejection(1, error, check_open)
+            raise
         callbacks = () if self._interceptors is None else self._interceptors.acknowledgement_callbacks
         try:
             if self._interceptors is not None:
@@ -303,15 +307,19 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             result.raise_for_failures()
         """
         check_open = self._ensure_can_send()
-        check_topic(topic)
         check_columns(columns)
-        call = ColumnsFuture(topic, columns.num_rows, keep_row_indices=keep_row_indices)
-        if not columns.num_rows:
-            return call
         now = self._system.now()
-        rows = build_rows(call, columns, partition)
-        if self._record_partitioner is not None:
-            ensure_partitions_requested(rows)
+        try:
+            check_topic(topic)
+            call = ColumnsFuture(topic, columns.num_rows, keep_row_indices=keep_row_indices)
+            if not columns.num_rows:
+                return call
+            rows = build_rows(call, columns, partition)
+            if self._record_partitioner is not None:
+                ensure_partitions_requested(rows)
+        except KafkaSinkError as error:
+            self._record_rejection(columns.num_rows, error, check_open)
+            raise
         try:
             snapshot = self._await_topic(topic, now)
             rows = self._fail_rows(rows, find_rejected_rows(topic, rows, self.config), check_open)

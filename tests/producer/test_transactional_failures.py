@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest.mock import Mock, patch
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 
 from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.errors import (
+    DataError,
     DeliveryError,
     DeliveryTimeoutError,
     InvalidRecordError,
@@ -109,6 +111,28 @@ def test_a_row_that_cannot_be_written_must_not_be_missed_by_the_commit(version: 
     with pytest.raises(TransactionAbortableError) as caught:
         producer.commit_transaction()
     assert isinstance(caught.value.__cause__, InvalidRecordError)
+
+
+@BOTH
+def test_call_that_raises_for_its_arguments_prevents_the_commit(version: int) -> None:
+    cluster, producer = begun(version)
+    columns = RecordColumns(pa.array([b"1", b"2"]))
+    rejected_calls: list[Callable[[], object]] = [
+        lambda: producer.send_columns("t", columns, pa.array(["0", "1"])),
+        lambda: producer.send_columns("t", columns, pa.array([0])),
+        lambda: producer.send_columns("no topic", columns),
+        lambda: producer.send("no topic", b"1"),
+    ]
+    for send_rejected in rejected_calls:
+        send(producer, b"0")
+        with pytest.raises(DataError) as rejection:
+            send_rejected()
+        with pytest.raises(TransactionAbortableError) as caught:
+            producer.commit_transaction()
+        assert caught.value.__cause__ is rejection.value
+        producer.abort_transaction()
+        producer.begin_transaction()
+    assert committed(cluster) == []
 
 
 @BOTH
