@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # Spark tasks send columns, so they need not import any of th
     import pyarrow as pa
     from typing_extensions import Unpack
 
+    from spark_kafka_sink.errors import KafkaSinkError
     from spark_kafka_sink.producer.config import ProducerConfig
     from spark_kafka_sink.producer.futures import ColumnsFuture
     from spark_kafka_sink.producer.tables import TableResult
@@ -39,6 +40,8 @@ class TableCalls:
         def prefetch_topics(self, topics: Iterable[str]) -> set[str]: ...
 
         def without_linger(self) -> AbstractContextManager[None]: ...
+
+        def _prevent_commit(self, error: KafkaSinkError) -> None: ...
 
     def send_table(  # noqa: PLR0913 - one argument for each record field
         self,
@@ -81,7 +84,8 @@ class TableCalls:
 
         reader, row_count = open_table(table)
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
-        sender = TableSender(self, plan_table(topic, reader.schema, mapping, formats), failed_rows_max)
+        plan = plan_table(topic, reader.schema, mapping, formats)
+        sender = TableSender(self, plan, failed_rows_max, self._prevent_commit)
         with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
             for completed_count in sender.send_slices(reader):
                 bar.advance(completed_count)
@@ -118,7 +122,7 @@ class TableCalls:
         reader, _ = await to_thread(open_table, table)
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
         plan = await to_thread(plan_table, topic, reader.schema, mapping, formats)
-        sender = TableSender(self, plan, failed_rows_max)
+        sender = TableSender(self, plan, failed_rows_max, self._prevent_commit)
         slices = sender.send_slices(reader)
         while await to_thread(next, slices, None) is not None:
             pass

@@ -9,7 +9,7 @@ written rows by topic and partition, and the failed rows by row index in the tab
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -166,13 +166,24 @@ def _conversion_remedy(table: object) -> str:
 
 
 class TableSender:
-    """Sender of one table. `result` grows while the table is sent."""
+    """Sender of one table. `result` grows while the table is sent.
 
-    def __init__(self, producer: ColumnsProducer, plan: TablePlan, failed_rows_max: int) -> None:
+    `prevent_commit`: called with the error of rows that are not sent. It prevents the commit of the transaction that
+    they belong to, and may raise.
+    """
+
+    def __init__(
+        self,
+        producer: ColumnsProducer,
+        plan: TablePlan,
+        failed_rows_max: int,
+        prevent_commit: Callable[[KafkaSinkError], None] | None = None,
+    ) -> None:
         if isinstance(failed_rows_max, bool) or not isinstance(failed_rows_max, int) or failed_rows_max < 0:
             raise ConfigurationError([f"failed_rows_max must be a number of rows, 0 or more, not {failed_rows_max!r}."])
         self.result = TableResult()
         self._producer = producer
+        self._prevent_commit = prevent_commit
         self._conversion, columns = plan
         self._fixed_topic = columns.fixed_topic
         self._failed_rows_max = failed_rows_max
@@ -227,12 +238,12 @@ class TableSender:
                 self._send_batch(batch.slice(0, half), batch_start)
                 self._send_batch(batch.slice(half), batch_start + half)
             else:
-                self._add_failure(FailedRows(np.array([batch_start]), error, self._fixed_topic))
+                self._add_unsent_rows(FailedRows(np.array([batch_start]), error, self._fixed_topic))
         except DataError as error:  # the type of a column is wrong, so every row of the batch fails
             if self._is_first_call:
                 raise
             table_indices = np.arange(batch_start, batch_start + batch.num_rows)
-            self._add_failure(FailedRows(table_indices, error, self._fixed_topic))
+            self._add_unsent_rows(FailedRows(table_indices, error, self._fixed_topic))
         else:
             self._send_all_topics(topic_rows, batch_start)
 
@@ -254,7 +265,8 @@ class TableSender:
         """
         topic = rows.topic
         if topic is None:
-            self._fail_rows(rows, batch_start, InvalidRecordError("The row has no topic: its column 'topic' is null."))
+            error = InvalidRecordError("The row has no topic: its column 'topic' is null.")
+            self._add_unsent_rows(_build_failure(rows, batch_start, error))
         elif self._is_unavailable(topic):
             self._fail_rows(rows, batch_start, self._unavailable_topics[topic])
         else:
@@ -277,9 +289,13 @@ class TableSender:
         return topic in self._unavailable_topics
 
     def _fail_rows(self, rows: TopicRows, batch_start: int, error: KafkaSinkError) -> None:
-        call_indices = np.arange(rows.columns.num_rows)
-        table_indices = _CallRows(batch_start, rows.batch_indices).to_table_indices(call_indices)
-        self._add_failure(FailedRows(table_indices, error, rows.topic))
+        self._add_failure(_build_failure(rows, batch_start, error))
+
+    def _add_unsent_rows(self, failure: FailedRows) -> None:
+        """Add rows that could not be converted to records. Raise if the producer cannot send now."""
+        if self._prevent_commit is not None:
+            self._prevent_commit(failure.error)
+        self._add_failure(failure)
 
     def _add_failure(self, failure: FailedRows) -> None:
         self.result.failures.append(failure)
@@ -297,6 +313,12 @@ class TableSender:
         for failure in call_result.failures:
             self._add_failure(replace(failure, rows=call_rows.to_table_indices(failure.rows)))
         return call_result.rows_written + call_result.rows_failed
+
+
+def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> FailedRows:
+    call_indices = np.arange(rows.columns.num_rows)
+    table_indices = _CallRows(batch_start, rows.batch_indices).to_table_indices(call_indices)
+    return FailedRows(table_indices, error, rows.topic)
 
 
 def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

@@ -198,6 +198,15 @@ class TransactionalProducer:
         if check_open is not None:
             check_open.manager.record_rejected(check_open.transaction_number, error)
 
+    def _prevent_commit(self, error: KafkaSinkError) -> None:
+        """Make the open transaction abortable because rows could not be converted to records, so they are not sent.
+
+        Raise if the producer cannot send now.
+        """
+        check_open = self._ensure_can_send()
+        if check_open is not None:
+            check_open.manager.record_rejected(check_open.transaction_number, error)
+
     def _ensure_can_send(self) -> OpenTransactionCheck | None:
         """Raise if the producer cannot send now.
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.errors import InvalidRecordError, SchemaError, TransactionAbortableError
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.producer import tables
 from spark_kafka_sink.records.columns import RecordColumns
@@ -44,6 +44,29 @@ def test_fails_only_row_with_uint64_timestamp_out_of_range(producer: KafkaProduc
     assert [failure.rows.tolist() for failure in result.failures] == [[1]]
     assert "column timestamp" in str(result.failures[0].error)
     assert result.rows_written == 2
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"topic": ["t", None], "value": ["a", "b"]},
+        {"topic": ["t", "t"], "value": ["a", "b"], "timestamp": pa.array([1, FAR_FUTURE_SECONDS], pa.timestamp("s"))},
+    ],
+)
+def test_row_that_cannot_be_written_prevents_commit(
+    broker: EmbeddedBroker, topic: str, columns: dict[str, Any]
+) -> None:
+    table = pa.table(columns | {"topic": [name and topic for name in columns["topic"]]})
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
+            result = producer.send_table(None, table)
+        (error,) = (failure.error for failure in result.failures if failure.rows.tolist() == [1])
+        assert caught.value.__cause__ is error
+        assert read_topic(broker.bootstrap_servers, topic).num_rows == 0
+        with producer.transaction():
+            producer.send_table(None, table.slice(0, 1)).raise_for_failures()
+    assert read_topic(broker.bootstrap_servers, topic).num_rows == 1
 
 
 @pytest.mark.parametrize("index", [2, -1])
