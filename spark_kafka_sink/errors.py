@@ -153,7 +153,7 @@ class OptionFaults(list["str | OptionFault"]):
     """All option faults of one configuration. A fault that is not about a single option is a plain sentence."""
 
     def add(self, option: str, text: str, **values: object) -> None:
-        """Append an OptionFault. `values` are the keyword arguments of its text."""
+        """Append an OptionFault. The keyword arguments are the values to insert into its text."""
         self.append(OptionFault(option, text, values))
 
     def with_prefix(self, prefix: str) -> OptionFaults:

@@ -245,6 +245,7 @@ def _counter_increments(report: WriteReport) -> dict[str, float]:
 
 
 def _gauge_values(query: _QueryTotals) -> dict[str, float]:
+    """Return the values of a query's gauges by metric name, without gauges that have no value yet."""
     values = {
         "pykafka_last_failed_write_timestamp_seconds": query.last_failed_s,
         "pykafka_last_dead_letter_timestamp_seconds": query.last_dead_letter_s,

@@ -90,11 +90,11 @@ class ProducerConfig:
 
     @classmethod
     def from_parsed_options(cls, parsed_options: ParsedOptions) -> ProducerConfig:
-        """Validate the combination of options that were parsed one by one.
+        """Build the configuration from options that were parsed one by one, after validating their combination.
 
         Raise one ConfigurationError with the errors of all options, including those that parsing has found.
         """
-        connections = resolve_connection_values(parsed_options)
+        connection_values = resolve_connection_values(parsed_options)
         _check_codec(parsed_options)
         _check_rack(parsed_options)
         delivery_timeout_ms = _resolve_delivery_timeout_ms(parsed_options)
@@ -108,7 +108,7 @@ class ProducerConfig:
             )
         values = {
             **parsed_options.values,
-            **connections,
+            **connection_values,
             "delivery_timeout_ms": delivery_timeout_ms,
             "enable_idempotence": is_idempotent,
         }

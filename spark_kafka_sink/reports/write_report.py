@@ -222,10 +222,10 @@ def parse_report(line: str) -> WriteReport:
                 **_check_fields(OffsetRange, range_fields), digest=digest
             )
         latencies = LatencyHistogram()
-        for end_ms, records in document.pop("latency_counts", ()):
+        for end_ms, record_count in document.pop("latency_counts", ()):
             if not isinstance(end_ms, int | float) or not 0 < end_ms < _MAX_INTEGER:
                 raise ValueError(f"latency_counts has the invalid time {_describe_value(end_ms)}")
-            latencies.add(math.nextafter(end_ms, 0), _check_integer("latency_counts", records))
+            latencies.add(math.nextafter(end_ms, 0), _check_integer("latency_counts", record_count))
         arguments = {name: value for name, value in document.items() if name not in _COMPUTED_FIELDS}
         producer_totals = {
             attribute: _check_integer(name, arguments.pop(name))
@@ -244,9 +244,7 @@ def parse_report(line: str) -> WriteReport:
             raise ValueError(f"started_ms is {report.started_ms}, which is out of range")
         return report
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigurationError(
-            f"this is not a report of a write: {line[:80]!r} ({_describe_error(error)})"
-        ) from error
+        raise ConfigurationError(f"this is not a write report: {line[:80]!r} ({_describe_error(error)})") from error
 
 
 def _range_to_json(written: OffsetRange) -> dict[str, Any]:
@@ -298,7 +296,7 @@ def _describe_value(value: object) -> str:
 def _describe_error(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"the field {error.args[0]} is missing"
-    return str(error) if isinstance(error, ValueError) else "its fields are not those of a report"
+    return str(error) if isinstance(error, ValueError) else "its fields are not those of a write report"
 
 
 def get_query_id(report: WriteReport) -> str:

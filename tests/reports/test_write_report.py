@@ -57,7 +57,7 @@ def test_parses_report_of_older_version() -> None:
 
 @pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"partitions": 3}', '{"partitions": [], "other": 1}'])
 def test_error_shows_line_that_is_not_a_report(line: str) -> None:
-    with pytest.raises(ConfigurationError, match="not a report of a write"):
+    with pytest.raises(ConfigurationError, match="not a write report"):
         parse_report(line)
 
 
@@ -110,7 +110,7 @@ def test_error_names_field_that_is_not_an_integer(
         ({"latency_counts": [[math.inf, 1]]}, "latency_counts has the invalid time Infinity"),
         ({"latency_counts": [["1", 1]]}, "latency_counts has the invalid time"),
         ({"partitions": [{"topic": 1, "partition": 0}]}, "the field first_offset is missing"),
-        ({"partitions": 1}, "its fields are not those of a report"),
+        ({"partitions": 1}, "its fields are not those of a write report"),
     ],
 )
 def test_error_names_field_with_invalid_string_or_time(changes: dict[str, object], message: str) -> None:
@@ -119,7 +119,7 @@ def test_error_names_field_with_invalid_string_or_time(changes: dict[str, object
 
 
 def test_rejects_deeply_nested_json() -> None:
-    with pytest.raises(ConfigurationError, match="not a report of a write"):
+    with pytest.raises(ConfigurationError, match="not a write report"):
         parse_report("[" * 1_000_000)
 
 

@@ -37,7 +37,7 @@ class NodeLatencyStats:
     ) -> PartitionLoads:
         """Return the queue lengths of the candidate partitions whose leader is known and available.
 
-        `candidates`: None for a partition that is not in the metadata.
+        `candidates`: None for partitions that are not in the metadata. `queue_lengths`: one for each candidate.
         """
         partitions: list[int] = []
         lengths: list[int] = []
