@@ -24,164 +24,164 @@ from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
 
 
-MORE_THAN_EXCEPTIONS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
+BASE_EXCEPTIONS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
 
 
-class Sent(SendFuture):
-    """With the call that it is of."""
+class FutureWithCall(SendFuture):
+    """A future that gives tests access to its call."""
 
     def __init__(self, call: RecordFutures) -> None:
         super().__init__(call, 0)
         self.call = call
 
 
-def future(*callbacks: object) -> Sent:
-    """Of one record, with a time, and the sizes of its key and value."""
+def create_future(*callbacks: object) -> FutureWithCall:
+    """Create the future of one record with a timestamp, a key of 4 bytes and a null value."""
     call = RecordFutures("t")
     if callbacks:
         call.callbacks[0] = callbacks  # type: ignore[assignment]
     call.set_record_fields(np.array([1_000]), np.array([4], np.int32), np.array([-1], np.int32))
-    return Sent(call)
+    return FutureWithCall(call)
 
 
-def stored(one: Sent, offset: int = 17, log_append_time: int = -1) -> None:
-    """A broker has the record."""
-    one.call.complete_rows(np.zeros(1, np.int64), [StoredRange(0, 1, 3, offset, log_append_time)], 1)
+def store(future: FutureWithCall, offset: int = 17, log_append_time: int = -1) -> None:
+    """Complete the future as if a broker had stored the record."""
+    future.call.complete_rows(np.zeros(1, np.int64), [StoredRange(0, 1, 3, offset, log_append_time)], 1)
 
 
-def failed(one: Sent, error: KafkaSinkError) -> None:
-    one.call.fail_rows(FailedRows(np.zeros(1, np.int64), error, "t", 3))
+def fail(future: FutureWithCall, error: KafkaSinkError) -> None:
+    future.call.fail_rows(FailedRows(np.zeros(1, np.int64), error, "t", 3))
 
 
-def test_an_outcome_that_came_before_the_first_look_is_there() -> None:
-    one, other = future(), future()
-    stored(one)
-    failed(other, DeliveryError("no"))
-    assert one.done()
-    assert one.result(0) == STORED
-    assert one.exception(0) is None
+def test_returns_outcome_stored_before_first_access() -> None:
+    future, other = create_future(), create_future()
+    store(future)
+    fail(other, DeliveryError("no"))
+    assert future.done()
+    assert future.result(0) == STORED
+    assert future.exception(0) is None
     assert isinstance(other.exception(0), DeliveryError)
     with pytest.raises(DeliveryError, match="no"):
         other.result(0)
 
 
-def test_an_outcome_that_comes_after_the_first_look_is_reported() -> None:
+def test_reports_outcome_stored_after_first_access() -> None:
     called: list[Future[RecordMetadata]] = []
-    one = future()
-    assert not one.done()
+    future = create_future()
+    assert not future.done()
     with pytest.raises(concurrent.futures.TimeoutError):  # the built-in one only since Python 3.11
-        one.result(0)
-    one.add_done_callback(called.append)
-    stored(one, 17, 2_000)
-    assert called == [one]
-    assert one.result(0) == STORED._replace(timestamp_ms=2_000)
+        future.result(0)
+    future.add_done_callback(called.append)
+    store(future, 17, 2_000)
+    assert called == [future]
+    assert future.result(0) == STORED._replace(timestamp_ms=2_000)
 
 
-def test_what_the_futures_of_a_batch_raise_holds_nothing_of_the_others() -> None:
-    """Its records have one error. Raised again and again, it would keep all frames that it came through."""
+def test_futures_of_one_batch_raise_separate_copies_of_the_error() -> None:
+    """The records of a batch share one error object. Raised repeatedly, it would keep the frames of all raises."""
     error = DeliveryError("no")
     error.__cause__ = OSError("gone")
-    one, other, late = future(), future(), future()
+    future, other, late = create_future(), create_future(), create_future()
     assert not late.done()
-    for each in (one, other, late):
-        failed(each, error)
+    for each in (future, other, late):
+        fail(each, error)
         with pytest.raises(DeliveryError, match="no") as raised:
             each.result(0)
         assert raised.value.__cause__ is error.__cause__
     assert error.__traceback__ is None
 
 
-def test_it_can_be_waited_for_as_any_future() -> None:
-    futures = [future() for _ in range(4)]
-    stored(futures[0])
+def test_standard_functions_wait_for_send_futures() -> None:
+    futures = [create_future() for _ in range(4)]
+    store(futures[0])
     assert wait(futures, 0).done == {futures[0]}
-    for one in futures[1:]:
-        stored(one)
+    for future in futures[1:]:
+        store(future)
     assert set(as_completed(futures, 0)) == set(futures)
     assert asyncio.run(_awaited(futures[0])) == STORED
 
 
-async def _awaited(one: SendFuture) -> RecordMetadata:
-    return await asyncio.wrap_future(one)
+async def _awaited(future: SendFuture) -> RecordMetadata:
+    return await asyncio.wrap_future(future)
 
 
-def test_it_cannot_be_cancelled_and_cancel_returns_false() -> None:
-    one = future()
-    assert not one.cancel()
-    assert not one.cancelled()
-    stored(one)
-    assert not one.cancel()
-    assert one.result(0) == STORED
+def test_send_future_cannot_be_cancelled() -> None:
+    future = create_future()
+    assert not future.cancel()
+    assert not future.cancelled()
+    store(future)
+    assert not future.cancel()
+    assert future.result(0) == STORED
 
 
-def test_callbacks_come_before_the_future_is_done_and_may_look_at_it() -> None:
-    seen: list[tuple[object, object, bool]] = []
-    one: Sent = future(lambda metadata, error: seen.append((metadata, error, one.done())))
-    stored(one)
-    assert seen == [(STORED, None, False)]
-    assert one.done()
+def test_callback_runs_before_its_future_is_done() -> None:
+    calls: list[tuple[object, object, bool]] = []
+    future: FutureWithCall = create_future(lambda metadata, error: calls.append((metadata, error, future.done())))
+    store(future)
+    assert calls == [(STORED, None, False)]
+    assert future.done()
 
 
-def test_the_callback_of_a_failure_gets_topic_and_partition_and_nothing_else_as_in_java() -> None:
-    seen: list[tuple[object, object]] = []
+def test_callback_of_failed_record_gets_only_topic_and_partition() -> None:
+    calls: list[tuple[object, object]] = []
     error = DeliveryError("no")
-    one: Sent = future(lambda metadata, error: seen.append((metadata, error)))
-    failed(one, error)
-    assert seen == [(RecordMetadata("t", 3, -1, -1, -1, -1), error)]
+    future: FutureWithCall = create_future(lambda metadata, error: calls.append((metadata, error)))
+    fail(future, error)
+    assert calls == [(RecordMetadata("t", 3, -1, -1, -1, -1), error)]
 
 
-@pytest.mark.parametrize("raised", [ValueError, *MORE_THAN_EXCEPTIONS])
-@pytest.mark.parametrize("ends", ["stored", "failed"])
-def test_a_callback_that_raises_whatever_it_is_keeps_neither_the_outcome_nor_the_next_callback(
-    raised: type[BaseException], ends: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("raised", [ValueError, *BASE_EXCEPTIONS])
+@pytest.mark.parametrize("outcome", ["stored", "failed"])
+def test_raising_callback_prevents_neither_outcome_nor_next_callback(
+    raised: type[BaseException], outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen: list[str] = []
+    calls: list[str] = []
 
-    def end_all(metadata: RecordMetadata, error: Exception | None) -> None:
+    def raise_error(metadata: RecordMetadata, error: Exception | None) -> None:
         raise raised("a user's way out")
 
-    def note(name: str) -> Callable[..., None]:
-        return lambda *_: seen.append(name)
+    def record_call(name: str) -> Callable[..., None]:
+        return lambda *_: calls.append(name)
 
-    def end_all_when_done(_: object) -> None:
+    def raise_error_when_done(_: object) -> None:
         raise raised("a user's way out")
 
-    one = future(end_all, note("callback"))
-    one.add_done_callback(end_all_when_done)
-    one.add_done_callback(note("done-callback"))
-    if ends == "stored":
-        stored(one)
+    future = create_future(raise_error, record_call("callback"))
+    future.add_done_callback(raise_error_when_done)
+    future.add_done_callback(record_call("done-callback"))
+    if outcome == "stored":
+        store(future)
     else:
-        failed(one, DeliveryError("no"))
-    assert seen == ["callback", "done-callback"]
-    assert (one.exception(0) is None) == (ends == "stored")
+        fail(future, DeliveryError("no"))
+    assert calls == ["callback", "done-callback"]
+    assert (future.exception(0) is None) == (outcome == "stored")
     assert caplog.text.count("a user's way out") >= 2
 
 
-@pytest.mark.parametrize("raised", [ValueError, *MORE_THAN_EXCEPTIONS])
-def test_the_callback_of_a_record_that_is_refused_raises_in_its_caller_s_thread_what_is_more_than_an_exception(
+@pytest.mark.parametrize("raised", [ValueError, *BASE_EXCEPTIONS])
+def test_callback_of_rejected_record_raises_base_exception_in_caller(
     raised: type[BaseException],
 ) -> None:
-    def leave(metadata: RecordMetadata, error: Exception | None) -> None:
+    def raise_error(metadata: RecordMetadata, error: Exception | None) -> None:
         raise raised("a user's way out")
 
-    def refuse() -> SendFuture:
-        return RecordFutures("t").reject(None, DeliveryError("no"), (leave,))
+    def reject_record() -> SendFuture:
+        return RecordFutures("t").reject(None, DeliveryError("no"), (raise_error,))
 
     if raised is ValueError:
-        assert isinstance(refuse().exception(0), DeliveryError)
+        assert isinstance(reject_record().exception(0), DeliveryError)
     else:
         with pytest.raises(raised):
-            refuse()
+            reject_record()
 
 
-def test_the_records_of_a_call_get_their_offsets_and_errors_by_their_places_in_what_is_said_of_many() -> None:
-    call, gone, no = RecordFutures("t"), DeliveryError("gone"), DeliveryError("no")
+def test_records_get_offsets_and_errors_by_position_in_outcome() -> None:
+    call, record_error, error_for_all = RecordFutures("t"), DeliveryError("gone"), DeliveryError("no")
     call.set_record_fields(np.arange(6) + 100, np.arange(6, dtype=np.int32), np.full(6, -1, np.int32))
     futures = [SendFuture(call, row) for row in range(6)]
     assert not futures[4].done()
     call.complete_rows(np.array([3, 1, 4]), [StoredRange(1, 3, 7, 50, -1)], 2)
-    call.fail_rows(FailedRows(np.array([0, 5]), no, "t"), {1: gone})
+    call.fail_rows(FailedRows(np.array([0, 5]), error_for_all, "t"), {1: record_error})
     assert futures[4].result(0) == RecordMetadata("t", 7, 51, 104, 4, -1)
     assert futures[1].result(0).offset == 50
     assert [str(futures[row].exception(0)) for row in (0, 5)] == ["no", "gone"]
@@ -189,23 +189,23 @@ def test_the_records_of_a_call_get_their_offsets_and_errors_by_their_places_in_w
     assert [futures[row].result(0) for row in (2, 3)] == [RecordMetadata("t", 8, -1, 9, row, -1) for row in (2, 3)]
 
 
-@pytest.mark.parametrize("raised", MORE_THAN_EXCEPTIONS)
-def test_a_call_s_future_is_done_and_its_other_callbacks_run_when_one_raises(raised: type[BaseException]) -> None:
+@pytest.mark.parametrize("raised", BASE_EXCEPTIONS)
+def test_columns_future_is_done_when_a_callback_raises(raised: type[BaseException]) -> None:
     call = ColumnsFuture("t", 3)
-    seen: list[object] = []
+    calls: list[object] = []
 
-    def end_all(_: object) -> None:
+    def raise_error(_: object) -> None:
         raise raised("a user's way out")
 
-    call.add_done_callback(end_all)
-    call.add_done_callback(seen.append)
+    call.add_done_callback(raise_error)
+    call.add_done_callback(calls.append)
     call.fail_rows(FailedRows(np.arange(3), DeliveryError("no"), "t", 0))
-    assert seen == [call]
+    assert calls == [call]
     assert call.result(0).rows_failed == 3
 
 
-def interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the moment in which a future is completed."""
+def interrupt_set_result_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise KeyboardInterrupt the next time that a future is completed."""
     set_result = Future.set_result
 
     def interrupted(self: Future[object], result: object) -> None:
@@ -219,156 +219,154 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-class InterruptedLook:
-    """Ctrl-C before the nth line of the first look at a future."""
+class InterruptAtLine:
+    """Trace function that raises KeyboardInterrupt before one line, counted from 1, of the first access to a future."""
 
-    def __init__(self, nth: int) -> None:
-        self._lines = nth
+    def __init__(self, line_number: int) -> None:
+        self._remaining_lines = line_number
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
         return self._line if frame.f_code.co_name in ("__get__", "_create_future") else None
 
     def _line(self, frame: FrameType, event: str, _: object) -> Any:
         if event == "line":
-            self._lines -= 1
-            if self._lines == 0:
+            self._remaining_lines -= 1
+            if self._remaining_lines == 0:
                 raise KeyboardInterrupt
         return self._line
 
 
 @pytest.mark.parametrize("line", range(1, 25))
-@pytest.mark.parametrize("comes", ["before", "after"])
-def test_after_ctrl_c_at_any_line_of_the_first_look_at_a_future_the_second_look_finds_its_result(
-    line: int, comes: str
-) -> None:
-    one = future()
-    if comes == "before":
-        stored(one)
-    before = sys.gettrace()
-    sys.settrace(InterruptedLook(line))
+@pytest.mark.parametrize("stored_when", ["before", "after"])
+def test_second_access_finds_result_after_interrupt_at_any_line_of_first(line: int, stored_when: str) -> None:
+    future = create_future()
+    if stored_when == "before":
+        store(future)
+    previous_trace = sys.gettrace()
+    sys.settrace(InterruptAtLine(line))
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            one.done()
+            future.done()
     finally:
-        sys.settrace(before)
-    if comes == "after":
-        stored(one)
-    assert one.result(0) == STORED
+        sys.settrace(previous_trace)
+    if stored_when == "after":
+        store(future)
+    assert future.result(0) == STORED
 
 
-@pytest.mark.parametrize("at", ["watched", "made"])
-def test_an_outcome_that_comes_during_the_first_look_is_found(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
-    """The sender does all its part between two steps of the look."""
-    one = future()
+@pytest.mark.parametrize("moment", ["before second lookup", "after second lookup"])
+def test_finds_outcome_stored_during_first_access(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """The sender stores the outcome between two steps of the first access."""
+    future = create_future()
 
-    class Watched(dict[int, SendFuture]):
+    class StoringDict(dict[int, SendFuture]):
         def __setitem__(self, row: int, watched: SendFuture) -> None:
             super().__setitem__(row, watched)
-            stored(one)
+            store(future)
 
-    if at == "watched":
-        one.call.watched_futures = Watched()
+    if moment == "before second lookup":
+        future.call.watched_futures = StoringDict()
     else:
-        find_outcome = one.call.find_outcome
-        answers = [None, None]
+        find_outcome = future.call.find_outcome
+        early_results = [None, None]
 
-        def not_yet(row: int) -> RecordMetadata | Exception | None:
-            if not answers:
+        def find_no_outcome_yet(row: int) -> RecordMetadata | Exception | None:
+            if not early_results:
                 return find_outcome(row)
-            answers.pop()
-            if not answers:
-                stored(one)
+            early_results.pop()
+            if not early_results:
+                store(future)
             return None
 
-        monkeypatch.setattr(one.call, "find_outcome", not_yet)
-    assert one.done()
-    assert one.result(0) == STORED
+        monkeypatch.setattr(future.call, "find_outcome", find_no_outcome_yet)
+    assert future.done()
+    assert future.result(0) == STORED
 
 
-def test_two_threads_that_look_first_at_the_same_time_wait_for_the_same_outcome(
+def test_two_threads_with_concurrent_first_access_get_same_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other thread looks between two steps of the first look."""
-    one = future()
-    waiting: list[threading.Thread] = []
-    found: list[RecordMetadata] = []
+    """The other thread accesses the future between two steps of the first access."""
+    future = create_future()
+    waiting_threads: list[threading.Thread] = []
+    results: list[RecordMetadata] = []
 
-    def condition() -> threading.Condition:
+    def create_condition() -> threading.Condition:
         monkeypatch.undo()
-        waiting.append(threading.Thread(target=lambda: found.append(one.result(WAIT_TIMEOUT_SECONDS))))
-        waiting[0].start()
-        wait_until(lambda: "_future" in vars(one))
+        waiting_threads.append(threading.Thread(target=lambda: results.append(future.result(WAIT_TIMEOUT_SECONDS))))
+        waiting_threads[0].start()
+        wait_until(lambda: "_future" in vars(future))
         return threading.Condition()
 
-    monkeypatch.setattr(threading, "Condition", condition)
-    assert not one.done()
-    stored(one)
-    waiting[0].join()
-    assert found == [STORED]
+    monkeypatch.setattr(threading, "Condition", create_condition)
+    assert not future.done()
+    store(future)
+    waiting_threads[0].join()
+    assert results == [STORED]
 
 
-def test_ctrl_c_while_a_call_refuses_its_rows_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_while_failing_rows_reaches_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     call = ColumnsFuture("t", 3)
-    interrupted_once(monkeypatch)
+    interrupt_set_result_once(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         call.fail_rows(FailedRows(np.arange(3), DeliveryError("no"), "t", 0))
 
 
-@pytest.mark.parametrize("raised", MORE_THAN_EXCEPTIONS)
-def test_what_a_callback_raises_in_the_thread_that_adds_it_to_a_done_future_is_that_thread_s(
+@pytest.mark.parametrize("raised", BASE_EXCEPTIONS)
+def test_callback_added_to_done_future_raises_in_adding_thread(
     raised: type[BaseException],
 ) -> None:
-    one = future()
-    stored(one)
+    future = create_future()
+    store(future)
 
-    def leave(_: object) -> None:
+    def raise_error(_: object) -> None:
         raise raised
 
     with pytest.raises(raised):
-        one.add_done_callback(leave)
+        future.add_done_callback(raise_error)
 
 
-def test_a_call_without_rows_is_done_at_once() -> None:
+def test_columns_future_without_rows_is_done_immediately() -> None:
     result = ColumnsFuture("t", 0).result(0)
     assert (result.topic, result.rows_written, result.failures, result.partitions) == ("t", 0, (), {})
 
 
-def test_what_a_future_does_not_have_is_an_attribute_error() -> None:
-    one = future()
-    assert not hasattr(one, "offset")
-    assert not one.done()
+def test_unknown_attribute_raises_attribute_error() -> None:
+    future = create_future()
+    assert not hasattr(future, "offset")
+    assert not future.done()
 
 
-def test_threads_that_look_while_the_outcome_comes_get_it() -> None:
-    futures = [future() for _ in range(2_000)]
-    begin = threading.Barrier(3)
+def test_threads_get_outcomes_stored_during_their_first_access() -> None:
+    futures = [create_future() for _ in range(2_000)]
+    start_barrier = threading.Barrier(3)
     results: list[list[RecordMetadata]] = []
 
-    def look() -> None:
-        begin.wait()
-        results.append([one.result(WAIT_TIMEOUT_SECONDS) for one in futures])
+    def read_results() -> None:
+        start_barrier.wait()
+        results.append([future.result(WAIT_TIMEOUT_SECONDS) for future in futures])
 
-    threads = [threading.Thread(target=look) for _ in range(2)]
+    threads = [threading.Thread(target=read_results) for _ in range(2)]
     for thread in threads:
         thread.start()
-    begin.wait()
-    for one in futures:
-        stored(one)
+    start_barrier.wait()
+    for future in futures:
+        store(future)
     for thread in threads:
         thread.join()
     assert results == [[STORED] * len(futures)] * 2
 
 
-def test_callbacks_behind_one_that_raises_and_cannot_be_named_are_called() -> None:
-    class CannotBeShown:
+def test_callback_runs_after_one_that_raises_and_has_no_repr() -> None:
+    class CallbackWithoutRepr:
         def __call__(self, metadata: RecordMetadata, error: Exception | None) -> None:
             raise ValueError("from a user's code")
 
         def __repr__(self) -> str:
             raise RuntimeError("from a user's code")
 
-    seen: list[RecordMetadata] = []
-    one = future(CannotBeShown(), lambda metadata, error: seen.append(metadata))
-    stored(one)
-    assert seen == [STORED]
-    assert one.result(0) == STORED
+    calls: list[RecordMetadata] = []
+    future = create_future(CallbackWithoutRepr(), lambda metadata, error: calls.append(metadata))
+    store(future)
+    assert calls == [STORED]
+    assert future.result(0) == STORED
