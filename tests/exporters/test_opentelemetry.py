@@ -26,7 +26,7 @@ from tests.reports.report_factories import make_report
 from tests.simulated_cluster import SimulatedCluster
 
 
-def collected(reader: InMemoryMetricReader) -> dict[tuple[str, object], Any]:
+def collect_values(reader: InMemoryMetricReader) -> dict[tuple[str, object], Any]:
     """(name, topic, node, status or quantile) -> value, or the sum of a histogram."""
     data = reader.get_metrics_data()
     assert data is not None
@@ -47,7 +47,7 @@ def test_reads_producer_metrics_on_collection() -> None:
     reader = InMemoryMetricReader()
     observe_producer(producer, MeterProvider([reader]))
     outcome(producer, producer.send(ProducerRecord("t", b"v")))
-    values = collected(reader)
+    values = collect_values(reader)
     assert values[("kafka.producer.record_send", None)] == 1
     assert values[("kafka.producer.topic.record_send", "t")] == 1
     assert 0 < values[("kafka.producer.request_latency_avg", None)] < 1
@@ -59,8 +59,8 @@ def test_reads_producer_metrics_on_collection() -> None:
         stem, _, tag = name.partition("{")
         bare = find_base_unit(stem).name
         bare = (bare.removesuffix("-total") if stem.endswith("-total") else bare).replace("-", "_")
-        wanted = f"kafka.producer.{'topic.' if tag.startswith('topic') else 'node.' if tag else ''}{bare}"
-        assert wanted in names or value != value, name  # nan: an average of nothing
+        expected_name = f"kafka.producer.{'topic.' if tag.startswith('topic') else 'node.' if tag else ''}{bare}"
+        assert expected_name in names or value != value, name  # nan: an average of nothing
     producer.close()
 
 
@@ -109,7 +109,7 @@ def test_sums_counters_over_writes_of_a_job() -> None:
     writes = WriteInstruments(MeterProvider([reader]))
     for number in range(3):
         writes.record(make_report(number, latency_ms=20))
-    values = collected(reader)
+    values = collect_values(reader)
     assert values[("pykafka.rows", None)] == 3_000
     assert values[("pykafka.writes", "committed")] == 3
     assert values[("pykafka.write.duration", None)] == 1.5
@@ -117,8 +117,8 @@ def test_sums_counters_over_writes_of_a_job() -> None:
     assert values[("pykafka.blocked", None)] == pytest.approx(0.12)
 
 
-class Kept(MetricExporter):
-    """An exporter that keeps what was exported."""
+class CountingExporter(MetricExporter):
+    """An exporter that counts its exports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Kept(MetricExporter):
 
 def test_exports_each_write_immediately() -> None:
     """The process that commits may end before the next interval."""
-    exporter = Kept()
+    exporter = CountingExporter()
     provider = MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)])
     WriteInstruments(provider).record(make_report())
     assert exporter.exports == 1

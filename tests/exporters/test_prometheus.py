@@ -21,14 +21,14 @@ from tests.producer.virtual_time import outcome, simulated_producer
 from tests.reports.report_factories import make_report
 from tests.simulated_cluster import SimulatedCluster
 
-KEYS = ("topic", "node_id", "le", "query")
+LABEL_NAMES = ("topic", "node_id", "le", "query")
 
 
-def scraped(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
-    """The text that Prometheus gets, parsed again: (name, topic, node, query or le) -> value."""
+def scrape(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
+    """Return the values on the page that Prometheus scrapes, by metric name and label value."""
     text = generate_latest(registry).decode()
     return {
-        (sample.name, next((sample.labels[key] for key in KEYS if key in sample.labels), "")): sample.value
+        (sample.name, next((sample.labels[key] for key in LABEL_NAMES if key in sample.labels), "")): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -38,10 +38,10 @@ def test_reads_producer_metrics_on_scrape() -> None:
     producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
     registry = CollectorRegistry()
     registry.register(ProducerCollector(producer))
-    assert scraped(registry)[("kafka_producer_record_send_total", "")] == 0
+    assert scrape(registry)[("kafka_producer_record_send_total", "")] == 0
     for _ in range(3):
         outcome(producer, producer.send(ProducerRecord("t", b"v")))
-    values = scraped(registry)
+    values = scrape(registry)
     assert values[("kafka_producer_record_send_total", "")] == 3
     assert values[("kafka_producer_topic_record_send_total", "t")] == 3
     requests = [values[("kafka_producer_node_request_total", f"node-{node}")] for node in (-1, 0)]
@@ -65,7 +65,7 @@ def test_exports_every_producer_metric_in_base_units() -> None:
     outcome(producer, producer.send(ProducerRecord("t", b"v")))
     registry = CollectorRegistry()
     registry.register(ProducerCollector(producer))
-    values = scraped(registry)
+    values = scrape(registry)
     families = {name for name, _ in values if "latency_seconds_" not in name}
     numbers = {name.replace("node--1", "node-0") for name, value in producer.metrics().items() if not math.isnan(value)}
     assert len(families) == len(numbers)
@@ -115,7 +115,7 @@ def test_sums_counters_over_writes_of_a_job() -> None:
     for number in range(3):
         writes.record(make_report(number, latency_ms=3))
     writes.record(dataclasses.replace(make_report(3), status=FAILED, rows=7))
-    values = scraped(registry)
+    values = scrape(registry)
     assert values[("pykafka_rows_total", "6d2a")] == 3_007
     assert values[("pykafka_writes_total", "6d2a")] == 3
     assert values[("pykafka_failed_writes_total", "6d2a")] == 1
@@ -133,7 +133,7 @@ def test_added_query_has_zero_counters_before_first_report() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     writes.add_query("6d2a")
-    values = scraped(registry)
+    values = scrape(registry)
     assert values[("pykafka_failed_writes_total", "6d2a")] == values[("pykafka_dead_letters_total", "6d2a")] == 0
     assert ("pykafka_last_write_timestamp_seconds", "6d2a") not in values
 
@@ -142,12 +142,12 @@ def test_exports_times_of_last_failure_and_last_dead_letters() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     writes.record(dataclasses.replace(make_report(0), dead_letters=0))
-    values = scraped(registry)
+    values = scrape(registry)
     assert values[("pykafka_last_failed_write_timestamp_seconds", "6d2a")] == 0
     assert values[("pykafka_last_dead_letter_timestamp_seconds", "6d2a")] == 0
     writes.record(dataclasses.replace(make_report(1), status=FAILED))
     writes.record(dataclasses.replace(make_report(2), dead_letters=0))
-    values = scraped(registry)
+    values = scrape(registry)
     assert values[("pykafka_last_failed_write_timestamp_seconds", "6d2a")] == 1_700_000_010.5
     assert values[("pykafka_last_dead_letter_timestamp_seconds", "6d2a")] == 1_700_000_010.5
 
@@ -156,7 +156,7 @@ def test_batch_job_has_no_micro_batch_time() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     writes.record(dataclasses.replace(make_report(), batch="app-20261127/stage-3"))
-    assert ("pykafka_last_micro_batch_timestamp_seconds", "app-20261127") not in scraped(registry)
+    assert ("pykafka_last_micro_batch_timestamp_seconds", "app-20261127") not in scrape(registry)
 
 
 def test_collector_removes_oldest_query_above_limit() -> None:
@@ -164,7 +164,7 @@ def test_collector_removes_oldest_query_above_limit() -> None:
     registry.register(writes)
     for number in range(1_001):
         writes.record(dataclasses.replace(make_report(), batch=f"job-{number}/0"))
-    values = scraped(registry)
+    values = scrape(registry)
     assert ("pykafka_rows_total", "job-0") not in values
     assert ("pykafka_rows_total", "job-1000") in values
 

@@ -21,13 +21,13 @@ def parse(**options: object) -> ProducerConfig:
     return ProducerConfig.parse({**SERVERS, **{name.replace("_", "."): value for name, value in options.items()}})
 
 
-def faults_of(**options: object) -> tuple[str, ...]:
+def parse_faults(**options: object) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as caught:
         parse(**options)
     return caught.value.faults
 
 
-def test_defaults_are_those_of_the_java_producer() -> None:
+def test_defaults_match_java_producer() -> None:
     config = parse()
     assert (config.acks, config.retries, config.enable_idempotence) == (-1, 2**31 - 1, True)
     assert (config.batch_size, config.linger_ms, config.buffer_memory) == (16384, 5, 33554432)
@@ -50,15 +50,17 @@ def test_values_may_be_strings_or_python_values() -> None:
     assert parse(acks="ALL").acks == parse(acks=" -1 ").acks == -1
 
 
-def test_all_faults_come_in_one_error() -> None:
-    faults = faults_of(linger_ms=-1, acks=2, batch_size="large", buffer_memroy=5, retries=True, compression_type="br")
+def test_reports_all_faults_in_one_error() -> None:
+    faults = parse_faults(
+        linger_ms=-1, acks=2, batch_size="large", buffer_memroy=5, retries=True, compression_type="br"
+    )
     assert len(faults) == 6
     for name in ("linger.ms", "acks", "batch.size", "buffer.memroy", "retries", "compression.type"):
         assert sum(fault.startswith(name) for fault in faults) == 1
 
 
-def test_options_that_contradict_each_other_are_reported_together_with_wrong_values() -> None:
-    given = {
+def test_reports_conflicting_options_together_with_invalid_values() -> None:
+    options = {
         "bootstrap.servers": "b:1",
         "delivery.timeout.ms": 10,
         "acks": "1",
@@ -66,39 +68,41 @@ def test_options_that_contradict_each_other_are_reported_together_with_wrong_val
         "retries": "x",
     }
     with pytest.raises(ConfigurationError) as error:
-        ProducerConfig.parse(given)
+        ProducerConfig.parse(options)
     assert len(error.value.faults) == 2
     assert "retries" in error.value.faults[0]
     assert error.value.faults[1].startswith("delivery.timeout.ms (10) must be at least")
 
 
-def test_nothing_is_compared_with_an_option_that_is_wrong_by_itself() -> None:
-    given = {"bootstrap.servers": "b:1", "delivery.timeout.ms": 20_000, "request.timeout.ms": "1s"}
+def test_does_not_compare_options_with_invalid_option() -> None:
+    options = {"bootstrap.servers": "b:1", "delivery.timeout.ms": 20_000, "request.timeout.ms": "1s"}
     with pytest.raises(ConfigurationError) as error:
-        ProducerConfig.parse(given)
+        ProducerConfig.parse(options)
     assert len(error.value.faults) == 1
     assert "request.timeout.ms" in error.value.faults[0]
 
 
 @pytest.mark.parametrize("value", ["1.5", 1.5, "", "1_000", "٣", True, [1], 2**31])
-def test_what_is_not_a_whole_number_in_bounds_is_refused(value: object) -> None:
-    (fault,) = faults_of(request_timeout_ms=value)
+def test_rejects_values_that_are_not_integers_in_range(value: object) -> None:
+    (fault,) = parse_faults(request_timeout_ms=value)
     shown = repr(value) if isinstance(value, str | float | int) else "of type list"
     assert fault == f"request.timeout.ms must be a whole number from 0 to 2147483647. It is {shown}."
 
 
-def test_transactions_need_what_idempotence_needs() -> None:
-    assert faults_of(transactional_id="x", enable_idempotence=False) == (
+def test_transactions_have_requirements_of_idempotence() -> None:
+    assert parse_faults(transactional_id="x", enable_idempotence=False) == (
         "enable.idempotence must not be false, because transactional.id is set.",
     )
-    assert faults_of(transactional_id="x", acks=1) == ("acks must be all, because transactional.id is set.",)
-    assert faults_of(transactional_id="x", retries=0) == ("retries must not be 0, because transactional.id is set.",)
+    assert parse_faults(transactional_id="x", acks=1) == ("acks must be all, because transactional.id is set.",)
+    assert parse_faults(transactional_id="x", retries=0) == ("retries must not be 0, because transactional.id is set.",)
     assert parse(transactional_id="x").enable_idempotence
 
 
-def test_a_misspelt_name_is_refused_with_the_one_that_is_meant() -> None:
-    assert faults_of(linger_msec=3) == ("linger.msec is not an option of the Kafka producer. Did you mean linger.ms?",)
-    (fault,) = faults_of(xyzzy="hunter2")
+def test_rejects_misspelt_name_with_suggestion() -> None:
+    assert parse_faults(linger_msec=3) == (
+        "linger.msec is not an option of the Kafka producer. Did you mean linger.ms?",
+    )
+    (fault,) = parse_faults(xyzzy="hunter2")
     assert "hunter2" not in fault
 
 
@@ -116,8 +120,8 @@ def test_a_misspelt_name_is_refused_with_the_one_that_is_meant() -> None:
         ("config.providers", "file", "Java classes"),
     ],
 )
-def test_what_only_java_can_do_is_refused_with_the_reason(name: str, value: object, words: str) -> None:
-    (fault,) = faults_of(**{name: value})
+def test_rejects_java_only_options_with_reason(name: str, value: object, words: str) -> None:
+    (fault,) = parse_faults(**{name: value})
     assert fault.startswith(name)
     assert words in fault
 
@@ -132,30 +136,30 @@ def test_allocation_strategy_of_java_has_no_effect(strategy: str) -> None:
 
 
 def test_rejects_unknown_allocation_strategy() -> None:
-    (fault,) = faults_of(buffer_memory_allocation_strategy="lazy")
+    (fault,) = parse_faults(buffer_memory_allocation_strategy="lazy")
     assert fault == "buffer.memory.allocation.strategy must be one of full, incremental. It is 'lazy'."
 
 
 @pytest.mark.parametrize("rack", [{}, {"client_rack": " "}])
 def test_rejects_rack_aware_partitioner_without_rack(rack: dict[str, object]) -> None:
-    (fault,) = faults_of(partitioner_rack_aware=True, **rack)
+    (fault,) = parse_faults(partitioner_rack_aware=True, **rack)
     assert fault.startswith("partitioner.rack.aware is true, so client.rack must be set")
     assert parse(partitioner_rack_aware="true", client_rack="eu-west-1a").partitioner_rack_aware
     assert parse(client_rack="eu-west-1a").client_rack == "eu-west-1a"
 
 
 def test_rejects_rack_aware_partitioner_with_round_robin_partitioner() -> None:
-    (fault,) = faults_of(partitioner_rack_aware=True, client_rack="a", partitioner_class="RoundRobinPartitioner")
+    (fault,) = parse_faults(partitioner_rack_aware=True, client_rack="a", partitioner_class="RoundRobinPartitioner")
     expected = "partitioner.rack.aware has no effect, because partitioner.class is RoundRobinPartitioner. "
     assert fault == f"{expected}Remove one of them."
 
 
-def test_java_only_options_at_their_harmless_value_are_accepted() -> None:
+def test_accepts_java_only_options_without_effect() -> None:
     config = parse(interceptor_classes="", metric_reporters=[], enable_metrics_push=False)
     assert config == parse(metrics_recording_level="info")
 
 
-def test_none_means_not_given() -> None:
+def test_treats_none_as_not_set() -> None:
     assert parse(linger_ms=None, client_id=None) == parse()
 
 
@@ -169,13 +173,13 @@ def test_bootstrap_servers_may_be_ipv6() -> None:
     assert ProducerConfig.parse({"bootstrap.servers": "[::1]:9092"}).bootstrap_servers == ("[::1]:9092",)
 
 
-def test_delivery_timeout_must_cover_linger_and_one_request_if_it_was_set() -> None:
-    (fault,) = faults_of(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=901)
+def test_rejects_explicit_delivery_timeout_below_linger_and_request() -> None:
+    (fault,) = parse_faults(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=901)
     assert "linger.ms + request.timeout.ms, which is 1001" in fault
     assert parse(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=900).delivery_timeout_ms == 1000
 
 
-def test_delivery_timeout_that_was_not_set_is_raised_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_raises_default_delivery_timeout_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert parse(linger_ms=100_000, request_timeout_ms=100_000).delivery_timeout_ms == 200_000
     assert "delivery.timeout.ms" in caplog.text
@@ -183,38 +187,38 @@ def test_delivery_timeout_that_was_not_set_is_raised_with_a_warning(caplog: pyte
 
 
 @pytest.mark.parametrize("conflict", [{"acks": 1}, {"acks": 0}, {"retries": 0}])
-def test_idempotence_is_switched_off_by_a_conflict_unless_it_was_asked_for(
+def test_conflict_disables_idempotence_unless_requested(
     conflict: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not parse(**conflict).enable_idempotence
     assert "Disabled idempotence" in caplog.text
-    (fault,) = faults_of(enable_idempotence=True, **conflict)
+    (fault,) = parse_faults(enable_idempotence=True, **conflict)
     assert next(iter(conflict)) in fault
 
 
-def test_more_than_five_in_flight_need_idempotence_switched_off_by_hand() -> None:
-    assert "enable.idempotence" in faults_of(**{"max.in.flight.requests.per.connection": 6})[0]
-    assert len(faults_of(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": True})) == 1
+def test_more_than_five_in_flight_require_disabled_idempotence() -> None:
+    assert "enable.idempotence" in parse_faults(**{"max.in.flight.requests.per.connection": 6})[0]
+    assert len(parse_faults(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": True})) == 1
     config = parse(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": False})
     assert config.max_in_flight_requests_per_connection == 6
 
 
-def test_too_many_in_flight_are_rejected_without_a_word_on_idempotence(caplog: pytest.LogCaptureFixture) -> None:
-    faults_of(**{"max.in.flight.requests.per.connection": 10})
+def test_rejects_too_many_in_flight_without_idempotence_warning(caplog: pytest.LogCaptureFixture) -> None:
+    parse_faults(**{"max.in.flight.requests.per.connection": 10})
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize(("acks", "warns"), [("0", True), ("1", False), ("all", False)])
-def test_acks_0_warns_of_lost_records(acks: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_acks_0_warns_about_lost_records(acks: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
     parse(acks=acks)
     assert ("Records can be lost without an error" in caplog.text) == warns
 
 
-def test_idempotence_can_be_switched_off() -> None:
+def test_idempotence_can_be_disabled() -> None:
     assert not parse(enable_idempotence="false", acks=0).enable_idempotence
 
 
-def test_a_first_backoff_above_the_longest_is_brought_into_line_as_in_java() -> None:
+def test_reconciles_first_and_maximum_backoff_as_in_java() -> None:
     assert parse(retry_backoff_ms=5000).retry_backoff_max_ms == 5000
     config = parse(reconnect_backoff_ms=5000, reconnect_backoff_max_ms=2000)
     assert (config.reconnect_backoff_ms, config.reconnect_backoff_max_ms) == (2000, 2000)
@@ -228,10 +232,10 @@ def test_compression_levels_have_javas_bounds(codec: str, good: tuple[int, ...],
         config = parse(**{"compression.type": codec, f"compression.{codec}.level": level})
         assert config.compression_level == level
     for level in bad:
-        assert faults_of(**{"compression.type": codec, f"compression.{codec}.level": level})
+        assert parse_faults(**{"compression.type": codec, f"compression.{codec}.level": level})
 
 
-def test_only_the_level_of_the_codec_in_use_counts() -> None:
+def test_uses_compression_level_of_selected_codec_only() -> None:
     config = parse(**{"compression.type": "gzip", "compression.lz4.level": 3})
     assert (config.codec, config.compression_level) == (Codec.GZIP, None)
     assert parse(**{"compression.type": "snappy"}).compression_level is None
@@ -246,14 +250,14 @@ def test_javas_own_partitioners_are_known_by_name(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["ssl", "Sasl_Ssl"])
-def test_the_security_protocol_is_read_in_any_case(value: str) -> None:
+def test_security_protocol_is_case_insensitive(value: str) -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
     more = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas} if "sasl" in value.lower() else {}
     assert parse(security_protocol=value, **more).security.protocol == value.upper()
 
 
-def test_an_unknown_security_protocol_is_one_fault_among_the_others() -> None:
-    faults = faults_of(security_protocol="SSH", linger_ms="x")
+def test_reports_unknown_security_protocol_with_other_faults() -> None:
+    faults = parse_faults(security_protocol="SSH", linger_ms="x")
     assert any("security.protocol" in fault for fault in faults)
     assert any("linger.ms" in fault for fault in faults)
 
@@ -264,16 +268,16 @@ def test_secrets_are_in_neither_repr_nor_faults_and_survive_pickling() -> None:
     config = parse(**options)
     assert "hunter2" not in repr(config)
     assert pickle.loads(pickle.dumps(config)) == config
-    assert "hunter2" not in " ".join(faults_of(**options, acks=9))
+    assert "hunter2" not in " ".join(parse_faults(**options, acks=9))
 
 
-def test_what_the_client_needs_is_the_same_in_its_own_configuration() -> None:
+def test_client_config_has_same_values() -> None:
     client = parse(client_id="me", request_timeout_ms=5000).client_config()
     assert (client.client_id, client.request_timeout_ms, client.bootstrap_servers) == ("me", 5000, ("a:9092", "b:9093"))
 
 
 @pytest.mark.parametrize("option", PRODUCER_OPTIONS.values(), ids=lambda option: option.name)
-def test_every_option_says_what_it_means_and_has_a_default_that_its_own_parser_accepts(option: object) -> None:
+def test_every_option_has_meaning_and_valid_default(option: object) -> None:
     assert option.description  # type: ignore[attr-defined]
     default = option.default  # type: ignore[attr-defined]
     if default is not None:
@@ -283,6 +287,6 @@ def test_every_option_says_what_it_means_and_has_a_default_that_its_own_parser_a
 @pytest.mark.parametrize(
     "name", ["metadata.recovery.strategy", "client.dns.lookup", "compression.type", "acks", "enable.idempotence"]
 )
-def test_all_choices_are_closed_lists(name: str) -> None:
-    (fault,) = faults_of(**{name: "whatever"})
+def test_choice_options_reject_other_values(name: str) -> None:
+    (fault,) = parse_faults(**{name: "whatever"})
     assert fault.startswith(f"{name} must be")

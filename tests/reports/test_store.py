@@ -162,9 +162,9 @@ def test_file_system_errors_are_one_line_of_bounded_length(operation: Callable[[
 def test_finds_report_of_recent_batch(tmp_path: Path, name: str) -> None:
     path = f"{tmp_path}/{name}"
     save_and_read_rows(path, *range(30))
-    found = find_report(path, "6d2a/29")
-    assert found is not None
-    assert found.rows == 39
+    report = find_report(path, "6d2a/29")
+    assert report is not None
+    assert report.rows == 39
     assert find_report(path, "6d2a/9") is None or name == "folder/"
     assert find_report(path, "other/29") is None
     assert find_report(f"{tmp_path}/missing", "6d2a/29") is None
@@ -174,18 +174,18 @@ def test_finds_report_in_folder_without_stat_of_each_file(tmp_path: Path) -> Non
     """A listener calls find_report for each micro-batch. Calling stat() for fifty thousand files took two seconds."""
     save_and_read_rows(f"{tmp_path}/", 1, 2, 3)
     with patch("pyarrow.fs.FileSelector", side_effect=AssertionError):
-        found = find_report(f"{tmp_path}/", make_report(2).batch)
-    assert found is not None
-    assert found.rows == 12
+        report = find_report(f"{tmp_path}/", make_report(2).batch)
+    assert report is not None
+    assert report.rows == 12
 
 
 def test_finds_report_at_end_of_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_MAX_SEARCHED_BYTES", 3_000)
     path = str(tmp_path / "reports.jsonl")
     save_and_read_rows(path, *range(10))
-    found = find_report(path, "6d2a/9")
-    assert found is not None
-    assert found.rows == 19
+    report = find_report(path, "6d2a/9")
+    assert report is not None
+    assert report.rows == 19
 
 
 @pytest.mark.parametrize("name", ["reports.jsonl", ""])
@@ -253,18 +253,18 @@ def test_reads_reports_with_unicode_line_separators(tmp_path: Path, separator: s
     for batch in batches:
         save_report(path, dataclasses.replace(make_report(), batch=batch))
     assert [report.batch for report in read_reports(path)] == batches
-    found = find_report(path, batches[0])
-    assert found is not None
-    assert found.batch == batches[0]
+    report = find_report(path, batches[0])
+    assert report is not None
+    assert report.batch == batches[0]
 
 
 def test_ignores_fifo_in_report_folder(tmp_path: Path) -> None:
     save_and_read_rows(f"{tmp_path}/", 1)
     os.mkfifo(tmp_path / "later-6d2a-1.json")
     assert [report.rows for report in read_reports(str(tmp_path))] == [11]
-    found = find_report(str(tmp_path), make_report(1).batch)
-    assert found is not None
-    assert found.rows == 11
+    report = find_report(str(tmp_path), make_report(1).batch)
+    assert report is not None
+    assert report.rows == 11
 
 
 def test_rejects_fifo_in_place_of_new_report(tmp_path: Path) -> None:
