@@ -69,6 +69,8 @@ def _verify_topic(
     found = {partition: FoundRecords() for partition in written}
     with TopicReader(config, isolation=isolation, preserve_header_keys=True) as reader:
         existing = reader.partitions(topic)
+        for partition in written.keys() - set(existing):
+            found[partition].log_end_offset = 0
         readable = {
             partition: offsets
             for partition, offsets in written.items()
@@ -107,6 +109,7 @@ def _read_ranges(
     """Read the part of each range that the partition still contains, one partition after the other."""
     beginnings = reader.beginning_offsets(topic, ranges)
     for partition, offsets in sorted(ranges.items()):
+        found[partition].log_start_offset, found[partition].log_end_offset = beginnings[partition], ends[partition]
         start = max(offsets.first_offset, beginnings[partition])
         stop = min(offsets.last_offset + 1, ends[partition])
         if start >= stop:

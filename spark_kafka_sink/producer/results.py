@@ -50,6 +50,8 @@ class OffsetRange:
     rows: int
     digest: int | None = None
     """The sum of the hashes of the rows modulo 2^128 (records/record_hash.py), or None if it was not computed."""
+    rows_without_offset: int = 0
+    """The number of these rows for which the broker returned no offset. They may lie outside of the range."""
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
         known_offsets = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
@@ -59,6 +61,7 @@ class OffsetRange:
             max(self.last_offset, other.last_offset),
             self.rows + other.rows,
             ((self.digest or 0) + (other.digest or 0)) % DIGEST_MODULUS if has_digest else None,
+            self.rows_without_offset + other.rows_without_offset,
         )
 
 
@@ -70,8 +73,13 @@ def merge_stored_ranges(stored: Sequence[StoredRanges]) -> dict[int, OffsetRange
     counts, is_known = stops - starts, base_offsets >= 0
     lowest = np.minimum.reduceat(np.where(is_known, base_offsets, _NO_OFFSET), groups)
     highest = np.maximum.reduceat(np.where(is_known, base_offsets + counts - 1, -1), groups)
-    columns = partitions[groups], np.where(lowest == _NO_OFFSET, -1, lowest), highest, np.add.reduceat(counts, groups)
-    return {row[0]: OffsetRange(*row[1:]) for row in np.stack(columns, axis=1).tolist()}
+    rows_without_offset = np.add.reduceat(np.where(is_known, 0, counts), groups)
+    first_offsets, rows = np.where(lowest == _NO_OFFSET, -1, lowest), np.add.reduceat(counts, groups)
+    columns = partitions[groups], first_offsets, highest, rows, rows_without_offset
+    return {
+        partition: OffsetRange(first, last, rows, rows_without_offset=unknown)
+        for partition, first, last, rows, unknown in np.stack(columns, axis=1).tolist()
+    }
 
 
 _MAX_UNMERGED_RANGES = 1 << 16

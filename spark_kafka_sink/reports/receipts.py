@@ -61,6 +61,10 @@ class FoundRecords:
     def __init__(self) -> None:
         self.rows = 0
         self.digest = 0
+        self.log_start_offset = 0
+        """First offset that the partition still has."""
+        self.log_end_offset: int | None = None
+        """Offset after the last record of the partition, or None if it is not known."""
         self._chunks: list[tuple[NDArray[np.int64], RecordHashes]] = []
 
     def add(self, table: pa.Table) -> None:
@@ -138,6 +142,12 @@ def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundR
 def compare_partition(written: OffsetRange, found: FoundRecords) -> PartitionResult:
     """Compare the receipt of a partition with the records in its range."""
     outcome, detail = _compare(written, found)
+    if written.rows_without_offset and outcome in (Outcome.MISSING, Outcome.ALTERED):
+        outcome = Outcome.UNKNOWN
+        detail = (
+            f"the broker returned no offsets for {format_count(written.rows_without_offset, 'row')}, for example "
+            "because a retried batch was already stored. These rows may lie outside of the range"
+        )
     return PartitionResult(outcome, written, found.rows, detail)
 
 
@@ -148,7 +158,7 @@ def _compare(written: OffsetRange, found: FoundRecords) -> tuple[Outcome, str]:
         return Outcome.UNKNOWN, "the report has no offsets: the broker did not return them"
     extra_rows, digest = found.rows - written.rows, (found.digest - written.digest) % DIGEST_MODULUS
     if extra_rows < 0:
-        return Outcome.MISSING, f"at least {format_count(-extra_rows, 'record')} missing"
+        return Outcome.MISSING, f"at least {format_count(-extra_rows, 'record')} missing: {_explain(written, found)}"
     if not extra_rows and not digest:
         return Outcome.INTACT, ""
     if not extra_rows:
@@ -170,3 +180,15 @@ def _compare(written: OffsetRange, found: FoundRecords) -> tuple[Outcome, str]:
     if has_copies:
         return Outcome.DUPLICATED, f"{format_count(extra_rows, 'record')} duplicated, {place}"
     return Outcome.OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {place}"
+
+
+def _explain(written: OffsetRange, found: FoundRecords) -> str:
+    """Return the likely reason why records are missing."""
+    if found.log_start_offset > written.first_offset:
+        return (
+            f"the partition now begins at offset {found.log_start_offset:,}, so retention or DeleteRecords has removed "
+            "records"
+        )
+    if found.log_end_offset is not None and found.log_end_offset <= written.last_offset:
+        return f"the partition now ends at offset {found.log_end_offset:,}, so it was truncated or the topic recreated"
+    return "they were lost, or compaction has removed them"

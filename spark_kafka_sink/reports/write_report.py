@@ -216,6 +216,7 @@ def parse_report(line: str) -> WriteReport:
         partitions: OffsetRanges = {}
         for entry in document["partitions"]:
             range_fields = {name: entry[name] for name in ("first_offset", "last_offset", "rows")}
+            range_fields["rows_without_offset"] = entry.get("rows_without_offset", 0)
             digest = _parse_digest(entry["digest"]) if "digest" in entry else None
             topic, partition = _check_text("topic", entry["topic"]), _check_integer("partition", entry["partition"])
             partitions.setdefault(topic, {})[partition] = OffsetRange(
@@ -248,9 +249,11 @@ def parse_report(line: str) -> WriteReport:
 
 
 def _range_to_json(written: OffsetRange) -> dict[str, Any]:
-    """Convert a range, with the digest as 32 hexadecimal digits if there is one."""
+    """Convert a range. The digest, as 32 hexadecimal digits, and rows without offsets are included if there are any."""
     document = asdict(written)
     del document["digest"]
+    if not written.rows_without_offset:
+        del document["rows_without_offset"]
     return document if written.digest is None else document | {"digest": f"{written.digest:032x}"}
 
 

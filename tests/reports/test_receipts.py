@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -214,3 +215,22 @@ def test_does_not_locate_records_above_the_memory_limit(written: Written, monkey
 def test_range_without_digest_or_offsets_cannot_be_verified() -> None:
     assert compare_partition(OffsetRange(0, 1, 2), FoundRecords()).outcome is Outcome.UNKNOWN
     assert compare_partition(OffsetRange(-1, -1, 2, 5), FoundRecords()).outcome is Outcome.UNKNOWN
+
+
+def test_rows_without_offset_may_lie_outside_of_the_range(written: Written) -> None:
+    receipt, rows = written
+    incomplete = replace(receipt[0], rows_without_offset=2)
+    assert compare_partition(incomplete, find(rows[0])).outcome is Outcome.INTACT
+    result = compare_partition(incomplete, find(rows[0].slice(2)))
+    assert result.outcome is Outcome.UNKNOWN
+    assert result.detail.startswith("the broker returned no offsets for 2 rows")
+
+
+def test_missing_records_have_a_reason(written: Written) -> None:
+    receipt, rows = written
+    found = find(rows[0].slice(1))
+    assert compare_partition(receipt[0], found).detail.endswith("they were lost, or compaction has removed them")
+    found.log_end_offset = receipt[0].last_offset
+    assert "the partition now ends at offset" in compare_partition(receipt[0], found).detail
+    found.log_start_offset = 1
+    assert "the partition now begins at offset 1, so retention" in compare_partition(receipt[0], found).detail

@@ -36,7 +36,8 @@ def test_merges_offsets_of_all_tasks() -> None:
 
 
 def test_unknown_offset_is_not_the_first_offset() -> None:
-    assert OffsetRange(-1, -1, 3) + OffsetRange(7, 9, 3) == OffsetRange(7, 9, 6)
+    unknown = OffsetRange(-1, -1, 3, rows_without_offset=3)
+    assert unknown + OffsetRange(7, 9, 3) == OffsetRange(7, 9, 6, rows_without_offset=3)
 
 
 def test_logs_written_rows_in_one_line() -> None:
