@@ -37,7 +37,10 @@ def test_a_call_s_partitions_are_summed_up_over_all_answers() -> None:
     call.complete_rows(np.arange(12), [StoredRange(0, 2, 7, 100, -1), StoredRange(2, 3, 4, -1, -1)], 3)
     call.complete_rows(np.arange(12), np.array([(3, 7, 7, 90, -1), (7, 8, 7, -1, -1), (8, 12, 4, 0, -1)]), 9)
     result = call.result(0)
-    assert result.partitions == {4: OffsetRange(0, 3, 5), 7: OffsetRange(90, 101, 7)}
+    assert result.partitions == {
+        4: OffsetRange(0, 3, 5, rows_without_offset=1),
+        7: OffsetRange(90, 101, 7, rows_without_offset=1),
+    }
     assert result.rows_written == 12
 
 
