@@ -29,7 +29,7 @@ class Receipts:
 
     def __init__(self, kafka: KafkaCluster, folder: Path, output: Output, **topic_config: str) -> None:
         self.bootstrap = kafka.bootstrap()
-        self.topic = create_topic(self.bootstrap, **topic_config)
+        self.topic = create_topic(self.bootstrap, partitions=1, replicas=1, **topic_config)
         self.options = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic, "receipt": "true"}
         self.options["reportPath"] = str(folder / "reports.jsonl")
         self._output = output
@@ -121,7 +121,7 @@ def test_aborted_records_between_committed_writes_do_not_count(
 @pytest.mark.needs("go")
 def test_verifier_in_go_agrees(spark: SparkSession, create_receipts: CreateReceipts, verifier: Path) -> None:
     receipts = create_receipts()
-    command = [verifier, receipts.options["reportPath"], receipts.bootstrap]
+    command = [str(verifier), receipts.options["reportPath"], receipts.bootstrap]
     receipts.write(numbered(spark, 0, ROWS), **EXACTLY_ONCE)
     receipts.produce_and_abort(b"aborted by another producer")
     receipts.write(numbered(spark, ROWS, 2 * ROWS), **EXACTLY_ONCE)
@@ -192,7 +192,7 @@ def test_lost_and_replaced_record_is_altered(spark: SparkSession, create_receipt
     create_topic(receipts.bootstrap, receipts.topic)
     producer = Producer({"bootstrap.servers": receipts.bootstrap})
     for number in range(ROWS):
-        headers = [("h", b"x")] if number % 2 == 0 else None
+        headers: list[tuple[str, str | bytes | None]] = [("h", b"x")] if number % 2 == 0 else []
         value = f"value {number}" if number != 99 else "value 98"
         producer.produce(receipts.topic, value, str(number), 0, headers=headers)
     assert producer.flush(TIMEOUT_SECONDS) == 0
