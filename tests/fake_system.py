@@ -299,6 +299,9 @@ class FakeSystem:
         """All connections that were accepted so far, oldest first."""
         self.connects: list[tuple[float, SocketAddress]] = []
         """Time and address of all connection attempts so far."""
+        self.holds_background = False
+        """Whether functions that are to run in the background are only added to `background`."""
+        self.background: list[Callable[[], None]] = []
         self.selects = 0
         self._now_ms = now_ms
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -332,6 +335,12 @@ class FakeSystem:
         else:
             self.after(2 * self.latency_ms, lambda: self._establish(sock))
         return sock
+
+    def run_in_background(self, run: Callable[[], None], name: str) -> None:
+        if self.holds_background:
+            self.background.append(run)
+        else:
+            run()
 
     def poller(self) -> Poller:
         return FakePoller(self)

@@ -11,8 +11,8 @@
 
 `TRANSITIONS` is this table; unconnected means DISCONNECTED or AUTHENTICATION_FAILED.
 
-CONNECTING includes the TLS handshake and SASL, and has a timeout of its own. This timeout and the backoff before a
-reconnect grow exponentially with consecutive failures.
+CONNECTING includes the lookup of the name, the TLS handshake and SASL, and has a timeout of its own. This timeout and
+the backoff before a reconnect grow exponentially with consecutive failures.
 
 Each attempt uses the next address of the host name. The name is resolved again when all addresses were tried, or when a
 connection that was established is lost. IPv4 and IPv6 addresses are both tried: `localhost` may resolve to ::1 first
@@ -32,7 +32,8 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import AuthenticationError, IllegalStateError
 from spark_kafka_sink.network.system import SocketAddress
 
-Resolve = Callable[[str, int], Sequence[SocketAddress]]
+Resolve = Callable[[str, int], Sequence[SocketAddress] | None]
+"""Returns the addresses of a host and port, or None if `resolved` is called with them later."""
 
 
 class ConnectionState(Enum):
@@ -198,13 +199,25 @@ class ConnectionStates:
     def nodes_with_setup_timeout(self, now: float) -> list[int]:
         return [node_id for node_id, deadline_ms in self._setup_deadlines.items() if deadline_ms <= now]
 
+    def nodes_awaiting_lookup(self, host: str, port: int) -> list[int]:
+        """Return the nodes that need the addresses of a host to go on with their current connection attempt."""
+        return [
+            node_id
+            for node_id, node in self._nodes.items()
+            if self.is_awaiting_lookup(node_id) and (node.host, node.port) == (host, port)
+        ]
+
+    def is_awaiting_lookup(self, node_id: int) -> bool:
+        node = self._nodes.get(node_id)
+        return node is not None and node.state is ConnectionState.CONNECTING and not node.addresses
+
     def setup_timeout_ms(self, node_id: int) -> float:
         return self._node(node_id).setup_timeout_ms
 
     # --- transitions
 
-    def connecting(self, node: Node, now: float) -> SocketAddress:
-        """Start a connection attempt and return its address.
+    def connecting(self, node: Node, now: float) -> SocketAddress | None:
+        """Start a connection attempt and return its address. None means that the name is being looked up.
 
         Raise DisconnectedError if the name cannot be resolved; the caller must call `disconnected` then.
         """
@@ -219,10 +232,19 @@ class ConnectionStates:
         self._transition(node.id, connection, ConnectionState.CONNECTING)
         connection.last_attempt_ms = now
         self._setup_deadlines[node.id] = now + connection.setup_timeout_ms
-        if not connection.addresses:
-            connection.addresses = self._addresses(connection)
-        connection.last_address = connection.addresses[0]
-        return connection.addresses[0]
+        if connection.addresses:
+            return _use_first_address(connection)
+        addresses = self._resolve(connection.host, connection.port)
+        return None if addresses is None else self.resolved(node.id, addresses)
+
+    def resolved(self, node_id: int, addresses: Sequence[SocketAddress]) -> SocketAddress:
+        """Set the addresses of a node whose name was looked up, and return the address of the current attempt."""
+        connection = self._node(node_id)
+        connection.addresses = list(addresses)
+        # Try the address that was lost last after the others: it may be a dead load balancer.
+        if len(addresses) > 1 and addresses[0] == connection.last_address:
+            connection.addresses.append(connection.addresses.pop(0))
+        return _use_first_address(connection)
 
     def checking_api_versions(self, node_id: int) -> None:
         node = self._node(node_id)
@@ -271,13 +293,6 @@ class ConnectionStates:
             node.addresses = []
             self._reset_setup_timeout(node)
 
-    def _addresses(self, node: _NodeConnection) -> list[SocketAddress]:
-        addresses = list(self._resolve(node.host, node.port))
-        # Try the address that was lost last after the others: it may be a dead load balancer.
-        if len(addresses) > 1 and addresses[0] == node.last_address:
-            addresses.append(addresses.pop(0))
-        return addresses
-
     def _reset_setup_timeout(self, node: _NodeConnection) -> None:
         node.failed_setups = 0
         node.setup_timeout_ms = self._setup_timeout.after(0)
@@ -297,3 +312,8 @@ class ConnectionStates:
         if node is None:
             raise IllegalStateError(f"there has never been a connection to node {node_id}")
         return node
+
+
+def _use_first_address(node: _NodeConnection) -> SocketAddress:
+    node.last_address = node.addresses[0]
+    return node.addresses[0]

@@ -12,6 +12,7 @@ close idle connections, and restart.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -19,6 +20,7 @@ from spark_kafka_sink.client.client_request import ConnectionLoss
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
+from spark_kafka_sink.client.host_lookups import BackgroundLookup, HostLookups
 from spark_kafka_sink.client.versions import (
     FIRST_ROUTING_CHECK_VERSION,
     FinalizedFeatures,
@@ -28,11 +30,10 @@ from spark_kafka_sink.client.versions import (
     node_versions,
     older_api_versions_version,
 )
-from spark_kafka_sink.diagnostics.text import sanitize
-from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, NetworkError
+from spark_kafka_sink.errors import AuthenticationError, NetworkError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.system import SocketAddress, System, find_host_error
+from spark_kafka_sink.network.system import SocketAddress, System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -44,27 +45,17 @@ MIN_CREDENTIAL_REJECTIONS = 3
 _log = logging.getLogger(__name__)
 
 
-def resolve_advertised(system: System, host: str, port: int) -> list[SocketAddress]:
-    """Resolve an advertised host name. An invalid name is rejected before DNS or TLS sees it."""
-    fault = find_host_error(host)
-    if fault is not None:
-        raise DisconnectedError(
-            f"{sanitize(host)!r} is not a valid host name: {fault}. A broker advertises it: correct its "
-            "advertised.listeners"
-        )
-    return system.resolve(host, port)
-
-
 class Connections:
     """Sender thread only, except `features`, which is replaced atomically and may be read by any thread."""
 
     def __init__(self, selector: Selector, config: ClientConfig, *, system: System, random: Random) -> None:
+        self._lookups = HostLookups(system, selector.wakeup)
         self.states = ConnectionStates(
             reconnect_backoff_ms=config.reconnect_backoff_ms,
             reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
             setup_timeout_ms=config.socket_connection_setup_timeout_ms,
             setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
-            resolve=partial(resolve_advertised, system),
+            resolve=self._lookups.resolve,
             random=random,
         )
         self.versions: dict[int, NodeApiVersions] = {}
@@ -86,12 +77,30 @@ class Connections:
         """Start to connect. Return a ConnectionLoss if the attempt failed immediately."""
         self._nodes[node.id] = node
         self._addresses[node.id] = node.address
+        return self._open(node.id, lambda: self.states.connecting(node, now))
+
+    def connect_resolved(self) -> dict[int, ConnectionLoss]:
+        """Connect to the nodes whose names were looked up. Return the attempts that failed immediately."""
+        losses = {
+            node_id: self._open(node_id, partial(self._resolved_address, node_id, lookup))
+            for (host, port), lookup in self._lookups.take_finished().items()
+            for node_id in self.states.nodes_awaiting_lookup(host, port)
+        }
+        return {node_id: loss for node_id, loss in losses.items() if loss is not None}
+
+    def _resolved_address(self, node_id: int, lookup: BackgroundLookup[list[SocketAddress]]) -> SocketAddress:
+        return self.states.resolved(node_id, lookup.result())
+
+    def _open(self, node_id: int, find_address: Callable[[], SocketAddress | None]) -> ConnectionLoss | None:
+        """Connect to the address that `find_address` returns. None means that it is still being looked up."""
         try:
-            address = self.states.connecting(node, now)
-            self._addresses[node.id] = str(address)
-            _log.debug("Connecting to %s at %s", node, address)
+            address = find_address()
+            if address is None:
+                return None
+            self._addresses[node_id] = str(address)
+            _log.debug("Connecting to %s at %s", self.describe(node_id), address)
             self._selector.connect(
-                str(node.id),
+                str(node_id),
                 address,
                 send_buffer_bytes=self._config.send_buffer_bytes,
                 receive_buffer_bytes=self._config.receive_buffer_bytes,
@@ -191,6 +200,12 @@ class Connections:
         elif node_id not in self.versions and final_state.kind is ChannelStateKind.READY:
             detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
         return ConnectionLoss(detail, address, is_served=node_id in self.versions)
+
+    def setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
+        """Return the loss of a connection attempt that has taken too long."""
+        missing = "no address of the name" if self.states.is_awaiting_lookup(node_id) else "no connection"
+        detail = f"{missing} within {self.states.setup_timeout_ms(node_id):.0f} ms"
+        return ConnectionLoss(detail, self.address(node_id), timed_out=True)
 
     def record_loss(self, node_id: int, loss: ConnectionLoss, now: float) -> None:
         """Record and log the end of a connection or of an attempt to connect."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from spark_kafka_sink.client.bootstrap_lookup import BootstrapLookup
 from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
@@ -32,9 +32,10 @@ _log = logging.getLogger(__name__)
 class MetadataFetch:
     """Sender thread only."""
 
-    def __init__(self, metadata: Metadata, config: ClientConfig, system: System) -> None:
+    def __init__(self, metadata: Metadata, config: ClientConfig, system: System, wakeup: Callable[[], None]) -> None:
+        """`wakeup`: called on another thread when a lookup of bootstrap.servers has finished."""
         self._metadata = metadata
-        self._lookup = None if metadata.snapshot.nodes else BootstrapLookup(config, system)
+        self._lookup = None if metadata.snapshot.nodes else BootstrapLookup(config, system, wakeup)
         self._may_rebootstrap = config.metadata_recovery_strategy == REBOOTSTRAP
         self._trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._query: MetadataQuery | None = None
@@ -57,7 +58,7 @@ class MetadataFetch:
             self._metadata.fatal_error(error)
             return math.inf
         if not nodes:
-            self._metadata.update_failed(now, f"No name in bootstrap.servers can be resolved: {self._lookup.failures}")
+            self._metadata.update_failed(now, f"No name in bootstrap.servers was resolved: {self._lookup.failures}")
             return self._lookup.wait_ms()
         self._lookup = None
         self._metadata.bootstrap(nodes)

@@ -78,7 +78,7 @@ class NetworkClient:
         self._checks_routing = config.metadata_cluster_check_enable and config.metadata_recovery_strategy == REBOOTSTRAP
         self._system = system
         self._random = random if random is not None else Random()
-        self._fetch = MetadataFetch(metadata, config, system)
+        self._fetch = MetadataFetch(metadata, config, system, selector.wakeup)
         self._connections = Connections(selector, config, system=system, random=self._random)
         self._states, self.losses = self._connections.states, self._connections.losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
@@ -203,6 +203,8 @@ class NetworkClient:
         self._handle_completed_sends(responses, now)
         self._handle_completed_receives(responses, now)
         self._handle_disconnections(responses, now)
+        for node_id, loss in self._connections.connect_resolved().items():
+            self._handle_loss(responses, node_id, loss, now)
         self._connections.accept_connected()
         self._send_api_versions_requests(now)
         if now >= deadline_ms:
@@ -305,10 +307,7 @@ class NetworkClient:
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now: float) -> None:
         for node_id in self._states.nodes_with_setup_timeout(now):
-            limit_ms = self._states.setup_timeout_ms(node_id)
-            detail = f"no connection within {limit_ms:.0f} ms"
-            loss = ConnectionLoss(detail, self._connections.address(node_id), timed_out=True)
-            self._close_connection(responses, node_id, loss, now)
+            self._close_connection(responses, node_id, self._connections.setup_timeout_loss(node_id), now)
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now: float) -> None:
         for node_id, request in self._in_flight.timed_out_requests(now).items():

@@ -7,12 +7,14 @@ waiting. docs/internals.md lists the exception.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import selectors
 import socket
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Protocol
@@ -32,6 +34,7 @@ __all__ = [
     "Waker",
     "configure_socket",
     "find_host_error",
+    "is_ip_address",
     "peer_address",
 ]
 
@@ -127,6 +130,9 @@ class System(Protocol):
         Raise OSError if the attempt fails immediately.
         """
 
+    def run_in_background(self, run: Callable[[], None], name: str) -> None:
+        """Run a function on a daemon thread with this name, or at once if no thread can be started."""
+
     def poller(self) -> Poller: ...
 
     def waker(self) -> tuple[Waker, Waker]:
@@ -173,6 +179,12 @@ class OperatingSystem:
             raise
         return sock
 
+    def run_in_background(self, run: Callable[[], None], name: str) -> None:
+        try:
+            threading.Thread(target=run, name=name, daemon=True).start()
+        except RuntimeError:  # the limit of threads was reached, or the interpreter is shutting down
+            run()
+
     def poller(self) -> Poller:
         return selectors.DefaultSelector()
 
@@ -207,3 +219,12 @@ def find_host_error(host: str) -> str | None:
     if len(host) > MAX_HOST_CHARACTERS:
         return f"it has {len(host)} characters; at most {MAX_HOST_CHARACTERS} are allowed"
     return None if host.isprintable() and " " not in host else "it has characters that are not allowed in a host name"
+
+
+def is_ip_address(host: str) -> bool:
+    """Return whether a host is an IPv4 or IPv6 address, which no DNS server is needed for."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, ValueError):  # a ValueError for a NUL character
+            socket.inet_pton(family, host)
+            return True
+    return False

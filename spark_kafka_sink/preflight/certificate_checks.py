@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.connections import resolve_advertised
+from spark_kafka_sink.client.host_lookups import resolve_advertised
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import ConfigurationError, NetworkError, TlsError
 from spark_kafka_sink.network.system import System

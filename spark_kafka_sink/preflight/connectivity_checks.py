@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.connections import resolve_advertised
+from spark_kafka_sink.client.host_lookups import resolve_advertised
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION, NodeApiVersions
 from spark_kafka_sink.diagnostics.text import format_count, sanitize
 from spark_kafka_sink.errors import (

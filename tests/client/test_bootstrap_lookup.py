@@ -42,7 +42,7 @@ def test_fails_all_calls_after_resolve_timeout() -> None:
     rig = unresolved_rig()
     rig.pass_time(9_000)
     rig.metadata.raise_if_fatal()
-    with pytest.raises(MetadataTimeoutError, match=r"No name in bootstrap\.servers can be resolved: .*boot:9092"):
+    with pytest.raises(MetadataTimeoutError, match=r"No name in bootstrap\.servers was resolved: .*boot:9092"):
         rig.metadata.await_update(0, 0)
     rig.pass_time(2_000)
     rig.system.names["boot"] = ["10.0.0.1"]

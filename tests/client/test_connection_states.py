@@ -52,7 +52,8 @@ def make_ready(states: ConnectionStates, node: Node = NODE, now: float = 0.0) ->
     states.ready(node.id, now)
 
 
-def ip(address: SocketAddress) -> str:
+def ip(address: SocketAddress | None) -> str:
+    assert address is not None
     return str(address.sockaddr[0])
 
 
@@ -276,6 +277,7 @@ def test_moved_node_is_resolved_at_its_new_address(
     states.connecting(NODE, 0)
     states.disconnected(1, 0)
     address = states.connecting(moved, 1)
+    assert address is not None
     assert (address.host, address.port) == (moved.host, moved.port)
 
 

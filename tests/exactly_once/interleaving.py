@@ -299,6 +299,9 @@ class ActorSystem:
         self._sockets.append(sock)
         return sock
 
+    def run_in_background(self, run: Callable[[], None], name: str) -> None:
+        self._all.run_in_background(run, name)
+
     def poller(self) -> Poller:
         return _ActorPoller(self._actor)
 

@@ -1,0 +1,101 @@
+"""Lookups of host names on threads of their own.
+
+The resolver of the operating system blocks for as long as its DNS servers do not respond, often 10 seconds and more,
+and cannot be interrupted. On the sender thread, it would stop the requests to all brokers, the timeouts and close().
+docs/decisions/0020-host-lookups.md compares the alternatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, TypeVar
+
+from spark_kafka_sink.diagnostics.text import sanitize
+from spark_kafka_sink.errors import DisconnectedError
+from spark_kafka_sink.network.system import SocketAddress, System, find_host_error, is_ip_address
+
+ResultT = TypeVar("ResultT")
+
+
+def resolve_advertised(system: System, host: str, port: int) -> list[SocketAddress]:
+    """Resolve an advertised host name. An invalid name is rejected before DNS or TLS sees it."""
+    _check_advertised_host(host)
+    return system.resolve(host, port)
+
+
+class BackgroundLookup(Generic[ResultT]):
+    """One lookup on a thread of its own, which ends with the lookup."""
+
+    def __init__(self, system: System, look_up: Callable[[], ResultT], on_finish: Callable[[], None]) -> None:
+        """`on_finish`: called on the thread of the lookup if the lookup has not finished when this call returns."""
+        self.is_finished = False
+        self._is_awaited = False
+        self._look_up = look_up
+        self._on_finish = on_finish
+        self._outcome: ResultT | DisconnectedError = DisconnectedError("the lookup of the name ended unexpectedly")
+        system.run_in_background(self._run, "pykafka-lookup")
+        # The caller reads `is_finished` after this line, and `_run` sets it before it reads `_is_awaited`. So at least
+        # one of them sees the other, and no end of a lookup is missed.
+        self._is_awaited = True
+
+    def result(self) -> ResultT:
+        """Return the result of a finished lookup. Raise DisconnectedError if the name cannot be resolved."""
+        if isinstance(self._outcome, DisconnectedError):
+            raise self._outcome
+        return self._outcome
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._look_up()
+        except DisconnectedError as error:
+            self._outcome = error
+        finally:
+            self.is_finished = True
+            if self._is_awaited:
+                self._on_finish()
+
+
+class HostLookups:
+    """The lookups of brokers' names that have not finished. Sender thread only.
+
+    A name is looked up once at a time, however often a connection to it is attempted meanwhile.
+    """
+
+    def __init__(self, system: System, on_finish: Callable[[], None]) -> None:
+        self._system = system
+        self._on_finish = on_finish
+        self._lookups: dict[tuple[str, int], BackgroundLookup[list[SocketAddress]]] = {}
+
+    def resolve(self, host: str, port: int) -> list[SocketAddress] | None:
+        """Return the addresses of a host. None means that `take_finished` returns them later.
+
+        Raise DisconnectedError if the name cannot be resolved. An IP address needs no lookup.
+        """
+        if (host, port) in self._lookups:
+            return None
+        _check_advertised_host(host)
+        look_up = partial(self._system.resolve, host, port)
+        if is_ip_address(host):
+            return look_up()
+        lookup = BackgroundLookup(self._system, look_up, self._on_finish)
+        if lookup.is_finished:
+            return lookup.result()
+        self._lookups[host, port] = lookup
+        return None
+
+    def take_finished(self) -> dict[tuple[str, int], BackgroundLookup[list[SocketAddress]]]:
+        """Remove and return the lookups that have finished, by host and port."""
+        finished = {key: lookup for key, lookup in self._lookups.items() if lookup.is_finished}
+        for key in finished:
+            del self._lookups[key]
+        return finished
+
+
+def _check_advertised_host(host: str) -> None:
+    fault = find_host_error(host)
+    if fault is not None:
+        raise DisconnectedError(
+            f"{sanitize(host)!r} is not a valid host name: {fault}. A broker advertises it: correct its "
+            "advertised.listeners"
+        )
