@@ -98,9 +98,14 @@ def _describe_reason(key: _GroupKey, error: KafkaSinkError) -> str:
 
 
 def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:
-    """Suggest a dead-letter topic if the job has none and records caused all errors."""
-    if options.dead_letter_topic is None and all(
-        is_record_error(error) or isinstance(error, BatchRefusedError) for error in errors
+    """Suggest a dead-letter topic if the job may have one and has none, and records caused all errors.
+
+    Exactly-once delivery has no dead letters, because a rejected record aborts the transaction.
+    """
+    if (
+        options.exactly_once is None
+        and options.dead_letter_topic is None
+        and all(is_record_error(error) or isinstance(error, BatchRefusedError) for error in errors)
     ):
         return [
             "What to do: fix these records, or write them to a dead-letter topic: "

@@ -36,6 +36,14 @@ def test_error_lists_few_partitions_and_counts_all_records() -> None:
     assert f"and {2 * PLACES - 20:,} more, in other topics or partitions" in text
 
 
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_error_suggests_dead_letters_only_where_they_are_allowed(guarantee: str) -> None:
+    failures = Failures(TaskIdentity(0, 0, 0, 0))
+    failures.add("t", 0, InvalidRecordError("too old"), RecordColumns(pa.array([b"v"])))
+    options = parse_options({"kafka.bootstrap.servers": "host:9092", "topic": "t", "deliveryGuarantee": guarantee})
+    assert ("deadLetter" in str(failures.build_error(options))) == (guarantee == "at-least-once")
+
+
 def because(error: KafkaSinkError, cause: Exception) -> KafkaSinkError:
     error.__cause__ = cause
     return error
