@@ -79,7 +79,7 @@ CONNECTION_OPTIONS = (
         "socket.connection.setup.timeout.ms",
         ClientConfig.socket_connection_setup_timeout_ms,
         parse_non_negative_long,
-        "the initial timeout for establishing a connection",
+        "the initial timeout for establishing a connection, including the lookup of the host name",
     ),
     Option(
         "socket.connection.setup.timeout.max.ms",
