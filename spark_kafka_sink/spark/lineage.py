@@ -47,7 +47,7 @@ _PROGRESS_INTERVAL_SECONDS = 10.0
 _EXIT_WAIT_SECONDS = 5.0
 _MAX_MESSAGE_CHARACTERS = 2_000
 _STACK_TRACE_HEADERS = ("Traceback (most recent call last)", "JVM stacktrace")
-_CANCELLED_ERROR = "SPARK_JOB_CANCELLED"
+_CANCELLED_PATTERN = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _SECRET_OPTION_PATTERN = re.compile("password|secret|token|jaas")
 
 
@@ -233,7 +233,7 @@ def flush_events(timeout_s: float) -> None:
 
 def is_interruption(error: BaseException) -> bool:
     """Return whether a user has interrupted or cancelled the write."""
-    return not isinstance(error, Exception) or _CANCELLED_ERROR in str(error)
+    return not isinstance(error, Exception) or _CANCELLED_PATTERN.search(str(error)) is not None
 
 
 def _take_reports(folder: str) -> Iterator[WriteReport]:

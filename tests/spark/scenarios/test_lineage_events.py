@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +22,7 @@ from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("java")
 
+ROOT = Path(__file__).parents[3]
 API_KEY = "top-secret-key"
 
 
@@ -164,3 +168,30 @@ def test_unresponsive_server_does_not_delay_writes(
     assert server.events == []
     server.hold.set()
     assert types(server) == ["START", "COMPLETE"]
+
+
+def run_job(server: LineageServer, broker: EmbeddedBroker, folder: Path, last: str) -> list[list[str]]:
+    """Run tests/spark/lineage_job.py, and return the event types of each run."""
+    command = [sys.executable, "-m", "tests.spark.lineage_job", broker.bootstrap_servers, server.url, str(folder), last]
+    subprocess.run(command, cwd=ROOT, timeout=WAIT_TIMEOUT_SECONDS, capture_output=True, check=False)
+    runs: dict[str, list[str]] = {}
+    for event in server.events:
+        runs.setdefault(event["run"]["runId"], []).append(event["eventType"])
+    assert server.violations == []
+    return list(runs.values())
+
+
+def test_end_of_program_sends_remaining_events(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """The settings are those of Spark's configuration. The last query is running when the program ends."""
+    with lineage_server() as server:
+        runs = run_job(server, broker, tmp_path, "end")
+    assert runs == [["START", "COMPLETE"], ["START", "COMPLETE"], ["START", "ABORT"]]
+    assert output(server.events[-1])[3] == 10
+
+
+def test_interrupted_write_sends_abort(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with lineage_server() as server:
+        (types_of_run,) = run_job(server, broker, tmp_path, "interrupt")
+    # In Spark 4.0 and 3.5 the program gets py4j's error instead of KeyboardInterrupt.
+    is_reported_by_py4j = pyspark.__version__.startswith(("3.5", "4.0"))
+    assert types_of_run == ["START", "FAIL" if is_reported_by_py4j else "ABORT"]
