@@ -157,7 +157,7 @@ class OptionFaults(list["str | OptionFault"]):
         self.append(OptionFault(option, text, values))
 
     def with_prefix(self, prefix: str) -> OptionFaults:
-        """Return a copy of the faults in which the option names have a prefix."""
+        """Return a copy of the faults with `prefix` added to the option names."""
         return OptionFaults(fault if isinstance(fault, str) else replace(fault, prefix=prefix) for fault in self)
 
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> list[str]:

@@ -263,19 +263,19 @@ class EmbeddedCluster:
         self.topics[name] = topic
         return topic
 
-    def _add_partitions(self, topic: Topic, total: int) -> None:
+    def _add_partitions(self, topic: Topic, partition_count: int) -> None:
         log_config = build_log_config(
             topic.config,
             max_message_bytes=self.config.max_message_bytes,
             check_records=self.config.check_records,
             discard=self.config.discard,
         )
-        ids = sorted(self.nodes)
-        for index in range(len(topic.partitions), total):
-            file = None if log_config.discard else self._log_file(topic.name, index)
-            replicas = tuple(ids[(index + step) % len(ids)] for step in range(len(ids)))
-            leader = next((node for node in replicas if self.nodes[node].is_running), None)
-            log = PartitionLog(log_config, file, self._record_validator)
+        node_ids = sorted(self.nodes)
+        for index in range(len(topic.partitions), partition_count):
+            log_file = None if log_config.discard else self._log_file(topic.name, index)
+            replicas = tuple(node_ids[(index + offset) % len(node_ids)] for offset in range(len(node_ids)))
+            leader = next((node_id for node_id in replicas if self.nodes[node_id].is_running), None)
+            log = PartitionLog(log_config, log_file, self._record_validator)
             topic.partitions.append(Partition(index, leader, replicas, log))
 
     def _log_file(self, topic: str, index: int) -> BatchFile | None:

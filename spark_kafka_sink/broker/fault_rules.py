@@ -1,8 +1,8 @@
 """Fault rules: filters that select requests, and the effects of injected faults on them.
 
-A rule counts the requests that its filter accepts. It strikes the `nth` of them and the `times - 1` that follow, then
-it is used up. The effects of all rules that strike one request are combined in its FaultEffects, which request handling
-(kafka_apis.py) and the handlers apply.
+A rule counts the requests that its filter accepts. It applies to the `nth` of them and the
+`times - 1` that follow, and then to no other. The effects of all rules that apply to one request are combined in its
+FaultEffects, which kafka_apis.py and the handlers carry out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TopicPartitions = Collection[tuple[str, "int | None"]]
 
 
 class ResponseFault(Enum):
-    """An injected fault of the response."""
+    """A fault to inject into the response."""
 
     NONE = "send the response"
     DROP = "close the connection instead of responding"
@@ -37,7 +37,7 @@ class InjectedError:
     topic: str | None
     partition: int | None
     after_applying: bool
-    """Whether the request is executed nevertheless."""
+    """Whether the request is executed before the error is returned."""
 
     def applies_to(self, topic: str | None, partition: int | None) -> bool:
         return (self.topic is None or topic is None or self.topic == topic) and (
@@ -47,7 +47,7 @@ class InjectedError:
 
 @dataclass
 class FaultEffects:
-    """The combined effects of all rules that strike one request."""
+    """The combined effects of all rules that apply to one request."""
 
     errors: list[InjectedError] = field(default_factory=list)
     should_execute: bool = True

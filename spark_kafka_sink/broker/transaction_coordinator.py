@@ -2,15 +2,15 @@
 
     EMPTY --partitions added--> ONGOING --EndTxn--> PREPARE_* --markers--> COMPLETE_* --partitions added--> ONGOING ...
                                    |
-                                   +-- InitProducerId of another producer, or timeout: aborted with a new epoch
+                                   +-- InitProducerId from another producer, or timeout: abort, with a new epoch
 
 The markers are written before EndTxn is answered, so no client sees a PREPARE state. If `should_defer_completion`
 returns true for a transaction, `complete_transaction` writes its markers after the response, as in a real coordinator.
 Until then, requests with the transactional id fail with CONCURRENT_TRANSACTIONS.
 
 In transaction version 1 only InitProducerId and a timeout change the epoch. In version 2 (KIP-890) each EndTxn
-increments it and returns the new epoch, and a batch adds its partition to the transaction. The version of the request
-decides: version 2 begins with EndTxn v5 and Produce v12, if the cluster has it.
+increments it and returns the new epoch, and producing a batch adds its partition to the transaction. The request
+version selects the transaction version: EndTxn v5 and Produce v12 or newer use version 2, if the cluster supports it.
 
 Errors are Kafka's error codes; 0 means success. The cluster's lock guards the coordinator and its transactions.
 """
@@ -26,7 +26,7 @@ from spark_kafka_sink.protocol import error_codes
 MAX_EPOCH = 32767
 NO_PRODUCER_ID = -1
 MAX_TRANSACTIONAL_IDS = 10_000
-"""A limit because transactional ids never expire here. Kafka's brokers expire them after a week without use."""
+"""Limited because transactional ids never expire here. Kafka's brokers expire them after a week without use."""
 
 TopicPartition = tuple[str, int]
 WriteMarker = Callable[[TopicPartition, int, int, bool], None]
@@ -46,7 +46,7 @@ class TransactionState(Enum):
 
 @dataclass
 class Transaction:
-    """A transactional id with its producer identity and its latest transaction (Kafka's TransactionMetadata)."""
+    """The state of a transactional id: its producer identity and latest transaction (Kafka's TransactionMetadata)."""
 
     transactional_id: str
     producer_id: int

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"pykafka: cannot listen on {args.host}:{args.port}: {error.strerror}", file=sys.stderr)
         return 1
     with SignalWait() as signals, broker:
-        # A program may read only the first line. The lines after it are few enough to fit into the buffer of a pipe.
+        # A program may read only the first line. The other lines fit into the pipe buffer, so this never blocks.
         sys.stdout.write("".join(f"{line}\n" for line in _status_lines(broker, args)))
         sys.stdout.flush()
         while broker.failure is None and not signals.wait(POLL_INTERVAL_SECONDS):

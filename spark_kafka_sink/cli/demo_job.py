@@ -73,7 +73,7 @@ class Demo:
                 self._write_stream(spark, directory, options)
             reports = read_reports(options["reportPath"])
         print_step("4/4", "read everything back")
-        is_complete = self._read_back(self._rows + STREAM_BATCHES * STREAM_ROWS)
+        is_complete = self._has_each_row_once(self._rows + STREAM_BATCHES * STREAM_ROWS)
         print_summary(reports, batch_seconds)
         return is_complete
 
@@ -119,9 +119,10 @@ class Demo:
                     last_batch_id = progress.batchId
                     print_note(f"batch {last_batch_id}: {progress.numInputRows:,} rows in {progress.batchDuration} ms")
 
-    def _read_back(self, expected: int) -> bool:
+    def _has_each_row_once(self, expected_rows: int) -> bool:
+        """Read the topic, and return whether it contains each of the keys below `expected_rows` exactly once."""
         started = time.perf_counter()
-        counts = np.zeros(expected, np.int64)
+        counts = np.zeros(expected_rows, np.int64)
         row_count = 0
         with TopicReader(self._client) as reader:
             for table in reader.batches(self.topic):

@@ -93,12 +93,12 @@ def _load_client_options(args: argparse.Namespace) -> tuple[ProducerConfig, Targ
 
 
 def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
-    """Return the configuration, the target and the report path of a job with these options.
+    """Return the configuration, the target and the report path of the job that the file of `--spark-conf` describes.
 
-    `-X` and `--bootstrap-server` override the file.
+    `-X` and `--bootstrap-server` override options of the file.
     """
     if args.command_config is not None:
-        raise ConfigurationError("--command-config and --spark-conf exclude each other")
+        raise ConfigurationError("--command-config and --spark-conf cannot be used together")
     try:
         from spark_kafka_sink.spark.checks import build_write_target
         from spark_kafka_sink.spark.constants import CONCURRENT_TASKS_OPTION
@@ -109,7 +109,8 @@ def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Targe
     options.update({f"kafka.{name}": value for name, value in parse_properties(args.option, "-X").items()})
     if args.bootstrap_server:
         options[f"kafka.{BOOTSTRAP_SERVERS_OPTION}"] = args.bootstrap_server
-    # `register` sets this option in a job. Some options are invalid without it.
+    # `register` sets the number of concurrent tasks in a job. Some options are rejected without it; its value does not
+    # matter here.
     sink_options = parse_options({**options, CONCURRENT_TASKS_OPTION: "1"})
     return sink_options.producer_config(), build_write_target(sink_options), sink_options.report_path
 

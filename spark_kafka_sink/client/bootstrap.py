@@ -1,7 +1,7 @@
-"""Bootstrap nodes: the addresses of bootstrap.servers, with negative node ids because the real ids are unknown.
+"""Bootstrap nodes: the servers of bootstrap.servers, with negative node ids until the brokers' real ids are known.
 
-Every host name is resolved once at the start, so that a misspelt name raises ConfigurationError at once instead of
-timing out later. If at least one name can be resolved, the others are only logged as warnings: a decommissioned broker
+Every host name is resolved at startup, so that a misspelt name raises ConfigurationError immediately instead of timing
+out later. If at least one name can be resolved, the others are only logged as warnings: a decommissioned broker
 may have lost its DNS entry.
 """
 
@@ -29,13 +29,16 @@ _log = logging.getLogger(__name__)
 
 
 def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
-    """Return host and port of each server. Raise ConfigurationError with all servers that are not HOST:PORT."""
+    """Return the host and port of each server.
+
+    Raise one ConfigurationError that lists every server that is not of the form HOST:PORT.
+    """
     addresses: list[tuple[str, int]] = []
     faults = OptionFaults()
     for server in servers:
         match = _ADDRESS_PATTERN.fullmatch(server.strip())
         if "@" in server:  # The address is not shown: the part before the '@' may be a password.
-            text = "has an address that contains '@'. Put user and password into {sasl.jaas.config}."
+            text = "has an address that contains '@'. Put the user name and password into {sasl.jaas.config}."
             faults.add(BOOTSTRAP_SERVERS_OPTION, text)
         elif match is None:
             faults.add(BOOTSTRAP_SERVERS_OPTION, "has {address!r}, which is not HOST:PORT.", address=server.strip())

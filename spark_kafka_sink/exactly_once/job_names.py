@@ -2,8 +2,8 @@
 
     pykafka-job-<host>-<process>-<random>
 
-`process` is the process id of Spark's driver. No later run of the job can be recognized, so only `pykafka transactions`
-reads these names: it shows where a job ran that has left transactions open.
+`process` is the process id of Spark's driver. The names do not let a later run find an earlier one. Only `pykafka
+transactions` parses them, to show where a job with open transactions ran.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ _NAME_PATTERN = re.compile(rf"{_JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process
 
 
 def generate_job_prefix(driver_process_id: int | None = None) -> str:
-    """Generate a prefix. `driver_process_id`: defaults to the driver of this process, which is one of its workers."""
+    """Generate a prefix. Without `driver_process_id`, this process must be a Python worker of the driver."""
     process_id = find_driver_process_id() if driver_process_id is None else driver_process_id
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_MAX_HOST_CHARACTERS] or "host"
     return f"{_JOB_PREFIX}{host}-{process_id}-{uuid.uuid4().hex[:12]}"
 
 
 def find_driver_process_id() -> int:
-    """Return the process id of Spark's driver, in one of its Python workers.
+    """Return the process id of Spark's driver. Call this only in one of its Python workers.
 
-    The parent of a worker is the driver, or pyspark's daemon. Spark replaces a daemon that has died, so the daemon's
-    own process id does not name the driver.
+    The parent of a worker is the driver, or pyspark's daemon, whose parent is the driver. Spark replaces a daemon that
+    has died, so the daemon's own process id does not identify the driver.
     """
     parent = os.getppid()
     with contextlib.suppress(OSError):
         if b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0"):
+            # Field 4 is the parent's id. The command in field 2 ends with ")" and may contain spaces.
             return int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
     return parent
 
@@ -47,6 +48,6 @@ def is_job_prefix(prefix: str) -> bool:
 
 
 def describe_job(prefix: str) -> str:
-    """Describe the job that a generated job prefix belongs to; an empty string for any other prefix."""
+    """Describe the job that a generated job prefix belongs to. Return an empty string for any other prefix."""
     match = _NAME_PATTERN.fullmatch(prefix)
     return "" if match is None else f"a job without a name, driver process {match['process']} on {match['host']}"

@@ -55,7 +55,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PrefixStatus:
-    """The decisions and open transactions of a prefix. `entry` is None if the decision log has none."""
+    """The state of the transactional ids with one prefix, in the decision log and on the brokers.
+
+    `entry`: the prefix's entry in the decision log, None if there is none. `open`: all open transactions, decided or
+    not.
+    """
 
     prefix: str
     entry: Entry | None
@@ -64,14 +68,14 @@ class PrefixStatus:
 
     @property
     def decided(self) -> tuple[str, ...]:
-        """The transactional ids of a batch that is decided, some of which may not be committed yet."""
+        """The transactional ids of the decided batch. Some of them may not have been committed yet."""
         if self.entry is None or self.entry.state is not EntryState.DECIDED:
             return ()
         return tuple(transaction.transactional_id for transaction in self.entry.transactions)
 
     @property
     def undecided(self) -> tuple[TransactionDescription, ...]:
-        """The open transactions that are not decided: of a batch in progress, or left over from an earlier one."""
+        """The open transactions without a decision, of the batch in progress or left over from an earlier one."""
         decided = set(self.decided)
         return tuple(transaction for transaction in self.open if transaction.transactional_id not in decided)
 
@@ -185,32 +189,38 @@ def _check_not_decided(entry: Entry) -> None:
 
 
 class _NothingDecidedError(Exception):
-    """Ends an operation because no batch is decided."""
+    """Ends an operation because the decision log has no decided batch whose commit is unfinished."""
 
 
-def _check_decided(entry: Entry) -> None:
+def _require_decision(entry: Entry) -> None:
     if entry.state is not EntryState.DECIDED:
         raise _NothingDecidedError
 
 
 def _finish_decided(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> FinishResult | None:
+    """Commit the transactions of the decided batch, and record it as done. Return None if no batch is decided.
+
+    A transaction that is lost cannot be committed anymore. If there is one, the batch stays decided unless `give_up` is
+    set. Any other rejection raises an error, and changes nothing in the log.
+    """
     with _open_query(options, prefix, topic) as query:
         try:
-            identity, granted_ms, entry = _fence_driver(query, _check_decided)
+            identity, granted_ms, entry = _fence_driver(query, _require_decision)
         except _NothingDecidedError:
             return None
-        rejected = query.commit(entry, identity)
+        rejected = query.commit(entry, identity)  # errors by transactional id
         if not all(commit_errors.is_lost(error) for error in rejected.values()):
             raise commit_errors.not_yet_committed_error(entry, rejected)
         if give_up or not rejected:
-            done = entry.as_given_up() if give_up else entry.as_done()
-            claim = done.with_claim(_claimant_name(), "", granted_ms, identity)
+            final_entry = entry.as_given_up() if give_up else entry.as_done()
+            claim = final_entry.with_claim(_claimant_name(), "", granted_ms, identity)
             if is_job_prefix(query.prefix):
                 _take_over(query, identity, entry, claim)
             else:
                 query.claim(identity, entry, claim)
         ids = [transaction.transactional_id for transaction in entry.transactions]
-        return FinishResult(entry, tuple(name for name in ids if name not in rejected), rejected)
+        committed_ids = tuple(transactional_id for transactional_id in ids if transactional_id not in rejected)
+        return FinishResult(entry, committed_ids, rejected)
 
 
 def _take_over(

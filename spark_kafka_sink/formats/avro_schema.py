@@ -46,7 +46,7 @@ class _SchemaBuilder:
     def _build_field(self, field: pa.Field, namespace: str, path: str) -> dict[str, Any]:
         if not _NAME_PATTERN.fullmatch(field.name):
             raise SchemaError(
-                f"column {path} is not a valid Avro name; rename it so that it has only letters, digits and '_'"
+                f"column {path} is not a valid Avro name; rename it so that it contains only letters, digits and '_'"
             )
         child = {"name": field.name, "type": self._build_nullable(field, field.name, namespace, path)}
         return {**child, "default": None} if field.nullable and self._null_first else child

@@ -30,14 +30,17 @@ from spark_kafka_sink.formats.binary_arrays import (
 )
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
 
-_TWO_DIGIT_LIMITS = {8: 1e-321, 4: 3e-43}
+_TINY_LIMITS = {8: 1e-321, 4: 3e-43}
 """Magnitude below which numbers have a precision of less than two digits, by the size of the type in bytes."""
 _MAX_DIGITS = 32
 """Upper bound of the number of digits in Arrow's text."""
 
 
 def format_floats(array: pa.Array) -> pa.Array:
-    """Format a float32 or float64 column, including `NaN`, `Infinity` and `-Infinity`. Nulls remain null."""
+    """Format a float32 or float64 column as `Double.toString` of JDK 19 does. Nulls remain null.
+
+    Magnitudes from 1e-3 up to 1e7 are written as plain decimals, all others in scientific notation.
+    """
     values = floats_to_numpy(array)
     magnitudes = np.abs(values)
     is_plain = ((magnitudes >= 1e-3) & (magnitudes < 1e7)) | (magnitudes == 0)
@@ -47,13 +50,13 @@ def format_floats(array: pa.Array) -> pa.Array:
     for mask, format_group in (
         (is_plain, _format_plain),
         (~np.isfinite(values), _format_special),
-        ((magnitudes > 0) & (magnitudes < _TWO_DIGIT_LIMITS[values.itemsize]), _format_tiny),
+        ((magnitudes > 0) & (magnitudes < _TINY_LIMITS[values.itemsize]), _format_tiny),
     ):
         row_indices = np.flatnonzero(mask)
         if len(row_indices):
             group_values = values[row_indices]
             groups.append((row_indices, format_group(_to_float_array(group_values), group_values)))
-    is_scientific = np.isfinite(values) & ~is_plain & (magnitudes >= _TWO_DIGIT_LIMITS[values.itemsize])
+    is_scientific = np.isfinite(values) & ~is_plain & (magnitudes >= _TINY_LIMITS[values.itemsize])
     row_indices = np.flatnonzero(is_scientific)
     if len(row_indices):
         groups.append((row_indices, _format_scientific(values[row_indices])))

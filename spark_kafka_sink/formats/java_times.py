@@ -68,8 +68,9 @@ def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[n
 
     `days` are days since 1970 in the proleptic Gregorian calendar. Only the last four digits of a year are written.
     """
-    # The computation uses years that begin in March, so that the leap day is the last day of a year, and cycles of 400
-    # years, which have 146,097 days.
+    # Days are counted from 1 March of the year 0, which is 719,468 days before 1970. Years begin in March, so that the
+    # leap day is the last day of a year, and 400 years are a cycle of 146,097 days. Four years have 1,461 days and a
+    # century has 36,524.
     cycle, day = np.divmod(days + 719_468, 146_097)
     year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year + year // 4 - year // 100

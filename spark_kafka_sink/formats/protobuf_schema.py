@@ -64,7 +64,7 @@ def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[
     for number, field in enumerate(fields, 1):
         if not _NAME_PATTERN.fullmatch(field.name):
             raise SchemaError(
-                f"column {path}{field.name} is not a valid Protobuf name; rename it so that it has only letters, "
+                f"column {path}{field.name} is not a valid Protobuf name; rename it so that it contains only letters, "
                 "digits and '_'"
             )
         declaration = _declare_field(field, _nested_message_name(field.name, used_names), f"{path}{field.name}")
@@ -89,27 +89,27 @@ def _nested_message_name(field: str, used_names: set[str]) -> str:
 def _declare_field(field: pa.Field, message_name: str, path: str) -> _FieldDeclaration:
     data_type, types = field.type, pa.types
     if types.is_list(data_type):
-        element = _declare_singular(data_type.value_type, message_name, f"{path}.element")
+        element = _declare_element(data_type.value_type, message_name, f"{path}.element")
         is_packed = element.field.type_name not in ("string", "bytes", "message", "timestamp")
         repeated = replace(element.field, is_repeated=True, is_packed=is_packed)
         return _FieldDeclaration(f"repeated {element.type_name}", repeated, element.nested_messages)
     if types.is_map(data_type):
-        key = _declare_singular(data_type.key_type, message_name, f"{path}.key")
-        value = _declare_singular(data_type.item_type, message_name, f"{path}.value")
+        key = _declare_element(data_type.key_type, message_name, f"{path}.key")
+        value = _declare_element(data_type.item_type, message_name, f"{path}.value")
         if key.type_name not in _MAP_KEY_TYPES:
             raise SchemaError(f"column {path}: a Protobuf map cannot have keys of type {data_type.key_type}")
         entry = (replace(key.field, name="key", number=1), replace(value.field, name="value", number=2))
         return _FieldDeclaration(
             f"map<{key.type_name}, {value.type_name}>",
-            MessageField("", 0, "map", inner_fields=entry),
+            MessageField("", 0, "map", inner_fields=entry),  # _declare_message sets the name and the number
             value.nested_messages,
         )
-    declaration = _declare_singular(data_type, message_name, path)
+    declaration = _declare_element(data_type, message_name, path)
     has_presence = field.nullable or declaration.field.type_name in ("message", "timestamp")
     return declaration._replace(field=replace(declaration.field, has_presence=has_presence))
 
 
-def _declare_singular(data_type: pa.DataType, message_name: str, path: str) -> _FieldDeclaration:
+def _declare_element(data_type: pa.DataType, message_name: str, path: str) -> _FieldDeclaration:
     """Declare a field that is neither a list nor a map."""
     if pa.types.is_struct(data_type):
         fields, lines = _declare_message(

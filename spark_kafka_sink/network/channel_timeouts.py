@@ -19,13 +19,13 @@ class ChannelTimeouts:
     frame_ms: float = math.inf
     """Maximum time from the first byte of a frame to its last.
 
-    The time starts again when the channel is read after a pause.
+    The clock restarts when reading resumes after a pause.
     """
 
     def update_deadline(self, channel: KafkaChannel, now: float) -> float:
-        """Record how long the channel's setup and current frame take, and return the channel's deadline.
+        """Record when the channel's setup and its current frame started, and return the channel's deadline.
 
-        To be called whenever the channel's state may have changed.
+        Call this whenever the channel's state may have changed.
         """
         if channel.is_ready:
             channel.setup_started_ms = None

@@ -167,18 +167,18 @@ def _metadata_check(probe: Probe, no_response: str) -> Check:
 
 def _version_checks(probe: Probe) -> list[Check]:
     """Return one check for all connected brokers, or no check if no broker is connected."""
-    brokers = [
+    versions_by_broker = [
         versions for node_id in probe.connected_nodes if (versions := probe.client.versions(node_id)) is not None
     ]
-    if not brokers:
+    if not versions_by_broker:
         return []
     for apis, remedy in _required_apis(probe.target):
-        error = _find_version_error(apis, brokers)
+        error = _find_version_error(apis, versions_by_broker)
         if error is not None:
             return [Check(VERSIONS, Outcome.FAILED, str(error), remedy)]
-    produce_version = min(versions.latest_usable_version(ApiKey.PRODUCE) for versions in brokers)
-    levels = probe.client.finalized_features.levels
-    features = "".join(f", {name} {level}" for name, level in sorted(levels.items()) if name in _SHOWN_FEATURES)
+    produce_version = min(versions.latest_usable_version(ApiKey.PRODUCE) for versions in versions_by_broker)
+    feature_levels = probe.client.finalized_features.levels
+    features = "".join(f", {name} {level}" for name, level in sorted(feature_levels.items()) if name in _SHOWN_FEATURES)
     return [Check(VERSIONS, Outcome.PASSED, f"Produce version {produce_version}{features}")]
 
 

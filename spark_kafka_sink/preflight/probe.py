@@ -50,7 +50,7 @@ class _RequestCall(Call[ResponseT]):
 
 
 class _TopicsCall(Call[MetadataResponse]):
-    """Describes the topics again and again, because a missing topic, leader or address may appear."""
+    """Keeps requesting the topics' metadata, because a missing topic, leader or address may appear later."""
 
     def __init__(self, request: DescribeTopics) -> None:
         super().__init__([request])

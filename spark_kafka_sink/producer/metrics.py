@@ -45,17 +45,19 @@ _TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 
 
 class _MutableTotals(SimpleNamespace):
-    """The current counters, with the same attributes as Totals."""
+    """The running counters. Totals, with the same attributes, is their immutable snapshot."""
 
     def add_acknowledged(self, batches: Collection[ProducerBatch], now: float) -> None:
-        headers = HEADER_BYTES * len(batches)
+        header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
-        self.bytes += sum([batch.body_bytes for batch in batches]) + headers
-        self.uncompressed_bytes += sum([batch.uncompressed_bytes for batch in batches]) + headers
-        records_by_age: dict[float, int] = {}  # the batches of one call have the same age
+        self.bytes += sum([batch.body_bytes for batch in batches]) + header_bytes
+        self.uncompressed_bytes += sum([batch.uncompressed_bytes for batch in batches]) + header_bytes
+        # Batches that are acknowledged together were often created in the same millisecond.
+        records_by_created_ms: dict[float, int] = {}
         for batch in batches:
-            records_by_age[batch.created_ms] = records_by_age.get(batch.created_ms, 0) + batch.record_count
-        for created_ms, records in records_by_age.items():
+            created_ms = batch.created_ms
+            records_by_created_ms[created_ms] = records_by_created_ms.get(created_ms, 0) + batch.record_count
+        for created_ms, records in records_by_created_ms.items():
             self.records += records
             self.latencies.add(now - created_ms, records)
 
@@ -83,7 +85,7 @@ class _SendCounts:
 
 
 class _TopicMetrics:
-    """The metrics of one topic, as in the Java client's group producer-topic-metrics."""
+    """The metrics of one topic, as in the Java client's `producer-topic-metrics` group."""
 
     __slots__ = ("bytes", "compression", "errors", "retries", "sent")
 
@@ -223,8 +225,8 @@ class ProducerMetrics:
         self._pool_metrics.update(now)
 
     def _update_send_windows(self) -> None:
-        """Add the sums of sent batches to the windows, at the time of the first of these batches."""
-        requests, now, records = self._requests_sent, self._sent_since_ms, 0
+        """Move the sums of the batches sent since the last call into the windows, at the time of the first batch."""
+        now, records = self._sent_since_ms, 0
         for name, sent in self._sent.items():
             self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.max_bytes)
             self._averages["compression-rate"].record(sent.compression_ratio_sum, now, sent.batches)
@@ -234,8 +236,8 @@ class ProducerMetrics:
             topic.bytes.mark(sent.bytes, now)
             topic.compression.record(sent.compression_ratio_sum, now, sent.batches)
             records += sent.records
-        if requests:
-            self._averages["records-per-request"].record(records, now, requests)
+        if self._requests_sent:
+            self._averages["records-per-request"].record(records, now, self._requests_sent)
             self._meters["record-send"].mark(records, now)
         self._sent.clear()
         self._requests_sent = 0

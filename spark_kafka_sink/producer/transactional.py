@@ -1,4 +1,4 @@
-"""The transactional methods of KafkaProducer. transaction_waits.py implements their waits."""
+"""The transactional methods of KafkaProducer. Their blocking parts are in transaction_waits.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not import these
 
 @dataclass(frozen=True)
 class OpenTransactionCheck:
-    """Raise if the transaction in which a call began has ended, or accepts no more records."""
+    """Callable that raises if the transaction in which a call began has ended, or accepts no more records."""
 
     manager: TransactionManager
     transaction_number: int
@@ -38,7 +38,7 @@ class OpenTransactionCheck:
 
 
 class TransactionalProducer:
-    """Base class of KafkaProducer with its transactional methods and the checks of the producer's state."""
+    """Base class of KafkaProducer: its transactional methods, and the checks of the producer's state."""
 
     config: ProducerConfig
     _pid: int

@@ -1,6 +1,6 @@
 """Codecs for the protocol's types, in plain or compact encoding (KIP-482), nullable or not.
 
-Types of variable length begin with a length prefix:
+Variable-length types begin with a length prefix:
 
     type                     before flexible versions        in flexible versions ("compact")
     string                   int16 length, -1 = null         unsigned varint length + 1, 0 = null
@@ -22,7 +22,7 @@ ZERO_UUID = UUID(int=0)
 _UUID_CACHE_SIZE = 4096
 
 FIXED_SIZE_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q"}
-"""Format characters of the module `struct` by type name."""
+"""`struct` format characters, by type name."""
 
 
 class FieldCodec(Protocol):

@@ -60,7 +60,7 @@ _LEADER_EPOCH_LAYOUT = struct.Struct(">i")
 
 
 class BatchHeader(NamedTuple):
-    """Decoded header, with the fields in the order of the wire."""
+    """Decoded batch header. The fields are in wire order."""
 
     base_offset: int
     batch_length: int

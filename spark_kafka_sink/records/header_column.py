@@ -28,7 +28,7 @@ class HeaderColumn:
     keys: pa.Array
     values: pa.Array
     present_mask: NDArray[np.bool_] | None
-    """False for each header that is null itself, or None if no header is null."""
+    """False for each header that is a null struct; None if there is none. The producer rejects such rows."""
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -36,15 +36,15 @@ class HeaderColumn:
 
     def encode(self) -> ByteColumn:
         """Encode the headers of each row, without their count."""
-        headers = JoinedRowsBuilder(len(self.keys))
-        headers.add_length_prefixed([read_byte_column(self.keys)])
-        headers.add_length_prefixed([read_byte_column(self.values)])
-        ((data, edges),) = headers.join([len(self.keys)])
+        builder = JoinedRowsBuilder(len(self.keys))
+        builder.add_length_prefixed([read_byte_column(self.keys)])
+        builder.add_length_prefixed([read_byte_column(self.values)])
+        ((data, edges),) = builder.join([len(self.keys)])  # all headers in one piece
         return ByteColumn(edges[self.starts], data)
 
 
 def read_header_column(array: pa.Array) -> HeaderColumn:
-    """Read an array of lists of struct<key, value>, or of maps. A null list has no headers."""
+    """Read an array of lists of struct<key, value>, or of maps. A null list counts as empty."""
     if array.null_count:
         array = _clear_null_lists(array)
     starts = integers_to_numpy(array.offsets).astype(np.int64)

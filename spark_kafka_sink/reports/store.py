@@ -242,7 +242,7 @@ def _ensure_appendable(path: str, local_path: str) -> None:
 
 
 def _open_file_system(path: str) -> tuple[FileSystem, str]:
-    """Return Arrow's file system and the path in it.
+    """Return the Arrow file system that holds `path`, and the path within it.
 
     Raise OSError, ValueError or NotImplementedError if the file system is not available.
     """
@@ -251,7 +251,7 @@ def _open_file_system(path: str) -> tuple[FileSystem, str]:
     local_path = _find_local_path(path)
     if local_path is not None:
         if _parse_scheme(path) == "dbfs" and not os.path.isdir(_DBFS_MOUNT):
-            raise OSError(f"dbfs: is supported only if {_DBFS_MOUNT} is mounted, and it is not")
+            raise OSError(f"dbfs: paths need {_DBFS_MOUNT}, which is not mounted")
         return LocalFileSystem(), os.path.abspath(local_path)
     file_system, path_in_system = FileSystem.from_uri(_ARROW_SCHEMES[_parse_scheme(path)] + path[path.index(":") :])
     return file_system, path_in_system.rstrip("/")

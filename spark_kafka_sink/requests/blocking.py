@@ -76,7 +76,7 @@ class BlockingClient:
         self._node_timeout_ms = min(self._max_node_timeout_ms, node_timeout_ms or self._max_node_timeout_ms)
         self._queues: dict[int, _NodeQueue] = {}
         self._ended = 0  # the number of attempts that have ended
-        self._node_timeouts: dict[int, int] = {}  # node id -> consecutive timeouts
+        self._timeout_counts: dict[int, int] = {}  # node id -> consecutive timeouts
         self.metadata = new_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = new_network_client(config, self.metadata, system=self._system)
         self._pending = PendingRequests(Routing(self.metadata, lambda now: self.choose_node()), pause_ms)
@@ -280,28 +280,29 @@ class BlockingClient:
 
     def _disconnect_unresponsive_nodes(self, now: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the time until the next check."""
-        known = self.metadata.snapshot
+        cluster = self.metadata.snapshot
         has_queued = any(queue.queued for queue in self._queues.values())
         next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
-        for node_id in {*self._queues, *known.nodes}:
+        for node_id in {*self._queues, *cluster.nodes}:
             unresponsive_ms = self._client.unresponsive_ms(node_id, now)
             timeout_ms = self._current_node_timeout_ms(node_id)
             if unresponsive_ms >= timeout_ms:
-                self._node_timeouts[node_id] = self._node_timeouts.get(node_id, 0) + 1
+                self._timeout_counts[node_id] = self._timeout_counts.get(node_id, 0) + 1
                 self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now)
             elif unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
                 self.metadata.request_update()
-                if not known.is_bootstrap and node_id not in known.nodes:
+                if not cluster.is_bootstrap and node_id not in cluster.nodes:
                     self._disconnect(node_id, "is unresponsive and has left the cluster", now)
             if 0 < unresponsive_ms < timeout_ms:
-                # The remaining time may be less than the clock's resolution, and the timeout would never be reached.
+                # A wait shorter than the clock's resolution may end before the clock has advanced. Without the minimum,
+                # this would repeat forever.
                 next_check_ms = min(next_check_ms, max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS))
         return next_check_ms
 
     def _current_node_timeout_ms(self, node_id: int) -> float:
         """Return the node's timeout, which doubles with each consecutive timeout."""
         return min(
-            self._node_timeout_ms * 2.0 ** min(self._node_timeouts.get(node_id, 0), 30), self._max_node_timeout_ms
+            self._node_timeout_ms * 2.0 ** min(self._timeout_counts.get(node_id, 0), 30), self._max_node_timeout_ms
         )
 
     def _disconnect(self, node_id: int, reason: str, now: float) -> None:
@@ -321,7 +322,7 @@ class BlockingClient:
         queue = self._queues[response.request.node_id]
         attempt = queue.in_flight.pop(response.request.correlation_id)
         if response.message is not None:
-            self._node_timeouts.pop(queue.node.id, None)
+            self._timeout_counts.pop(queue.node.id, None)
             queue.last_response_ms = response.received_ms
             self._ended += 1
             self._pending.handle_response(attempt, response.message, self._system.now())

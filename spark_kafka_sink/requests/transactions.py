@@ -312,19 +312,23 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
 def descriptions(
     request: DescribeTransactions, responses: dict[str, DescribeTransactionsResponse]
 ) -> dict[str, TransactionDescription]:
-    """Return the descriptions in final responses by id. Raise BrokerError if the user may not describe an id."""
-    # A response describes many ids, with all partitions of each, and occurs once for each id: parse it only once.
+    """Return the descriptions by transactional id, without the ids that are unknown to the brokers.
+
+    `responses`: the final response for each id. Raise BrokerError if the user is not authorized to describe an id.
+    """
+    # The same response object appears once for each id that it describes: parse each object only once.
     distinct = {id(response): response for response in responses.values()}
     parsed = {key: (request.classify_keys(response), request.found(response)) for key, response in distinct.items()}
-    known: dict[str, TransactionDescription] = {}
-    for name, response in responses.items():
+    descriptions_by_id: dict[str, TransactionDescription] = {}
+    for transactional_id, response in responses.items():
         classifications, found = parsed[id(response)]
-        if classifications[name].verdict is not Verdict.DONE:
-            raise request.rejection(name, classifications[name])
-        description = found[name]
+        classification = classifications[transactional_id]
+        if classification.verdict is not Verdict.DONE:
+            raise request.rejection(transactional_id, classification)
+        description = found[transactional_id]
         if description is not None:
-            known[name] = description
-    return known
+            descriptions_by_id[transactional_id] = description
+    return descriptions_by_id
 
 
 @dataclass(frozen=True, eq=False)

@@ -182,13 +182,14 @@ def limit_micro_batch_tasks(distribution: Distribution, session: Any) -> Distrib
 def distribute_rows(
     frame: Any, distribution: Distribution, positions: Sequence[int], max_tasks: int | None = None
 ) -> Any:
-    """Move each row to the task that writes it, and select the columns at these positions.
+    """Repartition the rows so that each is in the task that writes it, and keep only the columns at `positions`.
 
-    For BY_PARTITION the result has an additional last column with the row's partition (`split_off_target_partition`).
+    With BY_PARTITION, the result has an additional last column with the row's partition, which
+    `split_off_target_partition` removes again.
     """
     if type(frame).__module__.startswith("pyspark.sql.connect"):
-        # Column functions read this variable. It is set in a Connect client, but not in the server's Python process
-        # that runs foreachBatch.
+        # pyspark.sql.functions reads this variable to choose between classic columns and those of Connect. A Connect
+        # client sets it; the server's Python process that runs foreachBatch does not.
         os.environ.setdefault(_CONNECT_MODE_VARIABLE, "1")
     names = frame.schema.fieldNames()
     renamed = rename_by_position(frame)

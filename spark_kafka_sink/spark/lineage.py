@@ -182,9 +182,9 @@ _senders: dict[tuple[tuple[str, str], ...], EventSender | None] = {}
 
 
 def plan_write(confs: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageWrite | None:
-    """Plan the events of a write, or return None if they cannot be sent.
+    """Prepare the events of a write. Return None if they cannot be sent.
 
-    `confs`: the settings of the listener without the prefix `spark.openlineage.`. The names of `options` are lowercase.
+    `confs`: the listener's settings, without the prefix `spark.openlineage.`. The names of `options` are lowercase.
     """
     sender = find_sender(confs)
     if sender is None:

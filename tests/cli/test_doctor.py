@@ -190,7 +190,7 @@ def test_names_transactional_id_and_resource_of_missing_permission(
         (["--bootstrap-server", "nonsense"], "'nonsense', which is not HOST:PORT"),
         (["--spark-conf", "/nowhere"], "--spark-conf: /nowhere cannot be read"),
         (["--command-config", "/nowhere"], "--command-config: /nowhere cannot be read"),
-        (["--spark-conf", "/nowhere", "--command-config", "/nowhere"], "exclude each other"),
+        (["--spark-conf", "/nowhere", "--command-config", "/nowhere"], "cannot be used together"),
         (["--bootstrap-server", "a:1", "-X", "acsk=1"], "acsk is not an option"),
     ],
 )

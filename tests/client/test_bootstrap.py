@@ -44,7 +44,7 @@ def test_error_quotes_invalid_address(server: str) -> None:
 )
 def test_error_hides_password_in_address(server: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"contains '@'. Put user and password into sasl\.jaas\.config"
+        ConfigurationError, match=r"contains '@'. Put the user name and password into sasl\.jaas\.config"
     ) as failure:
         parse_bootstrap_servers(["good:9092", server])
     assert "hush" not in str(failure.value)

@@ -21,24 +21,26 @@ from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResult:
     cluster = context.cluster
-    counts = Counter(topic.name for topic in request.topics)
+    name_counts = Counter(topic.name for topic in request.topics)
     results: list[CreatableTopicResult] = []
-    valid: dict[str, TopicDefinition] = {}
+    valid_definitions: dict[str, TopicDefinition] = {}
     with cluster.lock:
-        available = cluster.available_partitions()
+        available_partition_count = cluster.available_partitions()
         for topic in request.topics:
             definition, result = _resolve_defaults(context, topic)
-            if counts[topic.name] > 1:
+            if name_counts[topic.name] > 1:
                 result.error_code = error_codes.INVALID_REQUEST
                 result.error_message = "The request contains the topic more than once."
             else:
-                result.error_code, result.error_message = _find_error(context, topic, definition, available)
+                result.error_code, result.error_message = _find_error(
+                    context, topic, definition, available_partition_count
+                )
             if not result.error_code:
-                available -= definition.partitions
-                valid[definition.name] = definition
+                available_partition_count -= definition.partitions
+                valid_definitions[definition.name] = definition
             results.append(result)
         if not request.validate_only:
-            _create(context, valid, {result.name or "": result for result in results})
+            _create(context, valid_definitions, {result.name or "": result for result in results})
     return CreateTopicsResponse(topics=results)
 
 

@@ -58,7 +58,7 @@ def _parse_keystore(options: Mapping[str, str], faults: OptionFaults) -> StoreCo
             "cannot be set together with {ssl.keystore.key} and {ssl.keystore.certificate.chain}.",
         )
     if not location and not (key and chain):
-        faults.add("ssl.keystore.key", "and {ssl.keystore.certificate.chain} must be set together.")
+        faults.add("ssl.keystore.key", "must be set together with {ssl.keystore.certificate.chain}.")
     pem = None if location else f"{key}\n{chain}"
     store_password, key_password = options.get("ssl.keystore.password"), options.get("ssl.key.password")
     return StoreConfig(location, _store_type(options, "keystore"), store_password, key_password, pem)

@@ -1,10 +1,10 @@
 """TxnOffsetCommit: commit the offsets of a consumer group within a transaction.
 
-v3 generation and member of the group (KIP-447)
-v5 transactions v2 (KIP-890)
+v3 adds the group's generation and member ids (KIP-447)
+v5 supports transactions v2 (KIP-890)
 
-Version 6 (KIP-1319) replaces names by topic ids. It is not declared: a producer has no metadata of the topics that its
-group reads, and brokers of Kafka 4.4 accept version 5.
+Version 6 (KIP-1319) replaces topic names with topic ids. It is not declared here: a producer has no metadata of the
+topics that its consumer group reads, and Kafka 4.4 brokers still accept version 5.
 """
 
 from __future__ import annotations

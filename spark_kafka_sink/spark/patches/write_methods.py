@@ -100,9 +100,10 @@ _log = logging.getLogger(__name__)
 
 
 def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `save` of a batch writer: check the write, select the sink's columns and append the rows.
+    """Wrap `DataFrameWriter.save`. A write in another format goes to the original method.
 
-    The rows are appended through the data source, or through mapInArrow.
+    For the sink's format, check the write, select the columns that the sink needs and append the rows: through
+    mapInArrow if `writeMethod` requests it or Spark has no data sources, otherwise through the data source.
     """
 
     @functools.wraps(original)
