@@ -33,6 +33,7 @@ from pyspark.errors import PySparkException
 
 from spark_kafka_sink.diagnostics.text import mask_secrets, sanitize
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.options.files import read_regular_file
 from spark_kafka_sink.reports.write_report import COMMITTED, WriteReport, parse_report
 from spark_kafka_sink.spark.constants import LINEAGE_FOLDER_OPTION
 from spark_kafka_sink.spark.lineage_events import LineageRun, SparkWrite, WriteStatistics, build_event, build_run
@@ -245,8 +246,7 @@ def _take_reports(folder: str) -> Iterator[WriteReport]:
     for name in names:
         path = os.path.join(folder, name)
         try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+            text = read_regular_file(path).decode(errors="replace")
             if text.endswith("\n"):
                 os.unlink(path)
                 yield parse_report(text)
