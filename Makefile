@@ -9,6 +9,10 @@ N ?= 1000000
 # The versions of pyspark that the smoke suite runs on, beside the newest; a venv for each.
 SPARKS := $(shell cat tests/spark/pyspark_versions.txt)
 SPARK_VENVS := $(SPARKS:%=.venv-pyspark-%/.up-to-date)
+# `make soak` and `make spark-matrix` also run on this one.
+ALL_SPARKS := $(SPARKS) 4.2.1
+ALL_SPARK_VENVS := $(ALL_SPARKS:%=.venv-pyspark-%/.up-to-date)
+MATRIX := build/spark-matrix
 MINIMUMS := .venv-minimums
 SAIL := .venv-sail
 BUILD := .venv-build
@@ -81,7 +85,14 @@ SPARK_PYTEST = PYSPARK_PYTHON=$(CURDIR)/.venv-pyspark-$(1)/bin/python PYSPARK_DR
 	.venv-pyspark-$(1)/bin/python -m pytest $(if $(filter 3.%,$(1)),-m "not data_source")
 
 test-pyspark-%: .venv-pyspark-%/.up-to-date ## a smoke test on one pyspark (with Python 3.10, where there is one); `make soak` runs all
-	$(call SPARK_PYTEST,$*) @tests/spark/smoke_tests.txt
+	$(call SPARK_PYTEST,$*) @tests/spark/smoke_tests.txt --junit-xml $(MATRIX)/$*.xml
+
+.PHONY: spark-matrix
+spark-matrix: kafka $(ALL_SPARKS:%=test-pyspark-%) $(SAIL)/.up-to-date ## the smoke suite on every Spark, and its table in docs/compatibility.md
+	newest=$$($(BIN)/python -c 'import pyspark; print(pyspark.__version__)'); \
+	$(BIN)/python -m pytest @tests/spark/smoke_tests.txt --junit-xml $(MATRIX)/$$newest.xml
+	$(BIN)/python -m pytest integration/test_sail.py --junit-xml $(MATRIX)/sail.xml
+	$(BIN)/python -m tools.spark_matrix $(MATRIX)
 
 # All but pyspark is what .venv has, and where the Python is .venv's, it is found there.
 .venv-pyspark-%/.up-to-date: pyproject.toml $(VENV)/.up-to-date
@@ -130,7 +141,7 @@ fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
 	$(BIN)/python -m tests.fuzz $(N)
 
 .PHONY: soak
-soak: setup kafka $(SPARK_VENVS) ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
+soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
 	for name in producer.explorer producer.transaction_explorer exactly_once.explorer; do \
 		$(BIN)/python -m tests.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 1 --faults 1
@@ -138,7 +149,7 @@ soak: setup kafka $(SPARK_VENVS) ## schedules, hostile bytes, faults, killed dri
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 2 --faults 0
 	$(BIN)/python -m tools.take_out --rooms
 	SOAK=1 $(BIN)/python -m $(UNIT_TESTS)
-	$(foreach version,$(SPARKS),$(call SPARK_PYTEST,$(version)) tests/spark --ignore tests/spark/scenarios/test_examples.py \
+	$(foreach version,$(ALL_SPARKS),$(call SPARK_PYTEST,$(version)) tests/spark --ignore tests/spark/scenarios/test_examples.py \
 		--ignore tests/spark/scenarios/test_documented_examples.py || exit 1;)
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
