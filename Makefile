@@ -145,7 +145,7 @@ soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed
 	for name in producer.explorer producer.transaction_explorer exactly_once.explorer; do \
 		$(BIN)/python -m tests.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 1 --faults 1
-	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 0 --faults 1 --kinds "loses the answer" "sends late by"
+	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 0 --faults 1 --kinds lose-response late-request
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 2 --faults 0
 	$(BIN)/python -m tools.take_out --rooms
 	SOAK=1 $(BIN)/python -m $(UNIT_TESTS)

@@ -95,7 +95,7 @@ HAND_OVER_EPOCH = 32_000
 A producer id has 32,766 epochs. The epochs after this one are left for the batch in progress, and for starts that die
 during the hand-over.
 """
-MAX_TRIES = 20  # five are too few in seeds 1033 and 2836 (DUELS in tests/exactly_once/scenarios/test_explorer.py)
+MAX_TRIES = 20  # With 5, drivers give up (REPEATED_FENCING_SEEDS in tests/exactly_once/scenarios/test_explorer.py).
 """Maximum number of attempts of a step whose driver was fenced.
 
 Two drivers that take over from each other may fence each other several times. If the limit is too small, both give up.

@@ -1,4 +1,4 @@
-"""Records of the explorer: the rows of each task attempt, and the ends of transactions."""
+"""Records that the simulation keeps: the rows and result of each task attempt, and the ends of transactions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Identity = tuple[str, int, int]
 """(transactional id, producer id, epoch)"""
 
 
-class Replay(Enum):
-    """Whether the drivers after the first one read the same rows from the source when they run a batch again."""
+class SourceReplay(Enum):
+    """Whether the source returns the same rows to later drivers that run a batch again, and the option for it."""
 
-    EQUAL = "the same rows"
-    FAILS = "other rows, onReplayMismatch=fail"
-    WARNS = "other rows, onReplayMismatch=warn"
+    SAME_ROWS = "the same rows"
+    OTHER_ROWS_FAIL = "other rows, onReplayMismatch=fail"
+    OTHER_ROWS_WARN = "other rows, onReplayMismatch=warn"
 
 
 @dataclass
@@ -25,31 +25,33 @@ class Attempt:
     """A task attempt, with the rows that it has written and its result."""
 
     driver: str
-    number: int
+    batch: int
     partition: int
     attempt: int
     values: list[tuple[int, bytes]]
+    """(partition of the topic, value) of each row."""
     identity: Identity | None = None
     transaction: TransactionIdentity | None = None
-    passed_over: bool = False
-    ended: bool = False
+    is_skipped: bool = False
+    """Whether the attempt wrote nothing because its batch was decided."""
+    has_ended: bool = False
     error: KafkaSinkError | None = None
-    overtaken: bool = False
-    """Whether a newer driver had begun when the attempt failed."""
+    is_superseded: bool = False
+    """Whether a newer driver had started when the attempt failed."""
 
     @property
     def name(self) -> str:
-        return f"{self.driver}'s attempt {self.attempt} of task {self.partition} of batch {self.number}"
+        return f"{self.driver}'s attempt {self.attempt} of task {self.partition} of batch {self.batch}"
 
     @property
-    def succeeded(self) -> bool:
-        return self.passed_over or self.transaction is not None
+    def has_succeeded(self) -> bool:
+        return self.is_skipped or self.transaction is not None
 
 
 @dataclass
-class End:
-    """The end of a task's transaction, with the name of the actor that requested it."""
+class TransactionEnd:
+    """The end of a transaction, with the name of the actor that requested it."""
 
-    by: str
+    requested_by: str
     identity: Identity
     commit: bool

@@ -1,32 +1,31 @@
-"""The explorer of exactly once: every interleaving within bounds, and seeds beyond them.
+"""The explorer of exactly-once delivery: plays schedules of one query under faults, and checks invariants after each.
 
-    python -m tests.exactly_once.explorer --seeds 0:20000          prints the seeds that fail
-    python -m tests.exactly_once.explorer --seed 17                replays one, with what happened
-    python -m tests.exactly_once.explorer --every 2                all schedules with at most 2 changes of who goes on
-    python -m tests.exactly_once.explorer --replay 1 "31 driver-2, 40 dies"     replays one of these
+    python -m tests.exactly_once.explorer --seeds 0:20000     prints the seeds that fail
+    python -m tests.exactly_once.explorer --seed 17           replays one seed and prints its schedule
+    python -m tests.exactly_once.explorer --every 2           plays all schedules with at most 2 switches and 1 fault
+    python -m tests.exactly_once.explorer --replay 1 "31 driver-2, 40 kill"
+                                                              replays one of these in transaction version 1
 
-Two starts of one query, each with a driver and two tasks, and with an attempt that comes late, write two batches; in
-some seeds a person aborts as well, and sources give other rows when a batch is run again. What they do is decided at
-each request (interleaving.py): left to itself, one goes on until it waits. A `change` is one of these:
+Two starts of one query write two batches. Each start has a driver and two tasks, one of which has a late attempt. In
+some seeds an operator intervenes, Spark stops the query, or the source returns other rows when a batch is run again.
 
-    another one goes on
-    dies                the process that was about to ask
-    loses the answer    the request is carried out, the connection ends, and the request is repeated
-    asks a stale leader the decision log ends n batches too soon, in the next m reads of a driver
-    sends late by n     the connection ends, the request is repeated, and n points later it is carried out once more
-    markers             brokers write those of the transactions whose end they have answered; else 100 ms later
-    time passes         more than a transaction may last, or not much less
+The schedule decides at each scheduling point (scheduler.py) which actor continues. By default this is the actor that
+ran before, until it waits. A change deviates from the default at one point:
 
-When all have ended, the decision log is compacted, and a last start of the query writes what is left. Then these hold:
+    NAME               a switch: the actor NAME continues
+    kill               the process of the actor is killed before its request
+    lose-response      the request is handled, the connection ends, and the client retries the request
+    stale-read B R     a stale leader: the decision log ends B batches too early in the next R reads of the driver
+    late-request N     the connection ends, the client retries, and the first request is handled too, N points later
+    write-markers      brokers write the markers of ended transactions, which otherwise follow 100 ms after the end
+    pass-time MS       the clock advances, by more than the transaction timeout or a little less
 
-    a decided batch is seen once, and whole; one that is not decided is never seen
-    no older driver changes anything after a newer one has begun
-    who has the last word in the log does not give way
-    what is passed over is what was decided
-    nothing stays open, and the next start works
+After all actors have ended, the decision log is compacted, and a last start of the query writes the remaining batches.
+invariants.py lists what must hold then.
 
-Not played: a request of a task for its producer id that comes late. Brokers abort what is open under an id for all who
-ask for it, with or without an expected epoch, so a decided transaction would be lost, and the next start says so.
+Not played: a late InitProducerId request of a task. Brokers abort the open transaction of an id for every client that
+requests the id, with or without an expected epoch. So a decided transaction would be lost, and the next start would
+report it.
 """
 
 from __future__ import annotations
@@ -42,309 +41,376 @@ from random import Random
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once import operations
-from tests.exactly_once.interleaving import Actor, Point
-from tests.exactly_once.invariants import INVARIANTS, check
-from tests.exactly_once.lives import LAST, TIMEOUT_MS, Operation, Replay, World, one_process_at_a_time
-from tests.producer.explorer import RUNS_PER_LINE, command
+from tests.exactly_once.invariants import INVARIANTS, check_invariants
+from tests.exactly_once.scheduler import STARTING, Actor, SchedulingPoint
+from tests.exactly_once.simulation import (
+    LAST_DRIVER,
+    TIMEOUT_MS,
+    WAITING_FOR_TASKS,
+    Operation,
+    Simulation,
+    SourceReplay,
+    isolated_processes,
+)
+from tests.producer.explorer import RUNS_PER_LINE, run_command
 
-DIES, LOSES, LATE, MARKERS, TIME = "dies", "loses the answer", "sends late by", "markers", "time passes, ms:"
-STALE = "asks a stale leader,"
+KILL, LOSE_RESPONSE, LATE_REQUEST, STALE_READ = "kill", "lose-response", "late-request", "stale-read"
+FAULT_KINDS = (KILL, LOSE_RESPONSE, LATE_REQUEST, STALE_READ)
+WRITE_MARKERS, PASS_TIME = "write-markers", "pass-time"
 STALE_READS = ("2 1", "2 2", "4 2", "4 3", "6 4")
-"""How many batches of the decision log are missing, and in how many reads."""
-LATE_BY = (1, 2, 4, 8, 16, 32, 64)
-"""Of how many points it is tried that a request comes so much later, and again before that."""
-MARKERS_MS = 100.0
-STOPS = "stop"
+"""Arguments of STALE_READ: the number of missing batches, and the number of reads."""
+LATE_BY_POINTS = (1, 2, 4, 8, 16, 32, 64)
+"""Arguments of LATE_REQUEST."""
+PASSED_TIMES_MS = (TIMEOUT_MS + 1_000, TIMEOUT_MS - 5_000)
+"""Arguments of PASS_TIME: longer than a transaction may last, or a little less."""
+MARKER_DELAY_MS = 100.0
+STOP_QUERY = "stop"
+"""Spark stops the query: it aborts a batch of which no task has reported."""
 OPERATIONS: dict[str, Operation] = {
     "abort": operations.abort,
     "finish": operations.finish,
     "give up": operations.give_up,
 }
-"""What a person may do. STOPS is what Spark does: it aborts a batch of which no task has reported."""
-TIMES_MS = (TIMEOUT_MS + 1_000, TIMEOUT_MS - 5_000)
-"""How long all stand still: longer than transactions may last, or not much shorter."""
+"""Operations of an operator."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """At a point, another actor goes on; or the one that would dies, or loses the answer to its request."""
+    """A deviation from the default schedule: the name of an actor, or one of the other changes of the module."""
 
-    at: int
-    what: str
+    point: int
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.at} {self.what}"
+        return f"{self.point} {self.text}"
 
     @property
     def is_fault(self) -> bool:
-        return self.what in (DIES, LOSES) or self.what.startswith((LATE, STALE))
+        return self.text.startswith(FAULT_KINDS)
 
 
 Changes = tuple[Change, ...]
+ChooseChange = Callable[[SchedulingPoint, Actor, Sequence[Actor]], "str | None"]
+"""Returns the text of the change at a point, or None. Arguments: the point, the default actor, the other actors."""
 
 
 @dataclass
 class Step:
-    point: Point
-    others: tuple[str, ...]
+    """A scheduling point of a run, with the changes that were possible there."""
+
+    point: SchedulingPoint
+    other_actors: tuple[str, ...]
     state: int
-    has_markers: bool
-    """Transactions have ended, and not all of their markers are written."""
+    has_pending_markers: bool
 
 
-class Known(Exception):
-    """From here on the run would go on as another one has."""
+class StateExploredError(Exception):
+    """The run has reached a state from which another run has already continued."""
 
 
 class Run:
-    """One run, by the changes that are given; what else could have been changed is kept."""
+    """One run of the query under a schedule."""
 
-    def __init__(  # noqa: PLR0913 - each thing that a run can be given, by its name
+    def __init__(  # noqa: PLR0913 - one keyword for each property of a run
         self,
         version: int,
         changes: Changes = (),
         *,
-        operator: str = "",
+        intervention: str = "",
         batches: int = 2,
-        markers_ms: float = MARKERS_MS,
-        replay: Replay = Replay.EQUAL,
+        marker_delay_ms: float = MARKER_DELAY_MS,
+        source_replay: SourceReplay = SourceReplay.SAME_ROWS,
         registered: bool = True,
     ) -> None:
-        """`operator`: somebody who does one of OPERATIONS."""
-        self.is_known: Callable[[int], bool] | None = None
-        self.world = World(
-            version=version, batches=batches, markers_ms=markers_ms, replay=replay, registered=registered
+        """`version`: transaction version. `intervention`: a key of OPERATIONS, STOP_QUERY, or none."""
+        self.is_explored: Callable[[int], bool] | None = None
+        """Whether a state is explored. None: the run records no states."""
+        self.simulation = Simulation(
+            version=version,
+            batches=batches,
+            marker_delay_ms=marker_delay_ms,
+            source_replay=source_replay,
+            registered=registered,
         )
         self.steps: list[Step] = []
+        """The points after the last change."""
         self.lines: list[str] = []
-        self._changes = {change.at: change.what for change in changes}
-        self.world.add_driver("driver-1")
-        self.world.add_driver("driver-2", latent=True)
-        if operator in OPERATIONS:
-            self.world.add_operator("person", OPERATIONS[operator])
-        if operator == STOPS:
-            self.world.stage.add("spark", lambda actor: self.world.stop(actor, "driver-1"), latent=True)
+        """The schedule, as the command prints it."""
+        self._changes = {change.point: change.text for change in changes}
+        self.simulation.add_driver("driver-1")
+        self.simulation.add_driver("driver-2", suspended=True)
+        if intervention in OPERATIONS:
+            self.simulation.add_operator("operator", OPERATIONS[intervention])
+        if intervention == STOP_QUERY:
+            self.simulation.scheduler.add(
+                "spark", lambda actor: self.simulation.stop_query(actor, "driver-1"), suspended=True
+            )
 
-    def play(self, choose: Callable[[Point, Actor, Sequence[Actor]], str | None] | None = None) -> Run:
-        """`choose`: what is changed at a point, if it is not given by the changes."""
-        world = self.world
+    def play(self, choose_change: ChooseChange | None = None) -> Run:
+        """Run the schedule and the last start. `choose_change` replaces the changes of the constructor."""
+        simulation = self.simulation
 
-        def decide(point: Point, chosen: Actor, others: Sequence[Actor]) -> Actor | None:
-            world.lateness.arrive(point.index)
+        def choose_actor(point: SchedulingPoint, default: Actor, others: Sequence[Actor]) -> Actor | None:
+            simulation.delays.deliver_requests(point.index)
             if not self._changes or point.index > max(self._changes):
-                state = 0 if self.is_known is None else world.state()
-                if self.is_known is not None and self.is_known(state):
-                    raise Known
-                names = tuple(actor.name for actor in others)
-                self.steps.append(Step(point, names, state, world.lateness.has_markers_to_write))
-            what = self._changes.get(point.index) if choose is None else choose(point, chosen, others)
-            self.lines.append(f"{point.index:4} {chosen.name}: {chosen.what}{f'   <- {what}' if what else ''}")
-            if what is None:
-                return chosen
-            if what == DIES:
-                world.stage.kill(chosen)
+                self._record_step(point, others)
+            if choose_change is None:
+                change = self._changes.get(point.index)
+            else:
+                change = choose_change(point, default, others)
+            suffix = f"   <- {change}" if change else ""
+            self.lines.append(f"{point.index:4} {default.name}: {default.action}{suffix}")
+            if change is None:
+                return default
+            if change == KILL:
+                simulation.scheduler.kill(default)
                 return None
-            if self._disturb(what, chosen, point):
-                return chosen
-            return next((actor for actor in others if actor.name == what), chosen)
+            if self._apply_without_switch(change, default, point):
+                return default
+            return next((actor for actor in others if actor.name == change), default)
 
-        with one_process_at_a_time(world):
-            world.stage.play(decide)
-            world.lateness.arrive()
-            world.log_reads.compact()
-            world.add_driver(LAST)
-            world.stage.play(lambda point, chosen, others: chosen)
-            world.lateness.write_markers()
+        with isolated_processes(simulation):
+            simulation.scheduler.run(choose_actor)
+            simulation.delays.deliver_requests()
+            simulation.log_read_faults.compact()
+            simulation.add_driver(LAST_DRIVER)
+            simulation.scheduler.run()
+            simulation.delays.write_markers()
         return self
 
-    def _disturb(self, what: str, chosen: Actor, point: Point) -> bool:
-        """Apply a change after which the same actor goes on. Return whether it is one."""
-        if what == LOSES:
-            chosen.loses_answer = True
-        elif what == MARKERS:
-            self.world.lateness.write_markers()
-        elif what.startswith(TIME):
-            self.world.let_time_pass(float(what.removeprefix(TIME)))
-        elif what.startswith(STALE):
-            batches, reads = map(int, what.removeprefix(STALE).split())
-            self.world.log_reads.ask_stale_leader(chosen.name, batches, reads)
-        elif what.startswith(LATE):
-            self.world.lateness.sends_late(chosen, point.index + int(what.removeprefix(LATE)))
+    def _record_step(self, point: SchedulingPoint, others: Sequence[Actor]) -> None:
+        state = 0
+        if self.is_explored is not None:
+            state = self.simulation.state_hash()
+            if self.is_explored(state):
+                raise StateExploredError
+        names = tuple(actor.name for actor in others)
+        self.steps.append(Step(point, names, state, self.simulation.delays.has_pending_markers))
+
+    def _apply_without_switch(self, change: str, actor: Actor, point: SchedulingPoint) -> bool:
+        """Apply a change after which the same actor continues. Return False if the change is a switch."""
+        kind, *arguments = change.split()
+        if change == LOSE_RESPONSE:
+            actor.loses_next_response = True
+        elif change == WRITE_MARKERS:
+            self.simulation.delays.write_markers()
+        elif kind == PASS_TIME:
+            self.simulation.pass_time(float(arguments[0]))
+        elif kind == STALE_READ:
+            missing_batches, reads = map(int, arguments)
+            self.simulation.log_read_faults.read_from_stale_leader(actor.name, missing_batches, reads)
+        elif kind == LATE_REQUEST:
+            self.simulation.delays.delay_next_request(actor, point.index + int(arguments[0]))
         else:
             return False
         return True
 
     def check(self) -> None:
-        check(self.world)
+        check_invariants(self.simulation)
 
 
 # --- every schedule within bounds
 
 
 @dataclass
-class Explored:
+class Exploration:
+    """The counts and failures of an exploration within bounds."""
+
     schedules: int = 0
-    cut: int = 0
-    """Of the schedules: those that came to a state from which another one had gone on already."""
+    pruned: int = 0
+    """Number of schedules that ended in a state from which another one had already continued."""
     states: int = 0
-    failed: list[tuple[Changes, str]] = field(default_factory=list)
+    failures: list[tuple[Changes, str]] = field(default_factory=list)
+    """The changes of each failed schedule, and its error."""
 
     def __str__(self) -> str:
-        ends = f"{self.cut} of them came to a state that was known"
-        return f"{self.schedules} schedules ({ends}), {self.states} states, {len(self.failed)} failed"
+        pruned = f"{self.pruned} of them reached an explored state"
+        return f"{self.schedules} schedules ({pruned}), {self.states} states, {len(self.failures)} failed"
 
 
-def every(  # noqa: PLR0913 - each bound, by its name
+def explore_all(  # noqa: PLR0913 - one keyword for each bound
     version: int,
-    changes_max: int,
+    max_switches: int,
     *,
-    faults_max: int = 1,
-    kinds: Sequence[str] = (DIES,),
+    max_faults: int = 1,
+    kinds: Sequence[str] = (KILL,),
     batches: int = 2,
     part: tuple[int, int] = (0, 1),
-    progress: Callable[[Explored], None] = lambda explored: None,
-) -> Explored:
-    """Play all schedules with at most `changes_max` changes of who goes on, and at most `faults_max` faults.
+    report_progress: Callable[[Exploration], None] = lambda exploration: None,
+) -> Exploration:
+    """Play all schedules with at most these numbers of switches between actors and of faults.
 
-    `part`: of the first changes, every n-th from the m-th on. `progress`: called after each schedule.
+    `kinds`: the kinds of faults. `part`: (m, n) explores every n-th of the first changes, from the m-th on.
+    `report_progress` is called after each schedule.
     """
-    explored = Explored()
-    known: set[tuple[int, int, int]] = set()
-    left: list[Changes] = [()]
-    while left:
-        changes = left.pop()
+    exploration = Exploration()
+    explored: set[tuple[int, int, int]] = set()
+    """(state, switches left, faults left)"""
+    pending: list[Changes] = [()]
+    while pending:
+        changes = pending.pop()
         faults = sum(change.is_fault for change in changes)
-        budget = changes_max - (len(changes) - faults), faults_max - faults
+        budget = max_switches - (len(changes) - faults), max_faults - faults
         run = Run(version, changes, batches=batches)
-        run.is_known = partial(_is_known, known, budget)
-        explored.schedules += 1
+        run.is_explored = partial(_is_explored, explored, budget)
+        exploration.schedules += 1
         try:
             run.play().check()
-        except Known:
-            explored.cut += 1
+        except StateExploredError:
+            exploration.pruned += 1
         except (AssertionError, KafkaSinkError) as error:
-            explored.failed.append((changes, f"{type(error).__name__}: {error}"))
-        known.update((step.state, *budget) for step in run.steps)
-        following = list(_next_changes(run, *budget, kinds))
-        left.extend((*changes, change) for change in (following if changes else following[part[0] :: part[1]]))
-        progress(explored)
-    explored.states = len({state for state, *_ in known})
-    return explored
+            exploration.failures.append((changes, f"{type(error).__name__}: {error}"))
+        explored.update((step.state, *budget) for step in run.steps)
+        next_changes = list(_iterate_next_changes(run, *budget, kinds))
+        if not changes:
+            next_changes = next_changes[part[0] :: part[1]]
+        pending.extend((*changes, change) for change in next_changes)
+        report_progress(exploration)
+    exploration.states = len({state for state, *_ in explored})
+    return exploration
 
 
-def _is_known(known: set[tuple[int, int, int]], budget: tuple[int, int], state: int) -> bool:
-    return (state, *budget) in known
+def _is_explored(explored: set[tuple[int, int, int]], budget: tuple[int, int], state: int) -> bool:
+    return (state, *budget) in explored
 
 
-def _next_changes(run: Run, changes_left: int, faults_left: int, kinds: Sequence[str]) -> Iterator[Change]:
+def _iterate_next_changes(run: Run, switches_left: int, faults_left: int, kinds: Sequence[str]) -> Iterator[Change]:
     for step in run.steps:
         point = step.point
-        if changes_left:
-            for name in step.others:
+        if switches_left:
+            for name in step.other_actors:
                 yield Change(point.index, name)
-            if step.has_markers:
-                yield Change(point.index, MARKERS)
-        for kind in faults_of(point.actor, point.what) if faults_left else ():
+            if step.has_pending_markers:
+                yield Change(point.index, WRITE_MARKERS)
+        for kind in possible_faults(point.actor, point.action) if faults_left else ():
             if kind in kinds:
-                for words in _variants(kind):
-                    yield Change(point.index, words)
+                for text in _expand_arguments(kind):
+                    yield Change(point.index, text)
 
 
-def _variants(kind: str) -> Sequence[str]:
-    if kind == STALE:
-        return [f"{kind} {reads}" for reads in STALE_READS]
-    return [f"{kind} {by}" for by in LATE_BY] if kind == LATE else [kind]
+def _expand_arguments(kind: str) -> Sequence[str]:
+    """Return the texts of all faults of a kind."""
+    if kind == STALE_READ:
+        return [f"{kind} {arguments}" for arguments in STALE_READS]
+    return [f"{kind} {points}" for points in LATE_BY_POINTS] if kind == LATE_REQUEST else [kind]
 
 
-def faults_of(actor: str, what: str) -> Sequence[str]:
-    """What can go wrong where this actor is about to do that.
+def possible_faults(actor: str, action: str) -> Sequence[str]:
+    """Return the kinds of faults that are possible before this action of this actor.
 
-    A request of a task for its producer id does not come late: brokers abort what is open under an id for all who ask.
+    An InitProducerId request of a task is never late: see the module's docstring.
     """
-    if what in ("begin", "waits for its tasks"):
+    if action in (STARTING, WAITING_FOR_TASKS):
         return ()
-    changes_nothing = what in ("DESCRIBE_TRANSACTIONS", "LIST_TRANSACTIONS", "LIST_OFFSETS", "FETCH")
-    if what == "LIST_OFFSETS" and "attempt" not in actor and "task" not in actor:
-        return DIES, LOSES, STALE
-    if changes_nothing or (what == "INIT_PRODUCER_ID" and "attempt" in actor):
-        return DIES, LOSES
-    return DIES, LOSES, LATE
+    is_read = action in ("DESCRIBE_TRANSACTIONS", "LIST_TRANSACTIONS", "LIST_OFFSETS", "FETCH")
+    if action == "LIST_OFFSETS" and "attempt" not in actor and "task" not in actor:
+        return KILL, LOSE_RESPONSE, STALE_READ
+    if is_read or (action == "INIT_PRODUCER_ID" and "attempt" in actor):
+        return KILL, LOSE_RESPONSE
+    return KILL, LOSE_RESPONSE, LATE_REQUEST
 
 
 # --- seeds
 
 
-def seeded(seed: int) -> tuple[Run, Callable[[], object]]:
-    """The run of a seed, and what plays it."""
-    random = Random(seed)
-    more = Random(f"{seed}, and what came later")
-    version, acts = random.randint(1, 2), random.random() < 0.2
-    operator = more.choice((*OPERATIONS, STOPS)) if acts else ""
-    markers_ms, replay = random.choice((0.0, 5.0, MARKERS_MS, MARKERS_MS)), random.choice((Replay.EQUAL, *Replay))
-    registered = replay is not Replay.EQUAL or more.choice((True, True, True, False))
-    run = Run(version, operator=operator, markers_ms=markers_ms, replay=replay, registered=registered)
-    run.world.late_tasks = more.choice(((0,), (1,), (0, 1)))
-    # Most runs change little: the more often the actors change, the less each of them does undisturbed. In some the two
-    # drivers begin at the same time.
-    share, deaths, losses = random.choice((0.03, 0.08, 0.2)), random.choice((0, 0, 1, 2)), random.choice((0, 0, 1, 2))
-    together = random.choice((0, 0, 30))
-    left = {DIES: deaths, LOSES: losses, LATE: random.choice((0, 0, 1, 2)), TIME: random.choice((0, 0, 0, 1))}
+def draw_run(seed: int) -> tuple[Run, Callable[[], object]]:
+    """Draw a run from its seed. Return the run and a function that plays it.
 
-    def choose(point: Point, chosen: Actor, others: Sequence[Actor]) -> str | None:
-        for what in (DIES, LOSES, LATE):
-            if left[what] and random.random() < 0.02 and what in faults_of(chosen.name, chosen.what):
-                left[what] -= 1
-                return what if what != LATE else f"{what} {random.choice(LATE_BY)}"
+    The order of the draws determines the run of a seed. Later additions draw from `later_random`, so that the pinned
+    seeds keep their runs.
+    """
+    random = Random(seed)
+    later_random = Random(f"{seed}, and what came later")
+    version, has_intervention = random.randint(1, 2), random.random() < 0.2
+    intervention = later_random.choice((*OPERATIONS, STOP_QUERY)) if has_intervention else ""
+    marker_delay_ms = random.choice((0.0, 5.0, MARKER_DELAY_MS, MARKER_DELAY_MS))
+    source_replay = random.choice((SourceReplay.SAME_ROWS, *SourceReplay))
+    registered = source_replay is not SourceReplay.SAME_ROWS or later_random.choice((True, True, True, False))
+    run = Run(
+        version,
+        intervention=intervention,
+        marker_delay_ms=marker_delay_ms,
+        source_replay=source_replay,
+        registered=registered,
+    )
+    run.simulation.late_tasks = later_random.choice(((0,), (1,), (0, 1)))
+    run.lines.append(
+        f"seed {seed}: transaction version {version}, markers after {marker_delay_ms} ms, {source_replay.value}, "
+        f"intervention: {intervention or 'none'}, {'one driver name per start' if registered else 'one driver name'}"
+    )
+    choose_change = _draw_schedule(random)
+    return run, lambda: run.play(choose_change)
+
+
+def _draw_schedule(random: Random) -> ChooseChange:
+    """Draw how often actors switch and how many faults of each kind occur. Return a function that draws the changes.
+
+    Most runs have few switches, because frequent switches leave each actor little undisturbed progress. In some runs
+    the two drivers start at the same time.
+    """
+    switch_probability = random.choice((0.03, 0.08, 0.2))
+    kills, lost_responses = random.choice((0, 0, 1, 2)), random.choice((0, 0, 1, 2))
+    concurrent_start_points = random.choice((0, 0, 30))
+    late_requests, time_passes = random.choice((0, 0, 1, 2)), random.choice((0, 0, 0, 1))
+    faults_left = {KILL: kills, LOSE_RESPONSE: lost_responses, LATE_REQUEST: late_requests, PASS_TIME: time_passes}
+
+    def choose_change(point: SchedulingPoint, default: Actor, others: Sequence[Actor]) -> str | None:
+        for kind in (KILL, LOSE_RESPONSE, LATE_REQUEST):
+            can_fail = faults_left[kind] and random.random() < 0.02
+            if can_fail and kind in possible_faults(default.name, default.action):
+                faults_left[kind] -= 1
+                return kind if kind != LATE_REQUEST else f"{kind} {random.choice(LATE_BY_POINTS)}"
         if random.random() < 0.03:
-            return MARKERS
-        if left[TIME] and random.random() < 0.02:
-            left[TIME] -= 1
-            return f"{TIME} {random.choice(TIMES_MS)}"
-        if others and random.random() < (0.4 if point.index < together else share):
+            return WRITE_MARKERS
+        if faults_left[PASS_TIME] and random.random() < 0.02:
+            faults_left[PASS_TIME] -= 1
+            return f"{PASS_TIME} {random.choice(PASSED_TIMES_MS)}"
+        if others and random.random() < (0.4 if point.index < concurrent_start_points else switch_probability):
             return random.choice([actor.name for actor in others])
         return None
 
-    who = f"{operator or 'no person'} acts, drivers are {'numbered' if registered else 'of one name'}"
-    run.lines.append(f"seed {seed}: version {version}, markers after {markers_ms} ms, {replay.value}, {who}")
-    return run, lambda: run.play(choose)
+    return choose_change
 
 
-def explore(seed: int, invariants: Sequence[Callable[[World], None]] = INVARIANTS) -> None:
-    run, play = seeded(seed)
+def explore_seed(seed: int, invariants: Sequence[Callable[[Simulation], None]] = INVARIANTS) -> None:
+    """Play the run of a seed, and check the invariants."""
+    run, play = draw_run(seed)
     play()
     for invariant in invariants:
-        invariant(run.world)
+        invariant(run.simulation)
 
 
 # --- the command
 
 
-def _replayed(version: int, text: str) -> int:
-    parts = (part.strip().split(" ", 1) for part in text.split(",") if part.strip())
-    run = Run(version, tuple(Change(int(at), what) for at, what in parts))
-    return 0 if _shown(run, run.play) else 1
+def _replay(version: int, changes: str) -> int:
+    """Replay the run with these changes ("31 driver-2, 40 kill"). Return the exit status."""
+    parts = (part.strip().split(" ", 1) for part in changes.split(",") if part.strip())
+    run = Run(version, tuple(Change(int(point), text) for point, text in parts))
+    return 0 if _play_and_print(run, run.play) else 1
 
 
-def _every(options: argparse.Namespace, version: int) -> Explored:
+def _explore_version(options: argparse.Namespace, version: int) -> Exploration:
     first, step = map(int, options.part.split(":"))
 
-    def progress(explored: Explored) -> None:
-        if explored.schedules % RUNS_PER_LINE == 0:
-            words = f"{explored.schedules} schedules, {len(explored.failed)} failed"
-            print(f"version {version}, so far: {words}", flush=True)
+    def report_progress(exploration: Exploration) -> None:
+        if exploration.schedules % RUNS_PER_LINE == 0:
+            counts = f"{exploration.schedules} schedules, {len(exploration.failures)} failed"
+            print(f"version {version}, so far: {counts}", flush=True)
 
-    return every(
+    return explore_all(
         version,
         options.every,
-        faults_max=options.faults,
+        max_faults=options.faults,
         kinds=tuple(options.kinds),
         batches=options.batches,
         part=(first, step),
-        progress=progress,
+        report_progress=report_progress,
     )
 
 
-def _shown(run: Run, play: Callable[[], object]) -> bool:
+def _play_and_print(run: Run, play: Callable[[], object]) -> bool:
+    """Play a run, and print its schedule and errors. Return whether all invariants hold."""
     try:
         play()
         run.check()
@@ -353,40 +419,55 @@ def _shown(run: Run, play: Callable[[], object]) -> bool:
         return False
     finally:
         print("\n".join(run.lines))
-        for name, error in run.world.failed.items():
-            print(f"{name} has failed: {error}")
+        for name, error in run.simulation.errors.items():
+            print(f"{name} failed: {error}")
     return True
 
 
-def main() -> int:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:1000", help="from:to")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--processes", type=int, default=1, help="explore as many seeds, or versions, at a time")
-    parser.add_argument("--every", type=int, help="the most changes of who goes on")
-    parser.add_argument("--faults", type=int, default=1, help="the most faults beside them")
-    parser.add_argument("--kinds", nargs="+", default=[DIES], choices=[DIES, LOSES, LATE, STALE], help="of faults")
+    parser.add_argument("--seeds", default="0:1000", metavar="FROM:TO", help="play these seeds (default: 0:1000)")
+    parser.add_argument("--seed", type=int, help="replay one seed and print its schedule")
     parser.add_argument(
-        "--part", default="0:1", metavar="M:N", help="of the first changes every N-th, from the M-th on"
+        "--processes", type=int, default=1, help="number of processes that play seeds, or versions with --every"
     )
-    parser.add_argument("--batches", type=int, default=2)
-    parser.add_argument("--replay", nargs=2, metavar=("VERSION", "CHANGES"))
-    options = parser.parse_args()
+    parser.add_argument(
+        "--every", type=int, metavar="N", help="play all schedules with at most N switches between actors"
+    )
+    parser.add_argument(
+        "--faults", type=int, default=1, metavar="N", help="with --every: at most N faults (default: 1)"
+    )
+    parser.add_argument(
+        "--kinds", nargs="+", default=[KILL], choices=FAULT_KINDS, help="with --every: kinds of faults (default: kill)"
+    )
+    parser.add_argument(
+        "--part", default="0:1", metavar="M:N", help="with --every: play every N-th first change, from the M-th on"
+    )
+    parser.add_argument("--batches", type=int, default=2, help="with --every: number of batches (default: 2)")
+    parser.add_argument(
+        "--replay", nargs=2, metavar=("VERSION", "CHANGES"), help="replay the schedule that a failure has printed"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = _parse_options()
     if options.replay is not None:
-        return _replayed(int(options.replay[0]), options.replay[1])
+        return _replay(int(options.replay[0]), options.replay[1])
     if options.seed is not None:
-        run, play = seeded(options.seed)
-        return 0 if _shown(run, play) else 1
+        run, play = draw_run(options.seed)
+        return 0 if _play_and_print(run, play) else 1
     if options.every is None:
-        return command(explore, __doc__)
+        return run_command(explore_seed, __doc__)
     failed = 0
     versions = (1, 2)
     with ProcessPoolExecutor(min(options.processes, len(versions))) as processes:
-        for version, explored in zip(versions, processes.map(partial(_every, options), versions), strict=True):
-            print(f"version {version}, {options.part} of the first changes: {explored}", flush=True)
-            for changes, words in explored.failed:
-                print(f'  --replay {version} "{", ".join(map(str, changes))}": {words}')
-            failed += len(explored.failed)
+        explorations = processes.map(partial(_explore_version, options), versions)
+        for version, exploration in zip(versions, explorations, strict=True):
+            print(f"version {version}, {options.part} of the first changes: {exploration}", flush=True)
+            for changes, error in exploration.failures:
+                print(f'  --replay {version} "{", ".join(map(str, changes))}": {error}')
+            failed += len(exploration.failures)
     return 1 if failed else 0
 
 

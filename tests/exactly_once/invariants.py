@@ -7,145 +7,181 @@ from collections.abc import Callable, Iterator
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
 from spark_kafka_sink.exactly_once.transaction_names import parse_driver_number
 from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
-from tests.exactly_once.lives import LAST, PREFIX, TASKS, TIMEOUT_MS, TOPIC, Replay, World
+from tests.exactly_once.attempts import Identity
+from tests.exactly_once.simulation import (
+    LAST_DRIVER,
+    PREFIX,
+    TASKS,
+    TIMEOUT_MS,
+    TOPIC,
+    Simulation,
+    SourceReplay,
+)
 from tests.history import History, Outcome, Write
 
 
-def a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never(world: World) -> None:
-    decided = world.decided()
-    in_a_decision = {identity for every in decided.values() for ids in every for identity in ids}
+def decided_batches_are_read_exactly_once(simulation: Simulation) -> None:
+    """A read_committed consumer reads each decided batch once and completely, and no attempt that was not decided.
+
+    Each batch is decided, and only once.
+    """
+    decided_identities = _find_decided_identities(simulation)
     history = History()
-    for each in world.attempts:
-        outcome = Outcome.COMMITTED if each.identity in in_a_decision else Outcome.OPEN
-        unit = f"task {each.partition} of batch {each.number}"
-        writer = f"task {each.partition} in batch {each.number}"
-        history.writes.append(Write(each.name, each.values, outcome, unit, f"batch {each.number}", writer))
-    for number in range(world.batches):
+    for attempt in simulation.attempts:
+        outcome = Outcome.COMMITTED if attempt.identity in decided_identities else Outcome.OPEN
+        unit = f"task {attempt.partition} of batch {attempt.batch}"
+        writer = f"task {attempt.partition} in batch {attempt.batch}"
+        history.writes.append(Write(attempt.name, attempt.values, outcome, unit, f"batch {attempt.batch}", writer))
+    for number in range(simulation.batches):
         units = frozenset(f"task {partition} of batch {number}" for partition in range(TASKS))
         history.units[f"batch {number}"] = units
-    seen = {
-        partition: [value or b"" for value in world.cluster.values(TOPIC, partition, committed=True)]
-        for partition in range(TASKS)
-    }
-    history.check(seen)
-    for number in range(world.batches):
+    history.check(
+        {
+            partition: [value or b"" for value in simulation.cluster.values(TOPIC, partition, committed=True)]
+            for partition in range(TASKS)
+        }
+    )
+    decided = simulation.decided_transactions()
+    for number in range(simulation.batches):
         assert decided.get(number), f"batch {number} was never decided"
-        assert len(decided[number]) == 1, f"batch {number} was decided anew: {decided[number]}"
+        assert len(decided[number]) == 1, f"batch {number} was decided more than once: {decided[number]}"
 
 
-def no_older_driver_changes_anything_after_a_newer_one_has_begun(world: World) -> None:
-    generations = [entry.generation for entry in world.decisions()]
-    assert generations == sorted(generations), f"the log goes back to an older driver: {generations}"
-    if not world.registered:
-        return  # each batch has a driver of its own: who began first may be the newer one
-    drivers_of = {each.identity: each.driver for each in world.attempts}
-    in_a_decision = {identity for every in world.decided().values() for ids in every for identity in ids}
-    for end in world.ends:
-        owner = drivers_of.get(end.identity)
-        if owner is None or end.by not in world.began or owner not in world.began:
+def _find_decided_identities(simulation: Simulation) -> set[Identity]:
+    decisions = simulation.decided_transactions().values()
+    return {identity for batch_decisions in decisions for identities in batch_decisions for identity in identities}
+
+
+def older_drivers_change_nothing_after_a_newer_start(simulation: Simulation) -> None:
+    """An older driver ends no transaction of a newer one, except to commit what is decided, and writes no entry."""
+    generations = [entry.generation for entry in simulation.read_entries()]
+    assert generations == sorted(generations), f"the log returns to an older driver: {generations}"
+    if not simulation.registered:
+        return  # Each batch has its own driver name, so an actor that started first may have the newer driver.
+    drivers = {attempt.identity: attempt.driver for attempt in simulation.attempts}
+    decided_identities = _find_decided_identities(simulation)
+    started = simulation.started_drivers
+    for end in simulation.transaction_ends:
+        owner = drivers.get(end.identity)
+        if owner is None or end.requested_by not in started or owner not in started:
             continue
-        is_older = world.began.index(end.by) < world.began.index(owner)
-        allowed = end.commit and end.identity in in_a_decision
-        assert not is_older or allowed, f"{end.by} has ended {end.identity} of {owner}, which is newer"
+        is_older = started.index(end.requested_by) < started.index(owner)
+        is_allowed = end.commit and end.identity in decided_identities
+        assert not is_older or is_allowed, f"{end.requested_by} ended {end.identity} of the newer driver {owner}"
 
 
-def current_driver_does_not_give_way(world: World) -> None:
-    """Brokers abort what a newer driver has open for an older one that asks. Who has the last word in the log is not
-    stopped by that. So of the living one drives.
+def current_driver_does_not_give_up(simulation: Simulation) -> None:
+    """The driver with the last entry in the log does not fail because of a newer driver.
 
-    Not if a driver died, or gave up before it had claimed: it may have fenced another, whose tasks say then that they
-    come too late. Nor if Spark has stopped the query.
+    A broker aborts the open transaction of the current driver when an older driver requests an epoch. The current
+    driver must continue all the same, so that one of the living drivers works.
+
+    The check does not apply if a driver was killed, or gave up before its claim: it may have fenced another driver,
+    whose tasks then fail as late attempts. Nor does it apply if Spark has stopped the query.
     """
-    if world.stage.has_killed or world.stopped:
+    if simulation.scheduler.has_killed_actor or simulation.was_stopped:
         return
-    entries = [entry for entry in world.decisions() if entry.driver_name != LAST]
-    driver = world.whose(entries[-1]) if entries else ""
-    error = world.failed.get(driver)
-    gave_way = error is not None and any(words in str(error) for words in ("newer driver", "has given way"))
-    known = {world.whose(entry) for entry in entries}
-    if "came too late" in str(error) and any(name not in known for name in {*world.failed, *world.in_vain}):
+    entries = [entry for entry in simulation.read_entries() if entry.driver_name != LAST_DRIVER]
+    current = simulation.find_actor(entries[-1]) if entries else ""
+    error = simulation.errors.get(current)
+    gave_up = error is not None and any(text in str(error) for text in ("newer driver", "has given way"))
+    drivers_in_log = {simulation.find_actor(entry) for entry in entries}
+    actors_without_entry = {*simulation.errors, *simulation.operators_without_result} - drivers_in_log
+    if "came too late" in str(error) and actors_without_entry:
         return
-    assert not gave_way, f"{driver} has the last word in the log, and has given way: {error}"
+    assert not gave_up, f"{current} wrote the last entry in the log, and gave up: {error}"
 
 
-def fenced_attempts_report_newer_driver(world: World) -> None:
-    """In words of exactly once, not in those of brokers, which are the reason at most.
+def fenced_attempts_report_newer_driver(simulation: Simulation) -> None:
+    """A fenced actor raises ExactlyOnceError, and the error of the broker is at most its cause.
 
-    An attempt may also be fenced by one of its number that stood still before it asked for its id: then its driver
-    waits, and what brokers say is all that is known.
+    Attempts without a newer driver are not checked. Another attempt of the same number can fence them, if it was
+    suspended before it requested its id. Their driver then waits, and only the broker's error is known.
     """
-    of_brokers = {id(each.error) for each in world.attempts if not each.overtaken}
-    errors = [*world.failed.values(), *(each.error for each in world.attempts if each.error is not None)]
-    for error in (each for each in errors if id(each) not in of_brokers):
-        reasons = [
-            each
-            for each in _causes(error)
-            if isinstance(each, BrokerError) and each.code in BATCH_OWNERSHIP_LOST_ERRORS
+    unchecked = {id(attempt.error) for attempt in simulation.attempts if not attempt.is_superseded}
+    attempt_errors = [attempt.error for attempt in simulation.attempts if attempt.error is not None]
+    for error in (*simulation.errors.values(), *attempt_errors):
+        if id(error) in unchecked:
+            continue
+        fencing_errors = [
+            cause
+            for cause in _iterate_causes(error)
+            if isinstance(cause, BrokerError) and cause.code in BATCH_OWNERSHIP_LOST_ERRORS
         ]
-        assert not reasons or isinstance(error, ExactlyOnceError), f"{error!r}, since {reasons}"
+        assert not fencing_errors or isinstance(error, ExactlyOnceError), f"{error!r}, caused by {fencing_errors}"
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
 
 
-def skipped_batches_are_decided(world: World) -> None:
-    decided = world.decided()
-    for each in world.attempts:
-        assert not each.passed_over or each.number in decided, f"{each.name} was passed over, and was never decided"
-    for driver, number in world.committed:
-        assert number in decided, f"{driver} says that batch {number} is committed, and it was never decided"
-    contents = {entry.batch.batch_id: entry.content for entry in world.decisions() if entry.content is not None}
-    for driver, number, counted in world.passed_over:
-        was = contents[number]
-        assert world.is_tolerant(driver) or was.has_same_row_counts(counted), (
-            f"{driver} passed over {counted}; decided was {was}"
-        )
-    for driver, error in world.failed.items():
-        is_mismatch = "but with other rows" in str(error)
-        assert not is_mismatch or world.replay is Replay.FAILS, f"{driver} fails, and its rows are the same: {error}"
+def skipped_batches_are_decided(simulation: Simulation) -> None:
+    """Actors skip only decided batches, with the decided row counts unless the driver tolerates a mismatch.
 
-
-def nothing_stays_open(world: World) -> None:
-    """Of tasks, that is: no reader waits for a driver's own transactions, which are in the log alone.
-
-    In version 1 a request to add partitions that is carried out again after the end opens a transaction without rows
-    under the same epoch. The next driver aborts it, or else its timeout does. So it is with a late attempt, if another
-    driver or a person has asked for an epoch so late that brokers answered with that of the attempt's own driver: the
-    id looks as if nothing had been decided under it, and the attempt begins.
+    A driver fails with a mismatch only if the source returned other rows.
     """
-    version = world.cluster.core.coordinator.version
-    if world.lateness.additions or (version == 1 and world.lateness.shared_epochs):
-        world.system.advance(TIMEOUT_MS)
-        world.lateness.write_markers()
+    decided = simulation.decided_transactions()
+    for attempt in simulation.attempts:
+        assert not attempt.is_skipped or attempt.batch in decided, f"{attempt.name} was skipped, and never decided"
+    for driver, number in simulation.committed_batches:
+        assert number in decided, f"{driver} reports batch {number} as committed, and it was never decided"
+    contents = {entry.batch.batch_id: entry.content for entry in simulation.read_entries() if entry.content is not None}
+    for driver, number, content in simulation.skipped_batches:
+        assert simulation.tolerates_mismatch(driver) or contents[number].has_same_row_counts(content), (
+            f"{driver} skipped {content}; decided was {contents[number]}"
+        )
+    for driver, error in simulation.errors.items():
+        is_mismatch = "but with other rows" in str(error)
+        assert not is_mismatch or simulation.source_replay is SourceReplay.OTHER_ROWS_FAIL, (
+            f"{driver} fails although its rows are the same: {error}"
+        )
+
+
+def no_transaction_stays_open(simulation: Simulation) -> None:
+    """No transaction of a task stays open. Drivers write only to the decision log, so no reader waits for theirs.
+
+    Two cases end by the transaction timeout, or when the next driver aborts them:
+
+    - Version 1: a late AddPartitionsToTxn request opens a transaction without rows under the epoch of an ended one.
+    - Version 1: a late attempt begins although its batch is decided. This happens if another driver or an operator
+      requests an epoch and the broker returns the epoch of the attempt's own driver, because it takes the request for a
+      retry. The driver id then looks as if nothing had been decided under it.
+    """
+    version = simulation.cluster.core.coordinator.version
+    if simulation.delays.late_additions or (version == 1 and simulation.delays.shared_epochs):
+        simulation.system.advance(TIMEOUT_MS)
+        simulation.delays.write_markers()
     for partition in range(TASKS):
-        log = world.cluster.log(TOPIC, partition)
-        assert log.last_stable_offset == log.log_end_offset, f"partition {partition}: a transaction is left open"
-    known = world.cluster.core.coordinator.transactions.values()
-    of_tasks = [each for each in known if parse_driver_number(PREFIX, each.transactional_id) is None]
-    still = [each for each in of_tasks if each.state.value == "Ongoing"]
-    assert not still, f"open: {still}"
-    assert not world.system.open_sockets, "a socket is left"
+        log = simulation.cluster.log(TOPIC, partition)
+        assert log.last_stable_offset == log.log_end_offset, f"partition {partition}: a transaction is open"
+    open_transactions = [
+        transaction
+        for transaction in simulation.cluster.core.coordinator.transactions.values()
+        if parse_driver_number(PREFIX, transaction.transactional_id) is None and transaction.state.value == "Ongoing"
+    ]
+    assert not open_transactions, f"open transactions: {open_transactions}"
+    assert not simulation.system.open_sockets, "a socket is open"
 
 
-def the_next_start_works(world: World) -> None:
-    assert LAST not in world.failed, f"the last start fails: {world.failed[LAST]}"
-    assert world.checkpoint == world.batches
+def next_start_succeeds(simulation: Simulation) -> None:
+    """The last start of the query writes all remaining batches."""
+    assert LAST_DRIVER not in simulation.errors, f"the last start fails: {simulation.errors[LAST_DRIVER]}"
+    assert simulation.checkpoint == simulation.batches
 
 
-INVARIANTS: tuple[Callable[[World], None], ...] = (
-    no_older_driver_changes_anything_after_a_newer_one_has_begun,
-    current_driver_does_not_give_way,
+INVARIANTS: tuple[Callable[[Simulation], None], ...] = (
+    older_drivers_change_nothing_after_a_newer_start,
+    current_driver_does_not_give_up,
     fenced_attempts_report_newer_driver,
     skipped_batches_are_decided,
-    the_next_start_works,
-    a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never,
-    nothing_stays_open,
+    next_start_succeeds,
+    decided_batches_are_read_exactly_once,
+    no_transaction_stays_open,
 )
 
 
-def check(world: World) -> None:
+def check_invariants(simulation: Simulation) -> None:
     for invariant in INVARIANTS:
-        invariant(world)
+        invariant(simulation)

@@ -1,4 +1,4 @@
-"""Pinned interleavings that run in every `make test`, whichever sample of the others is drawn."""
+"""Pinned interleavings that run in every `make test`, in addition to the sample of the others."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable
 
 import pytest
 
-IN_EVERY_RUN = "in_every_run"
+ALWAYS_RUN = "always_run"
 
 
-def with_noticing(values: Iterable[int], noticing: Collection[int]) -> list[object]:
-    """Mark the parameters at which a test fails when a rule of rules.py is removed.
+def mark_always_run(values: Iterable[int], pinned: Collection[int]) -> list[object]:
+    """Mark the pinned values of a parameter: those at which the test fails when a rule of rules.py is removed.
 
-    With several such parameters, the cases in which all of them are marked run in every `make test`.
+    Of a test with several such parameters, the cases in which all values are pinned run in every `make test`.
     """
-    mark = getattr(pytest.mark, IN_EVERY_RUN)
-    return [pytest.param(value, marks=mark) if value in noticing else value for value in values]
+    mark = getattr(pytest.mark, ALWAYS_RUN)
+    return [pytest.param(value, marks=mark) if value in pinned else value for value in values]

@@ -1,4 +1,4 @@
-"""Script: plays one interleaving, by instructions that suspend or kill actors at numbered points."""
+"""Script: runs one interleaving, from instructions that suspend or kill actors at numbered points."""
 
 from __future__ import annotations
 
@@ -6,82 +6,96 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.exactly_once.interleaving import Actor, Point
-from tests.exactly_once.lives import World, one_process_at_a_time
+from tests.exactly_once.scheduler import Actor, SchedulingPoint
+from tests.exactly_once.simulation import Simulation, isolated_processes
 
-Holds = Callable[[], bool]
+Condition = Callable[[], bool]
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass
-class _Place:
+class _Instruction:
+    """Suspends or kills an actor at its point `number`, counted from the time at which `since` became true."""
+
     actor: str
-    since: Holds
+    since: Condition
     number: int
-    until: Holds | None
-    """Condition that resumes the actor; None kills the actor instead."""
-    passed: int = 0
+    until: Condition | None
+    """Condition that resumes the actor. None: the instruction kills the actor."""
+    points_passed: int = 0
+
+    def is_active(self, actor: Actor) -> bool:
+        return self.actor == actor.name and self.since()
 
 
 class Script:
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self._places: list[_Place] = []
-        self._in_step: tuple[str, str] | None = None
-        self._lead: Counter[str] = Counter()
-        self._losing: list[tuple[str, Callable[[Actor], bool]]] = []
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self._instructions: list[_Instruction] = []
+        self._alternating: tuple[str, ...] = ()
+        self._turns: Counter[str] = Counter()
+        self._lost_responses: list[tuple[str, Callable[[Actor], bool]]] = []
 
-    def in_step(self, one: str, other: str, first: int, second: int) -> None:
-        """Let one actor pass `first` points and the other `second`, and alternate them from then on."""
-        self._in_step = one, other
-        self._lead = Counter({one: -first, other: -second})
+    def alternate(self, first: str, second: str, *, first_points: int, second_points: int) -> None:
+        """Let two actors pass these numbers of points, and alternate them after each point from then on."""
+        self._alternating = first, second
+        self._turns = Counter({first: -first_points, second: -second_points})
 
-    def holds(self, actor: str, number: int, until: Holds, *, since: Holds = lambda: True) -> None:
-        """Suspend the actor at its point `number`, counted from 0 once `since` is true, until `until` is true."""
-        self._places.append(_Place(actor, since, number, until))
+    def suspend(self, actor: str, point: int, *, until: Condition, since: Condition = _always) -> None:
+        """Suspend the actor at its point number `point`, counted from 0 once `since` is true, until `until` is true."""
+        self._instructions.append(_Instruction(actor, since, point, until))
 
-    def kills(self, actor: str, *, since: Holds, number: int = 0) -> None:
-        self._places.append(_Place(actor, since, number, None))
+    def kill(self, actor: str, *, since: Condition = _always, point: int = 0) -> None:
+        """Kill the actor at its point number `point`, counted from 0 once `since` is true."""
+        self._instructions.append(_Instruction(actor, since, point, None))
 
-    def loses_answer(self, actor: str, *, to: Callable[[Actor], bool]) -> None:
+    def lose_response(self, actor: str, *, to: Callable[[Actor], bool]) -> None:
         """Let the actor lose the response to its first request for which `to` is true."""
-        self._losing.append((actor, to))
+        self._lost_responses.append((actor, to))
 
-    def passed(self, actor: str) -> int:
+    def count_points(self, actor: str) -> int:
         """Return the number of points that the actor has passed since the start of one of its instructions."""
-        return max((each.passed for each in self._places if each.actor == actor), default=0)
+        return max((each.points_passed for each in self._instructions if each.actor == actor), default=0)
 
-    def ended(self, actor: str) -> bool:
-        return any(each.name == actor and each.ended for each in self.world.stage.actors)
+    def has_ended(self, actor: str) -> bool:
+        return any(each.name == actor and each.has_ended for each in self.simulation.scheduler.actors)
 
-    def play(self) -> None:
-        with one_process_at_a_time(self.world):
-            self.world.stage.play(self._decide)
+    def run(self) -> None:
+        with isolated_processes(self.simulation):
+            self.simulation.scheduler.run(self._choose_actor)
 
-    def _decide(self, point: Point, chosen: Actor, others: Sequence[Actor]) -> Actor | None:
-        free = [actor for actor in (chosen, *others) if not self._is_held(actor)]
-        goes_on = self._whose_turn(free) if free else chosen
-        here = [each for each in self._places if each.actor == goes_on.name and each.since()]
-        if any(each.until is None and each.passed == each.number for each in here):
-            self.world.stage.kill(goes_on)
+    def _choose_actor(self, point: SchedulingPoint, default: Actor, others: Sequence[Actor]) -> Actor | None:
+        runnable = [actor for actor in (default, *others) if not self._is_suspended(actor)]
+        chosen = self._choose_runnable(runnable) if runnable else default
+        active = [instruction for instruction in self._instructions if instruction.is_active(chosen)]
+        if any(instruction.until is None and instruction.points_passed == instruction.number for instruction in active):
+            self.simulation.scheduler.kill(chosen)
             return None
-        for each in here:
-            each.passed += 1
-        for losing in [each for each in self._losing if each[0] == goes_on.name and each[1](goes_on)]:
-            self._losing.remove(losing)
-            goes_on.loses_answer = True
-        return goes_on
+        for instruction in active:
+            instruction.points_passed += 1
+        for lost in [lost for lost in self._lost_responses if lost[0] == chosen.name and lost[1](chosen)]:
+            self._lost_responses.remove(lost)
+            chosen.loses_next_response = True
+        return chosen
 
-    def _whose_turn(self, free: Sequence[Actor]) -> Actor:
-        in_step = [actor for actor in free if self._in_step is not None and actor.name in self._in_step]
-        if len(in_step) < len(self._in_step or ()) or not in_step:
-            return free[0]
-        goes_on = min(in_step, key=lambda actor: (self._lead[actor.name], actor.name))
-        self._lead[goes_on.name] += 1
-        return goes_on
+    def _choose_runnable(self, runnable: Sequence[Actor]) -> Actor:
+        """Return the alternating actor whose turn it is if both can continue, else the first runnable actor."""
+        alternating = [actor for actor in runnable if actor.name in self._alternating]
+        if len(alternating) < len(self._alternating) or not alternating:
+            return runnable[0]
+        chosen = min(alternating, key=lambda actor: (self._turns[actor.name], actor.name))
+        self._turns[chosen.name] += 1
+        return chosen
 
-    def _is_held(self, actor: Actor) -> bool:
+    def _is_suspended(self, actor: Actor) -> bool:
         return any(
-            each.until is not None and each.passed == each.number and each.since() and not each.until()
-            for each in self._places
-            if each.actor == actor.name
+            instruction.until is not None
+            and instruction.points_passed == instruction.number
+            and instruction.since()
+            and not instruction.until()
+            for instruction in self._instructions
+            if instruction.actor == actor.name
         )

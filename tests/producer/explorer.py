@@ -180,10 +180,10 @@ def survives(explore: Callable[[int], None], seed: int, *, explain: bool) -> boo
 
 
 def main() -> int:
-    return command(explore, __doc__)
+    return run_command(explore, __doc__)
 
 
-def command(explore: Callable[[int], None], description: str | None) -> int:
+def run_command(explore: Callable[[int], None], description: str | None) -> int:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:1000", help="from:to")
     parser.add_argument("--seed", type=int)

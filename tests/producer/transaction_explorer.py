@@ -28,7 +28,7 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from tests.fake_system import FakeSystem
 from tests.history import History, Outcome, Place, Write, offsets_anomalies
 from tests.leak_check import assert_no_leaks
-from tests.producer.explorer import check_partitions_of, command
+from tests.producer.explorer import check_partitions_of, run_command
 from tests.producer.schedules import TOPIC
 from tests.producer.second_caller import serialize_paused
 from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
@@ -278,4 +278,4 @@ def explore(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command(explore, __doc__))
+    sys.exit(run_command(explore, __doc__))

@@ -1,4 +1,4 @@
-"""Run a sample of the pinned interleavings, and those at which a test has noticed a missing rule (sampling.py).
+"""Selects the interleavings that `make test` runs: a sample of them, and the pinned ones (sampling.py).
 
 SOAK=1 (`make soak`) runs all of them.
 """
@@ -11,13 +11,13 @@ from collections import defaultdict
 
 import pytest
 
-from tests.exactly_once.sampling import IN_EVERY_RUN
+from tests.exactly_once.sampling import ALWAYS_RUN
 
 MAX_CASES = 6
 """A test with more cases than this in a transaction version runs a sample of them."""
 SAMPLED_CASES = 3
 """The size of that sample. The explorer plays most of these schedules, too."""
-EXPLORER = "test_explorer.py"
+UNSAMPLED_FILE = "test_explorer.py"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -25,26 +25,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     cases: dict[tuple[str, object], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if "tests/exactly_once/scenarios/" in item.nodeid and item.path.name != EXPLORER:
-            cases[item.nodeid.split("[")[0], transaction_version(item)].append(item)
-    skipped: set[pytest.Item] = set()
+        if "tests/exactly_once/scenarios/" in item.nodeid and item.path.name != UNSAMPLED_FILE:
+            cases[item.nodeid.split("[")[0], find_transaction_version(item)].append(item)
+    deselected: set[pytest.Item] = set()
     for (test, version), version_cases in cases.items():
         if len(version_cases) > MAX_CASES:
             sample = random.Random(f"{test} {version}").sample(version_cases, SAMPLED_CASES)
-            skipped |= {*version_cases} - {*sample, *noticing_cases(version_cases)}
-    if skipped:
-        config.hook.pytest_deselected(items=list(skipped))
-        items[:] = [item for item in items if item not in skipped]
+            deselected |= {*version_cases} - {*sample, *select_pinned_cases(version_cases)}
+    if deselected:
+        config.hook.pytest_deselected(items=list(deselected))
+        items[:] = [item for item in items if item not in deselected]
 
 
-def noticing_cases(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the cases of a test whose parameters are all marked, among those parameters that have marks."""
-    marks = [sum(1 for _ in case.iter_markers(IN_EVERY_RUN)) for case in cases]
+def select_pinned_cases(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the cases of a test in which every parameter that has pinned values has one of them."""
+    marks = [sum(1 for _ in case.iter_markers(ALWAYS_RUN)) for case in cases]
     return [case for case, count in zip(cases, marks, strict=True) if count and count == max(marks)]
 
 
-def transaction_version(item: pytest.Item) -> object:
-    """Return the parameter that chooses the transaction version, or None if the test has only one version."""
+def find_transaction_version(item: pytest.Item) -> object:
+    """Return the parameter that selects the transaction version, or None if the test has only one version."""
     callspec = getattr(item, "callspec", None)
     params = callspec.params if callspec is not None else {}
     return params.get("version", params.get("broker"))

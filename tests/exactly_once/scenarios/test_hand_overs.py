@@ -37,18 +37,18 @@ from tests.exactly_once.cases import (
 )
 from tests.exactly_once.cases import broker as broker
 from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
-from tests.exactly_once.lives import World
 from tests.exactly_once.scenarios.test_lost_records import delete_all
 from tests.exactly_once.scenarios.test_next_driver_ids import AT_THE_END, number_in_use
 from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of
 from tests.exactly_once.script import Script
+from tests.exactly_once.simulation import Simulation
 from tests.exactly_once.two_drivers import (
-    BOTH,
+    BOTH_VERSIONS,
     add_two_drivers,
-    all_have_ended,
+    have_tasks_ended,
     is_decided,
     restart_and_check,
-    world_after_one_batch,
+    simulate_first_batch,
 )
 
 # --- two drivers at a hand-over, each of which stands still at each of its requests
@@ -58,86 +58,91 @@ REQUESTS = range(1, 21)
 """Of a start that hands over, and of the batch after it."""
 
 
-def world_before_a_hand_over(version: int) -> World:
+def world_before_a_hand_over(version: int) -> Simulation:
     """driver-1 has written batch 0, and is gone. The next start gets one of the last epochs."""
-    world = world_after_one_batch(version)
-    driver = world.cluster.core.coordinator.transactions["p-driver"]
+    simulation = simulate_first_batch(version)
+    driver = simulation.cluster.core.coordinator.transactions["p-driver"]
     driver.epoch, driver.last_epoch = HAND_OVER_EPOCH, HAND_OVER_EPOCH - 1
-    return world
+    return simulation
 
 
-def has_handed_over(world: World) -> bool:
-    return any(entry.driver_number == 2 for entry in world.decisions())
+def has_handed_over(simulation: Simulation) -> bool:
+    return any(entry.driver_number == 2 for entry in simulation.read_entries())
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("place", REQUESTS)
 def test_driver_suspended_in_hand_over_duplicates_nothing_of_its_successor(version: int, place: int) -> None:
-    world = world_before_a_hand_over(version)
-    script = add_two_drivers(world)
-    script.holds("driver-2", place, lambda: script.ended("driver-3"))
-    script.play()
-    assert "driver-3" not in world.failed
-    assert has_handed_over(world)
-    restart_and_check(world)
+    simulation = world_before_a_hand_over(version)
+    script = add_two_drivers(simulation)
+    script.suspend("driver-2", place, until=lambda: script.has_ended("driver-3"))
+    script.run()
+    assert "driver-3" not in simulation.errors
+    assert has_handed_over(simulation)
+    restart_and_check(simulation)
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("place", REQUESTS)
 def test_driver_may_die_at_each_request_of_a_hand_over(version: int, place: int) -> None:
-    world = world_before_a_hand_over(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    script.kills("driver-2", since=lambda: True, number=place)
-    script.play()
-    restart_and_check(world)
-    assert has_handed_over(world)
+    simulation = world_before_a_hand_over(version)
+    script = Script(simulation)
+    simulation.add_driver("driver-2")
+    script.kill("driver-2", since=lambda: True, point=place)
+    script.run()
+    restart_and_check(simulation)
+    assert has_handed_over(simulation)
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("place", REQUESTS)
 def test_driver_under_previous_id_decides_nothing_after_hand_over(version: int, place: int) -> None:
     """driver-2 has written a batch when another start hands over; it stands still at each request of its commit."""
-    world = world_after_one_batch(version)
-    driver = world.cluster.core.coordinator.transactions["p-driver"]
+    simulation = simulate_first_batch(version)
+    driver = simulation.cluster.core.coordinator.transactions["p-driver"]
     driver.epoch, driver.last_epoch = HAND_OVER_EPOCH - 6, HAND_OVER_EPOCH - 7
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3", latent=True)
-    script.holds("driver-2", place, lambda: script.ended("driver-3"), since=lambda: all_have_ended(world, "driver-2"))
-    script.play()
-    restart_and_check(world)
+    script = Script(simulation)
+    simulation.add_driver("driver-2")
+    simulation.add_driver("driver-3", suspended=True)
+    script.suspend(
+        "driver-2",
+        place,
+        until=lambda: script.has_ended("driver-3"),
+        since=lambda: have_tasks_ended(simulation, "driver-2"),
+    )
+    script.run()
+    restart_and_check(simulation)
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("place", REQUESTS)
 def test_suspended_manual_hand_over_aborts_no_decision(version: int, place: int) -> None:
-    world = world_before_a_hand_over(version)
-    script = Script(world)
-    world.add_operator("person", latent=False)
-    world.add_driver("driver-3")
-    script.holds("person", place, lambda: script.ended("driver-3"))
-    script.kills("driver-3", since=lambda: is_decided(world, 1))
-    script.play()
-    assert is_decided(world, 1)
-    restart_and_check(world)
+    simulation = world_before_a_hand_over(version)
+    script = Script(simulation)
+    simulation.add_operator("operator", suspended=False)
+    simulation.add_driver("driver-3")
+    script.suspend("operator", place, until=lambda: script.has_ended("driver-3"))
+    script.kill("driver-3", since=lambda: is_decided(simulation, 1))
+    script.run()
+    assert is_decided(simulation, 1)
+    restart_and_check(simulation)
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 3), (3, 1), (2, 5), (5, 2)])
 def test_one_of_two_drivers_that_follow_a_hand_over_in_step_works(version: int, first: int, second: int) -> None:
-    world = world_before_a_hand_over(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    script.kills("driver-2", since=lambda: has_handed_over(world))
-    script.play()
-    script = Script(world)
-    world.add_driver("driver-3")
-    world.add_driver("driver-4")
-    script.in_step("driver-3", "driver-4", first, second)
-    script.play()
-    assert len({"driver-3", "driver-4"} & world.failed.keys()) == 1
-    restart_and_check(world)
+    simulation = world_before_a_hand_over(version)
+    script = Script(simulation)
+    simulation.add_driver("driver-2")
+    script.kill("driver-2", since=lambda: has_handed_over(simulation))
+    script.run()
+    script = Script(simulation)
+    simulation.add_driver("driver-3")
+    simulation.add_driver("driver-4")
+    script.alternate("driver-3", "driver-4", first_points=first, second_points=second)
+    script.run()
+    assert len({"driver-3", "driver-4"} & simulation.errors.keys()) == 1
+    restart_and_check(simulation)
 
 
 # --- what is read after a hand-over
@@ -314,7 +319,7 @@ def test_compaction_loses_hand_over_without_the_key_of_decisions(
         assert number_in_use(broker) == 1, "a driver under each of the two ids would decide"
 
 
-@BOTH
+@BOTH_VERSIONS
 @pytest.mark.parametrize("place", range(2, 10, 2))
 @pytest.mark.parametrize("other", range(8, 20, 3))
 def test_start_continues_under_next_id_after_dead_driver_handed_over(version: int, place: int, other: int) -> None:
@@ -322,15 +327,15 @@ def test_start_continues_under_next_id_after_dead_driver_handed_over(version: in
 
     `other`: points of driver-3, from before its claim until after its hand-over.
     """
-    world = world_before_a_hand_over(version)
-    script = add_two_drivers(world)
-    script.holds("driver-3", other, lambda: script.passed("driver-2") >= place)
-    script.holds("driver-2", 0, lambda: script.passed("driver-3") >= other)
-    script.holds("driver-2", place, lambda: script.ended("driver-3"))
-    script.kills("driver-3", since=lambda: has_handed_over(world))
-    script.play()
-    assert "driver-2" not in world.failed
-    restart_and_check(world)
+    simulation = world_before_a_hand_over(version)
+    script = add_two_drivers(simulation)
+    script.suspend("driver-3", other, until=lambda: script.count_points("driver-2") >= place)
+    script.suspend("driver-2", 0, until=lambda: script.count_points("driver-3") >= other)
+    script.suspend("driver-2", place, until=lambda: script.has_ended("driver-3"))
+    script.kill("driver-3", since=lambda: has_handed_over(simulation))
+    script.run()
+    assert "driver-2" not in simulation.errors
+    restart_and_check(simulation)
 
 
 def test_epoch_of_previous_id_after_hand_over_leads_to_the_current_id(

@@ -46,7 +46,7 @@ from tests.exactly_once.cases import (
 )
 from tests.exactly_once.cases import broker as broker
 from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
-from tests.exactly_once.explorer import explore
+from tests.exactly_once.explorer import explore_seed
 from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of
 
 AT_THE_END = 32_767 - HAND_OVER_EPOCH
@@ -357,6 +357,6 @@ def test_each_row_is_seen_once_while_epochs_are_exhausted_repeatedly(first: int)
     moved = 0
     for seed in range(first, first + SEEDS_OF_A_TEST):
         with few_epochs(2 + seed % 8, 500) as prefixes:
-            explore(seed)
+            explore_seed(seed)
         moved += bool(prefixes)
     assert moved, "no run comes to the end of its epochs"

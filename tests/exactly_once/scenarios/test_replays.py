@@ -1,4 +1,4 @@
-"""A batch that is run again with the same rows is passed over; with others it is an error, or what the user chose."""
+"""Batches that run again: a driver skips a decided batch with the same rows; other rows are an error or a warning."""
 
 from __future__ import annotations
 
@@ -6,53 +6,54 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from tests.exactly_once import rules
-from tests.exactly_once.invariants import check
-from tests.exactly_once.lives import LAST, Replay, World, one_process_at_a_time
+from tests.exactly_once.invariants import check_invariants
 from tests.exactly_once.script import Script
-
-BOTH = pytest.mark.parametrize("version", [1, 2])
-
-
-def replayed(version: int, replay: Replay) -> World:
-    """driver-1 dies when it has committed batch 0 and before that is in the checkpoint; driver-2 runs it again."""
-    world = World(version=version, batches=1, late_tasks=(), replay=replay)
-    script = Script(world)
-    world.add_driver("driver-1")
-    script.kills("driver-1", since=lambda: any(entry.batch.batch_id == 0 for entry in world.decisions()))
-    script.play()
-    world.add_driver("driver-2")
-    Script(world).play()
-    world.add_driver(LAST)
-    with one_process_at_a_time(world):
-        world.stage.play(lambda point, chosen, others: chosen)
-    check(world)
-    return world
+from tests.exactly_once.simulation import LAST_DRIVER, Simulation, SourceReplay, run_isolated
+from tests.exactly_once.two_drivers import BOTH_VERSIONS
 
 
-@BOTH
+def simulate_replay(version: int, source_replay: SourceReplay) -> Simulation:
+    """Return a simulation in which driver-2 has run batch 0 again.
+
+    driver-1 was killed after it had committed batch 0, before the checkpoint included the batch.
+    """
+    simulation = Simulation(version=version, batches=1, late_tasks=(), source_replay=source_replay)
+    script = Script(simulation)
+    simulation.add_driver("driver-1")
+    script.kill("driver-1", since=lambda: any(entry.batch.batch_id == 0 for entry in simulation.read_entries()))
+    script.run()
+    simulation.add_driver("driver-2")
+    Script(simulation).run()
+    simulation.add_driver(LAST_DRIVER)
+    run_isolated(simulation)
+    check_invariants(simulation)
+    return simulation
+
+
+@BOTH_VERSIONS
 def test_skips_same_rows_without_warning(version: int) -> None:
-    world = replayed(version, Replay.EQUAL)
-    assert world.failed == {}
-    assert [driver for driver, *_ in world.passed_over] == ["driver-2"]
+    simulation = simulate_replay(version, SourceReplay.SAME_ROWS)
+    assert simulation.errors == {}
+    assert [driver for driver, *_ in simulation.skipped_batches] == ["driver-2"]
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_rejects_other_rows_with_both_counts(version: int) -> None:
-    world = replayed(version, Replay.FAILS)
-    error = world.failed["driver-2"]
+    simulation = simulate_replay(version, SourceReplay.OTHER_ROWS_FAIL)
+    error = simulation.errors["driver-2"]
     assert isinstance(error, ExactlyOnceError)
     assert "4 rows" in str(error)
     assert "8 rows" in str(error)
 
 
-@BOTH
+@BOTH_VERSIONS
 def test_skips_other_rows_with_on_replay_mismatch_warn(version: int) -> None:
-    world = replayed(version, Replay.WARNS)
-    assert world.failed == {}
-    assert [driver for driver, *_ in world.passed_over] == ["driver-2"]
+    simulation = simulate_replay(version, SourceReplay.OTHER_ROWS_WARN)
+    assert simulation.errors == {}
+    assert [driver for driver, *_ in simulation.skipped_batches] == ["driver-2"]
 
 
 def test_other_rows_are_skipped_silently_if_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.skip_content_check(monkeypatch)
-    with pytest.raises(AssertionError, match="driver-2 passed over"):
-        replayed(2, Replay.FAILS)
+    with pytest.raises(AssertionError, match="driver-2 skipped"):
+        simulate_replay(2, SourceReplay.OTHER_ROWS_FAIL)

@@ -1,0 +1,467 @@
+"""The simulated query of the explorer: drivers and tasks of Spark, and operators who use `pykafka transactions`.
+
+A query with two tasks writes batches as Spark runs them, without Spark: the driver begins the batch, the tasks write,
+and the driver commits, or aborts if an attempt fails. The checkpoint records committed batches, and the next start of
+the query continues after them. All calls to exactly_once/ are in this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any, cast
+from unittest.mock import patch
+
+from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.errors import DecodeError, KafkaSinkError
+from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.entry_json import decode_entry
+from spark_kafka_sink.exactly_once.transaction_names import claim_key, parse_driver_number
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.requests import blocking as blocking_client
+from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite, build_driver_name, build_start_name
+from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
+from tests.exactly_once.attempts import Attempt as Attempt
+from tests.exactly_once.attempts import Identity, TransactionEnd
+from tests.exactly_once.attempts import SourceReplay as SourceReplay
+from tests.exactly_once.delays import Delays, find_open_identities
+from tests.exactly_once.log_read_faults import LogReadFaults
+from tests.exactly_once.scheduler import Actor, Scheduler
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import SimulatedProducer, sender_of
+from tests.simulated_cluster import SimulatedCluster
+
+TOPIC, LOG, PREFIX, QUERY, CHECKPOINT = "t", "decisions", "p", "query-1", "/checkpoint"
+TASKS = 2
+"""Number of tasks of a batch, and of partitions of the topic."""
+TIMEOUT_MS = 900_000
+"""Transaction timeout of the tasks."""
+FIRST_DRIVER, LAST_DRIVER = "driver-1", "driver-9"
+WAITING_FOR_TASKS = "wait for tasks"
+_PROCESS_STATE: dict[tuple[Any, str], Callable[[], object]] = {
+    (clients, "CLIENTS"): clients.new_leases,
+    (clients, "CLIENT_IDLE_SECONDS"): lambda: float("inf"),  # no thread that closes idle clients
+    (decision_log, "_partition_cache"): dict,
+    **{(decision_log, name): set for name in ("_checked_topics", "_warned_records")},
+    (driver_ids, "_remembered_numbers"): dict,
+}
+"""Module attributes that each simulated process has for itself, with the factories of their initial values."""
+
+Operation = Callable[[Mapping[str, str], str, str], object]
+"""A function of exactly_once/operations.py: (client options, prefix, topic of the decision log)."""
+
+
+class Simulation:
+    """One query on a simulated cluster, and a record of what its actors did."""
+
+    def __init__(  # noqa: PLR0913 - one keyword for each property of a run
+        self,
+        *,
+        version: int,
+        batches: int,
+        nodes: int = 1,
+        late_tasks: Sequence[int] = (0,),
+        seed: int = 0,
+        marker_delay_ms: float = 0.0,
+        source_replay: SourceReplay = SourceReplay.SAME_ROWS,
+        registered: bool = True,
+    ) -> None:
+        """`version`: transaction version of the cluster. `batches`: number of batches that the query writes.
+
+        `late_tasks`: tasks that have a second, late attempt in each batch. `marker_delay_ms`: see Delays. `registered`:
+        whether each start of the query has its own driver name. Without `register`, all starts share one name.
+        """
+        self.system = FakeSystem()
+        self.scheduler = Scheduler(self.system)
+        self.cluster = _create_cluster(self.system, nodes, version, seed)
+        self.batches = batches
+        self.late_tasks = late_tasks
+        self.registered = registered
+        self.source_replay = source_replay
+        self.was_stopped = False
+        """Whether Spark has stopped a start of the query."""
+        self.checkpoint = 0
+        """The batch with which the next start of the query begins."""
+        self.attempts: list[Attempt] = []
+        self.started_drivers: list[str] = []
+        """The drivers that have begun a batch, in the order of their first batch."""
+        self.errors: dict[str, KafkaSinkError] = {}
+        """The error with which a driver or an operator failed, by actor."""
+        self.operators_without_result: set[str] = set()
+        """Operators whose operation found no decided batch. It may still have requested an epoch."""
+        self.committed_batches: list[tuple[str, int]] = []
+        """(driver, batch) for each batch that was committed or skipped successfully."""
+        self.skipped_batches: list[tuple[str, int, BatchContent]] = []
+        """(driver, batch, row counts of its tasks) for each batch that was skipped because it is decided."""
+        self.transaction_ends: list[TransactionEnd] = []
+        self.should_fail: Callable[[Attempt], bool] = lambda attempt: False
+        """Whether an attempt fails after it has written its rows."""
+        self.delays = Delays(self.cluster, marker_delay_ms)
+        self.log_read_faults = LogReadFaults(self.cluster, self.scheduler, LOG)
+        self._actor_by_driver_name: dict[str, str] = {}
+        self._processes = _ProcessStates()
+        self._entries_end = (-1, -1)
+        """Log end offset and last stable offset at which `_entries` was read."""
+        self._entries: list[Entry] = []
+        self._log_hashes: dict[tuple[str, int], tuple[int, int]] = {}
+        """(end offset, hash of the batches before it) by topic-partition."""
+        self._observe_coordinator()
+        self.scheduler.before_resume = self._processes.switch_to
+
+    def add_driver(
+        self, name: str, *, suspended: bool = False, stop_before: int | None = None, process: str = ""
+    ) -> Actor:
+        """Add a driver that writes the batches up to, and without, `stop_before`.
+
+        `process`: the name of its process, if an earlier driver ran in the same one.
+        """
+        self._processes.process_by_actor[name] = process or name
+        return self.scheduler.add(name, lambda actor: self.run_driver(actor, name, stop_before), suspended=suspended)
+
+    def add_operator(self, name: str, operation: Operation = operations.abort, *, suspended: bool = True) -> Actor:
+        return self.scheduler.add(name, lambda actor: self.run_operation(actor, name, operation), suspended=suspended)
+
+    # --- actions of a driver
+
+    def run_driver(self, actor: Actor, name: str, stop_before: int | None = None) -> None:
+        """Run one start of the query: one batch after another, until one fails."""
+        number = self.checkpoint
+        try:
+            while number < (self.batches if stop_before is None else stop_before):
+                self.run_batch(actor, name, number)
+                self.committed_batches.append((name, number))
+                number += 1
+                self.checkpoint = max(self.checkpoint, number)
+        except KafkaSinkError as error:
+            self.errors[name] = error
+
+    def run_batch(self, actor: Actor, name: str, number: int) -> None:
+        with Driver(self.delivery, system=actor.system) as driver:
+            start = driver.begin(self.build_driver_name(name))
+        if name not in self.started_drivers:
+            self.started_drivers.append(name)
+        attempts = self.run_tasks(actor, name, start, number)
+        batch = Batch(QUERY, number)
+        content = BatchContent.from_row_counts({TOPIC: TASKS * TASKS * self.rows_per_partition(name)}, 0)
+        try:
+            for attempt in attempts:
+                if not attempt.has_succeeded:
+                    raise attempt.error or KafkaSinkError(f"{attempt.name} was killed")
+            transactions = [attempt.transaction for attempt in attempts if attempt.transaction is not None]
+            if not transactions:
+                start.check_skipped_batch(batch, content, tolerate_mismatch=self.tolerates_mismatch(name))
+                self.skipped_batches.append((name, number, content))
+                return
+            with Driver(self.delivery, system=actor.system) as driver:
+                driver.commit(start, batch, transactions, content)
+        except KafkaSinkError:
+            with Driver(self.delivery, system=actor.system) as driver:
+                driver.abort(start, batch)
+            raise
+
+    def run_tasks(self, actor: Actor, name: str, start: BatchStart, number: int) -> list[Attempt]:
+        """Run all tasks of a batch. Return the attempt of each task that Spark accepts: the first that succeeded."""
+        attempts = [Attempt(name, number, partition, 0, []) for partition in range(TASKS)]
+        late_attempts = {partition: Attempt(name, number, partition, 1, []) for partition in self.late_tasks}
+        for attempt in (*attempts, *late_attempts.values()):
+            self.attempts.append(attempt)
+            self.scheduler.add(attempt.name, self._attempt_runner(start, attempt), suspended=attempt.attempt > 0)
+        actor.wait_for(lambda: all(attempt.has_ended for attempt in attempts), WAITING_FOR_TASKS)
+        accepted: list[Attempt] = []
+        for attempt in attempts:
+            late = late_attempts.get(attempt.partition, attempt)
+            accepted.append(late if late.has_succeeded and not attempt.has_succeeded else attempt)
+        return accepted
+
+    def _attempt_runner(self, start: BatchStart, attempt: Attempt) -> Callable[[Actor], None]:
+        def run(actor: Actor) -> None:
+            try:
+                self.run_attempt(actor, start, attempt)
+            except KafkaSinkError as error:
+                attempt.error = error
+                attempt.is_superseded = self.registered and self.started_drivers[-1] != attempt.driver
+            finally:
+                attempt.has_ended = True
+
+        return run
+
+    def rows_per_partition(self, driver: str) -> int:
+        """Return the number of rows that each task of this driver writes to each partition."""
+        return 1 if self.source_replay is SourceReplay.SAME_ROWS or driver == FIRST_DRIVER else 2
+
+    def tolerates_mismatch(self, driver: str) -> bool:
+        """Return whether this driver skips a decided batch with other rows.
+
+        The last driver always does, as if the user had set onReplayMismatch=warn before the last start.
+        """
+        return self.source_replay is SourceReplay.OTHER_ROWS_WARN or driver == LAST_DRIVER
+
+    # --- actions of a task attempt
+
+    def run_attempt(self, actor: Actor, start: BatchStart, attempt: Attempt) -> None:
+        write = ExactlyOnceWrite(self.delivery, start, is_stream=True)
+        task_attempt_id = len(self.attempts)
+        task = TaskIdentity(
+            attempt.partition, attempt.attempt, task_attempt_id, 0, query_id=QUERY, batch_id=str(attempt.batch)
+        )
+        report = TaskReport(task)
+        if write.is_committed(task):
+            attempt.is_skipped = True
+            return
+        producer = self.create_producer(actor, write, attempt)
+        with write.transaction(producer, report):
+            for partition in range(TASKS):
+                for row in range(self.rows_per_partition(attempt.driver)):
+                    value = f"{attempt.batch}/{attempt.partition}/{attempt.driver}/{attempt.attempt}/{row}".encode()
+                    attempt.values.append((partition, value))
+                    producer.send(ProducerRecord(TOPIC, value, partition=partition))
+        if self.should_fail(attempt):
+            attempt.error = KafkaSinkError(f"{attempt.name} has failed")
+            return  # The Python worker was killed, so nothing aborts the transaction.
+        producer.close(timeout=0)
+        attempt.transaction = report.transaction
+
+    def create_producer(self, actor: Actor, write: ExactlyOnceWrite, attempt: Attempt) -> KafkaProducer:
+        options = {**write.producer_options(self.options), "linger.ms": "0"}
+        return _AttemptProducer(attempt, cast(FakeSystem, actor.system), options, random=Random(0))
+
+    # --- names of drivers
+
+    def build_driver_name(self, actor: str) -> str:
+        """Return the driver name under which this actor begins a batch."""
+        if self.registered or actor == LAST_DRIVER:  # The last start runs in another Spark application.
+            return actor
+        driver_name = build_driver_name(None)
+        self._actor_by_driver_name[driver_name] = actor
+        return driver_name
+
+    def find_actor(self, entry: Entry) -> str:
+        """Return the actor that is the driver of the entry, or else the driver name in the entry."""
+        return self._actor_by_driver_name.get(entry.driver_name, entry.driver_name)
+
+    # --- actions of Spark and of operators
+
+    def stop_query(self, actor: Actor, name: str) -> None:
+        """Abort the unreported batch of this driver, as Spark does when it stops the query."""
+        self.was_stopped = True
+        with contextlib.suppress(KafkaSinkError), Driver(self.delivery, system=actor.system) as driver:
+            driver.abort_unreported(name if self.registered else build_start_name(None))
+
+    def run_operation(self, actor: Actor, name: str, operation: Operation = operations.abort) -> None:
+        """Run an operation of `pykafka transactions` as the operator `name`."""
+        try:
+            if operation(self.options, PREFIX, LOG) is None:
+                self.operators_without_result.add(name)
+        except KafkaSinkError as error:
+            self.errors[name] = error
+
+    # --- options
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            "bootstrap.servers": self.cluster.bootstrap_servers,
+            "retry.backoff.ms": "10",
+            "retry.backoff.max.ms": "10",
+            "request.timeout.ms": "1000",
+        }
+
+    @property
+    def delivery(self) -> Delivery:
+        return self.build_delivery(PREFIX)
+
+    def build_delivery(self, prefix: str) -> Delivery:
+        return Delivery(
+            client_config(self.options),
+            prefix,
+            DeliveryOptions(prefix, topic=LOG, timeout_ms=TIMEOUT_MS),
+            checkpoint=CHECKPOINT,
+        )
+
+    # --- state
+
+    def read_entries(self) -> list[Entry]:
+        """Return all committed entries of the query in the decision log, oldest first."""
+        log = self.cluster.log(LOG, 0)
+        end = log.log_end_offset, log.last_stable_offset
+        if self._entries_end != end:
+            self._entries_end, self._entries = end, self._decode_entries()
+        return self._entries
+
+    def _decode_entries(self) -> list[Entry]:
+        records = self.cluster.table(LOG, 0, committed=True)
+        entries: list[Entry] = []
+        for key, value in zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True):
+            if key in (PREFIX.encode(), claim_key(PREFIX)) and value is not None:
+                with contextlib.suppress(DecodeError):  # The value of a foreign record is not an entry.
+                    entries.append(decode_entry(PREFIX.encode(), value))
+        return entries
+
+    def decided_transactions(self) -> dict[int, list[frozenset[Identity]]]:
+        """Return the decided transactions by batch. A batch that was decided again has several sets of them."""
+        decided: dict[int, list[frozenset[Identity]]] = {}
+        for entry in self.read_entries():
+            if entry.state is EntryState.DECIDED and entry.batch.batch_id is not None:
+                identities = frozenset(
+                    (transaction.transactional_id, transaction.producer_id, transaction.epoch)
+                    for transaction in entry.transactions
+                )
+                decisions = decided.setdefault(entry.batch.batch_id, [])
+                if identities not in decisions:
+                    decisions.append(identities)
+        return decided
+
+    def state_hash(self) -> int:
+        """Return a hash of all state that determines how the run continues."""
+        transactions = [
+            (
+                transactional_id,
+                transaction.producer_id,
+                transaction.epoch,
+                transaction.last_epoch,
+                transaction.timeout_ms,
+                transaction.state.value,
+                transaction.version,
+            )
+            for transactional_id, transaction in sorted(self.cluster.core.coordinator.transactions.items())
+        ]
+        logs = [self._log_hash(TOPIC, partition) for partition in range(TASKS)] + [self._log_hash(LOG, 0)]
+        faults = self.delays.state_hash(), self.log_read_faults.state_hash()
+        return hash((self.scheduler.state_hash(), tuple(transactions), tuple(logs), self.checkpoint, faults))
+
+    def _log_hash(self, topic: str, partition: int) -> int:
+        log = self.cluster.log(topic, partition)
+        end_offset, log_hash = self._log_hashes.get((topic, partition), (0, 0))
+        if log.log_end_offset > end_offset:
+            for batch in log.read(end_offset, sys.maxsize).batches:
+                log_hash = hash((log_hash, bytes(batch)))
+            self._log_hashes[topic, partition] = log.log_end_offset, log_hash
+        return log_hash
+
+    def pass_time(self, ms: float) -> None:
+        """Advance the clock while all actors are suspended, unless an open transaction may not time out now.
+
+        The clock stays while a batch is decided and not done: a transaction that timed out then would be lost, and the
+        next start would report it. The clock also stays while attempts of the last batch are open that were not
+        accepted: a driver that was suspended while it aborts them gives up, and they end with their timeout or with the
+        next batch.
+        """
+        self.delays.write_markers()
+        last = self.read_entries()[-1] if self.read_entries() else None
+        if last is None or (last.state is not EntryState.DECIDED and not self._has_open_attempts(last)):
+            self.system.advance(ms)
+
+    def _has_open_attempts(self, entry: Entry) -> bool:
+        open_identities = find_open_identities(self.cluster.core.coordinator.transactions.values())
+        return any(
+            attempt.identity in open_identities for attempt in self.attempts if attempt.batch == entry.batch.batch_id
+        )
+
+    # --- observation
+
+    def _observe_coordinator(self) -> None:
+        """Record who ends transactions, and count driver epochs that two actors share."""
+        self._record_transaction_ends()
+        self.delays.count_shared_epochs(
+            lambda transactional_id: parse_driver_number(PREFIX, transactional_id) is not None,
+            lambda: self.scheduler.current,
+        )
+
+    def _record_transaction_ends(self) -> None:
+        coordinator = self.cluster.core.coordinator
+        write_end = coordinator._write_end
+
+        def recording(transaction: Any, epoch: int, *, commit: bool) -> None:
+            current = self.scheduler.current
+            requested_by = self.delays.current_sender or (current.name if current else "")
+            identity = transaction.transactional_id, transaction.producer_id, transaction.epoch
+            self.transaction_ends.append(TransactionEnd(requested_by, identity, commit))
+            write_end(transaction, epoch, commit=commit)
+
+        coordinator._write_end = recording  # type: ignore[method-assign]
+
+
+def _create_cluster(system: FakeSystem, nodes: int, version: int, seed: int) -> SimulatedCluster:
+    """Return a cluster with the query's topic and a decision log of one partition."""
+    cluster = SimulatedCluster(system, nodes=nodes, topics={TOPIC: TASKS}, seed=seed, transaction_version=version)
+    cluster.core.create_topic(LOG, 1, {"cleanup.policy": "compact"})
+    return cluster
+
+
+class _ProcessStates:
+    """The module attributes of _PROCESS_STATE, with the values of each simulated process."""
+
+    def __init__(self) -> None:
+        self.process_by_actor: dict[str, str] = {}
+        """Name of the process of an actor. Actors that are missing here have their own process."""
+        self._values: dict[str, dict[tuple[Any, str], Any]] = {}
+        self._current_process = ""
+
+    def switch_to(self, actor: Actor) -> None:
+        """Set the module attributes to the values of the actor's process."""
+        process = self.process_by_actor.get(actor.name, actor.name)
+        if process == self._current_process:
+            return
+        self._values[self._current_process] = {attribute: getattr(*attribute) for attribute in _PROCESS_STATE}
+        values = self._values.get(process)
+        for (module, name), create in _PROCESS_STATE.items():
+            setattr(module, name, create() if values is None else values[module, name])
+        self._current_process = process
+
+
+class _AttemptProducer(SimulatedProducer):
+    """A producer that records its identity in the attempt, even if it never begins a transaction under it."""
+
+    def __init__(self, attempt: Attempt, *arguments: Any, **named: Any) -> None:
+        self._attempt = attempt
+        super().__init__(*arguments, **named)
+
+    def init_transactions(self, transactional_id: str | None = None) -> None:
+        super().init_transactions(transactional_id)
+        granted = sender_of(self).idempotence.id_and_epoch
+        self._attempt.identity = transactional_id or "", granted.producer_id, granted.epoch
+
+
+@contextmanager
+def isolated_processes(simulation: Simulation) -> Iterator[None]:
+    """Isolate the simulated processes from each other and from the test, while `simulation.scheduler` runs.
+
+    Code that creates an OperatingSystem receives the System of the current actor, and modules start with new state.
+    """
+
+    def current_system() -> object:
+        assert simulation.scheduler.current is not None
+        return simulation.scheduler.current.system
+
+    previous_state = {attribute: getattr(*attribute) for attribute in _PROCESS_STATE}
+    logger = logging.getLogger("spark_kafka_sink")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with (
+            patch.object(blocking_client, "OperatingSystem", current_system),
+            simulation.log_read_faults.applied(),
+        ):
+            for (module, name), create in _PROCESS_STATE.items():
+                setattr(module, name, create())
+            yield
+    finally:
+        logger.setLevel(level)
+        for (module, name), value in previous_state.items():
+            setattr(module, name, value)
+
+
+def run_isolated(simulation: Simulation) -> None:
+    """Run all actors of the simulation without switches between them."""
+    with isolated_processes(simulation):
+        simulation.scheduler.run()
