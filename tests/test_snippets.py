@@ -35,6 +35,7 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("docs/agents.md", "python"): (WITH_SPARK,),
     ("docs/batch.md", "python"): (WITH_SPARK, "tests/spark/scenarios/test_tables.py"),
     ("docs/batch.md", "sql"): ("tests/spark/scenarios/test_tables.py",),
+    ("docs/cli.md", "json"): ("tests/cli/test_verifiable_producer.py",),
     ("docs/cli.md", "properties"): ("tests/cli/scenarios/test_documented_commands.py",),
     ("docs/formats.md", "python"): (HERE, WITH_SPARK),
     ("docs/index.md", "python"): (WITH_SPARK,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from tests.documents import blocks
 
 Event = dict[str, Any]
 
@@ -92,6 +94,12 @@ def test_prints_error_of_each_failed_record(
     assert sorted(int(event["value"]) for event in [*failed, *acknowledged]) == list(range(5))
     assert {event["value"] for event in acknowledged} == {value for value, _, _ in stored_places(broker)}
     assert events[-1]["acked"] == len(acknowledged)
+
+
+def test_documented_settings_of_kafkatest_run_this_command(broker: EmbeddedBroker, options_file: Path) -> None:
+    (settings,) = map(json.loads, blocks("docs/cli.md", "json"))
+    name, command = shlex.split(settings["VerifiableProducer"]["exec_cmd"])
+    assert (name, command) == ("pykafka", arguments(broker, options_file)[0])
 
 
 @contextmanager

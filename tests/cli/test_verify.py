@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from spark_kafka_sink.producer.results import OffsetRange, OffsetRangeCollector
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.documents import command_lines
 from tests.reports.report_factories import make_report
 
 Output = pytest.CaptureFixture[str]
@@ -63,6 +65,13 @@ def test_intact_writes_exit_with_0(broker: EmbeddedBroker, path: str, capsys: Ou
         ["orders", "0", "0", "2", "3", "3", "intact"],
         ["orders", "1", "0", "1", "2", "2", "intact"],
     ]
+
+
+def test_documented_command_verifies_file_of_reports(broker: EmbeddedBroker, path: str) -> None:
+    (line,) = (line for line in command_lines("docs/cli.md") if line.startswith("pykafka verify "))
+    save(path, write(broker, b"a"))
+    line = line.replace("/data/reports.jsonl", path).replace("localhost:9092", broker.bootstrap_servers)
+    assert main(shlex.split(line)[1:]) == 0
 
 
 def test_records_of_other_writers_between_two_writes(broker: EmbeddedBroker, path: str, capsys: Output) -> None:

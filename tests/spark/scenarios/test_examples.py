@@ -18,6 +18,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedd
 pytestmark = pytest.mark.needs("java")
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
+RECEIPT_VERIFIER_TEST = Path(__file__).resolve().parents[3] / "integration" / "test_receipt_verifier.py"
 ROWS = [
     f'{{"sensor": "s{n}", "celsius": {n}.5, "time": "2026-01-01T00:00:00Z", "shop": "north", "amount": {n}.0}}'
     for n in range(4)
@@ -134,6 +135,7 @@ def test_notebook_runs_from_top_to_bottom(spark: SparkSession, capsys: pytest.Ca
 def test_every_example_is_listed_and_run_here() -> None:
     names = {path.name for path in EXAMPLES.iterdir()} - {"README.md"}
     listed = set(re.findall(r"\]\((\w[\w.]*)[/)]", (EXAMPLES / "README.md").read_text()))
-    here = Path(__file__).read_text() + Path(__file__).with_name("test_pipelines.py").read_text()
+    runners = (Path(__file__), Path(__file__).with_name("test_pipelines.py"), RECEIPT_VERIFIER_TEST)
+    sources = "".join(runner.read_text() for runner in runners)
     assert names == listed
-    assert [name for name in names if f'"{name}"' not in here] == []
+    assert [name for name in names if f'"{name}"' not in sources] == []

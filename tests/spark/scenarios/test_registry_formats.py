@@ -246,7 +246,7 @@ def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__ssl__keystore__key": "k"},
-            "'schema.registry.ssl.keystore.key' and 'schema.registry.ssl.keystore.certificate.chain' must be set",
+            "'schema.registry.ssl.keystore.key' must be set together with",
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__request__timeout__ms": "1s"},
