@@ -190,7 +190,7 @@ class RecordFutures:
         self._indexed_count = 0
         """The number of outcomes, from the first on, whose rows are in _positions."""
         self._positions: dict[int, tuple[_RowsOutcome, int]] = {}
-        """By row index: the outcome of the row, and the row's position in this outcome."""
+        """The outcome of each row and the row's position in it, by row index."""
         self._timestamps = self._key_sizes = self._value_sizes = _NO_VALUES
 
     def set_record_fields(

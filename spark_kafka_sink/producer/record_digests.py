@@ -24,7 +24,7 @@ class DigestCollector:
 
     def __init__(self) -> None:
         self._digests: dict[str, UInt64Array] = {}
-        """By topic: an array with one row per partition, in the layout of RecordHashes.sum_groups."""
+        """Arrays with one row per partition, in the layout of RecordHashes.sum_groups, by topic."""
 
     def add(self, result: ColumnsResult, columns: RecordColumns) -> None:
         """Add the written rows of a call. `columns`: all rows of the call."""

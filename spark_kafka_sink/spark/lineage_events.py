@@ -52,7 +52,7 @@ PRODUCER = f"https://pypi.org/project/{_PACKAGE}/{_VERSION or ''}"
 
 @dataclass(frozen=True)
 class SparkWrite:
-    """What Spark knows of a write."""
+    """The properties of a write that Spark provides."""
 
     app_name: str
     spark_version: str

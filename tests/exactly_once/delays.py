@@ -33,7 +33,7 @@ class Delays:
         self.late_additions = 0
         """Number of AddPartitionsToTxn requests that have arrived late."""
         self.shared_epochs = 0
-        """How often a broker gave a driver's epoch to another actor, because it took the request for a retry."""
+        """Number of times a broker mistook an actor's request for a retry and returned another actor's driver epoch."""
         self._cluster = cluster
         self._requests: list[_DelayedRequest] = []
         self._markers_due_ms: dict[str, float] = {}
