@@ -216,8 +216,15 @@ class Driver:
     def commit(
         self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], content: BatchContent
     ) -> None:
-        """Decide the batch and commit its transactions. Do nothing if there are no transactions."""
+        """Decide the batch and commit its transactions.
+
+        Without transactions there is nothing to decide. The entry of a job without a name is then deleted from the log,
+        since no later job would.
+        """
         if not transactions:
+            if self._delivery.is_single_use:
+                with _log_failure(start.entry, _NOT_RECORDED):
+                    self.abort(start, batch)
             return
         self._query.driver_number = start.entry.driver_number
         entry = start.entry.with_decision(batch, content, tuple(transactions))

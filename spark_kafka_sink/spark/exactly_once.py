@@ -116,8 +116,6 @@ class ExactlyOnceWrite:
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
         """Commit the transactions of the tasks, or compare the rows with those of a batch that is already committed."""
-        if not reports:
-            return
         batch, content = self._single_batch(reports), _sum_content(reports)
         skip_decisions = {report.was_already_committed for report in reports}
         if len(skip_decisions) > 1:
@@ -128,7 +126,7 @@ class ExactlyOnceWrite:
         if skip_decisions == {True}:
             self.start.check_skipped_batch(batch, content, tolerate_mismatch=self.delivery.options.tolerate_mismatch)
         transactions = [report.transaction for report in reports if report.transaction is not None]
-        if transactions:
+        if transactions or self.delivery.is_single_use:
             with Driver(self.delivery) as driver:
                 driver.commit(self.start, batch, transactions, content)
 
@@ -137,7 +135,7 @@ class ExactlyOnceWrite:
 
         Return whether they were aborted, and the outcome as the end of a sentence for the log.
         """
-        batch = self._single_batch(reports) if reports else self._planned_batch()
+        batch = self._single_batch(reports)
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
@@ -152,7 +150,7 @@ class ExactlyOnceWrite:
         return Batch(key=self.delivery.options.key, scope=self.delivery.scope)
 
     def _planned_batch(self) -> Batch:
-        """Return the batch of a failed write of which no task has reported."""
+        """Return the batch of a write of which no task has reported."""
         return self._job_batch() if self.micro_batch is None else _to_batch(self.micro_batch)
 
     def _batch_of_task(self, task: TaskIdentity) -> Batch:
@@ -163,7 +161,12 @@ class ExactlyOnceWrite:
         return _to_batch(MicroBatchId(task.query_id, task.batch_id))
 
     def _single_batch(self, reports: Sequence[TaskReport]) -> Batch:
-        """Return the batch of all reports. Raise DeliveryError if they name several batches."""
+        """Return the batch of all reports, or of the plan if there are none.
+
+        Raise DeliveryError if the reports name several batches.
+        """
+        if not reports:
+            return self._planned_batch()
         batches = {self._batch_of_task(report.task) for report in reports}
         if len(batches) > 1:
             raise DeliveryError(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError, IllegalStateError
+from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError, IllegalStateError, NetworkError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.reports.store import read_reports
@@ -186,9 +186,22 @@ def test_failed_task_aborts_before_it_queries_the_cause(
     assert counts == [0]
 
 
-def test_commits_job_without_tasks(spark: Spark, broker: EmbeddedBroker) -> None:
-    spark.job().commit([])
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_committed_job_without_key_and_rows_leaves_no_entry_in_decision_log(
+    spark: Spark, broker: EmbeddedBroker, partitions: int
+) -> None:
+    writer = spark.job()
+    writer.commit([spark.task(writer, rows(), partition_id=partition) for partition in range(partitions)])
     assert seen(broker) == []
+    assert operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers}) == []
+
+
+def test_job_without_rows_succeeds_if_its_entry_cannot_be_deleted(spark: Spark, broker: EmbeddedBroker) -> None:
+    writer = spark.job()
+    with patch.object(Driver, "abort", side_effect=NetworkError("no broker answers")):
+        writer.commit([])
+    (left,) = operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers})
+    assert (left.decided, left.undecided) == ((), ())
 
 
 def test_driver_aborts_transaction_of_killed_task(spark: Spark, broker: EmbeddedBroker) -> None:
