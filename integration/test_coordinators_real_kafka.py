@@ -40,7 +40,7 @@ from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, Tr
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import AddPartitions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, Query, transactions, write_with
+from tests.exactly_once.embedded_query import LOG, Query, transactions, write_with
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")

@@ -28,7 +28,7 @@ from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
 from integration.support.transactional_writer import coordinator_of, leader_of
 from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, driver_id, normalize_checkpoint
-from tests.exactly_once.steps import ABORT, COMMIT, DECIDE, LOSERS, START, TASK, WRITE
+from tests.exactly_once.protocol_steps import ABORT, COMMIT, DECIDE, LOSERS, START, TASK, WRITE
 from tests.history import Kind
 from tests.waiting import wait_until
 

@@ -18,7 +18,7 @@ from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query, client_of, dying, dying_after_its_claim, ends_at, open_ids, rows
+from tests.exactly_once.embedded_query import Query, client_of, dying, dying_after_its_claim, ends_at, open_ids, rows
 from tests.history import check_batches
 from tests.waiting import wait_until
 

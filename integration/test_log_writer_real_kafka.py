@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, Query, rows, write_with, writer_of
+from tests.exactly_once.embedded_query import BOTH_TASKS, Query, rows, write_with, writer_of
 
 pytestmark = pytest.mark.needs("kafka")
 

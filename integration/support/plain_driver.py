@@ -22,7 +22,7 @@ from spark_kafka_sink.exactly_once.late_attempts import raise_if_fenced_late
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query
+from tests.exactly_once.embedded_query import Query
 
 REFUSED = 3
 """The exit status when Kafka or exactly once has refused something."""

@@ -1,4 +1,4 @@
-"""Processes of a driver that stop where a test asks them to (tests/exactly_once/steps.py), and what was asked for."""
+"""Stop requests of a test for the processes of a driver (tests/exactly_once/protocol_steps.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from integration.support.driver_process import DriverProcess
-from tests.exactly_once.steps import FOLDER
+from tests.exactly_once.protocol_steps import FOLDER
 from tests.waiting import wait_until
 
 

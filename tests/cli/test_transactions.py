@@ -13,8 +13,8 @@ from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.errors import CommitLostError
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.embedded_query import broker as broker
 
 Output = pytest.CaptureFixture[str]
 

@@ -11,8 +11,8 @@ from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import Query
+from tests.exactly_once.embedded_query import broker as broker
 from tests.fake_system import FakeSystem
 
 

@@ -28,9 +28,9 @@ from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, QUERY, Query, fence, rows, seen, transactions, write_as
-from tests.exactly_once.cases import broker as broker
-from tests.exactly_once.cases import held as held
+from tests.exactly_once.embedded_query import LOG, PREFIX, QUERY, Query, fence, rows, seen, transactions, write_as
+from tests.exactly_once.embedded_query import broker as broker
+from tests.exactly_once.embedded_query import held as held
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 

@@ -10,7 +10,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import (
+from tests.exactly_once.embedded_query import (
     BOTH_TASKS,
     LOG,
     PREFIX,
@@ -21,9 +21,9 @@ from tests.exactly_once.cases import (
     transactions,
     write_as,
 )
-from tests.exactly_once.cases import broker as broker
-from tests.exactly_once.cases import held as held
-from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
+from tests.exactly_once.embedded_query import broker as broker
+from tests.exactly_once.embedded_query import held as held
+from tests.exactly_once.embedded_query import its_own_ids_alone as its_own_ids_alone
 
 
 def test_claimed_id_trusts_no_record_of_another_producer_id(broker: EmbeddedBroker, its_own_ids_alone: None) -> None:

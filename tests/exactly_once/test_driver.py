@@ -33,7 +33,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import (
+from tests.exactly_once.embedded_query import (
     BOTH_TASKS,
     PREFIX,
     Query,
@@ -45,7 +45,7 @@ from tests.exactly_once.cases import (
     rows,
     seen,
 )
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import broker as broker
 
 
 @pytest.fixture

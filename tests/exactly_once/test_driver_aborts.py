@@ -23,8 +23,8 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, dying, open_ids, rows, seen, transactions
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import BOTH_TASKS, LOG, Query, dying, open_ids, rows, seen, transactions
+from tests.exactly_once.embedded_query import broker as broker
 
 
 @pytest.fixture

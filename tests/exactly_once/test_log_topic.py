@@ -19,8 +19,8 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, Query, client_of, rows, seen
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import LOG, Query, client_of, rows, seen
+from tests.exactly_once.embedded_query import broker as broker
 
 
 def create_if_missing(broker: EmbeddedBroker) -> None:

@@ -22,7 +22,7 @@ from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.requests.transaction_description import ONGOING
-from tests.exactly_once.cases import write_with
+from tests.exactly_once.embedded_query import write_with
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 

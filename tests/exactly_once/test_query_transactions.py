@@ -19,8 +19,8 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids, transactions
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import LOG, PREFIX, Query, client_of, open_ids, transactions
+from tests.exactly_once.embedded_query import broker as broker
 
 GRANTED_MS = 60_000
 

@@ -19,8 +19,8 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once import rules
-from tests.exactly_once.cases import PREFIX, Query, client_of, transactions
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import PREFIX, Query, client_of, transactions
+from tests.exactly_once.embedded_query import broker as broker
 
 GRANTED_MS = [1_000, 1_997, 5_000, 10_500, 60_000, 900_000, 86_400_000]
 

@@ -22,10 +22,10 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, end_transactions, init_producer_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.exactly_once.cases import broker as broker
-from tests.exactly_once.cases import client_of, known_without_an_epoch, seen, writer_of
-from tests.exactly_once.open_pair import ids
-from tests.exactly_once.open_pair import written as written
+from tests.exactly_once.embedded_query import broker as broker
+from tests.exactly_once.embedded_query import client_of, known_without_an_epoch, seen, writer_of
+from tests.exactly_once.open_transactions import ids
+from tests.exactly_once.open_transactions import written as written
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import WAIT_TIMEOUT_SECONDS

@@ -31,7 +31,7 @@ from spark_kafka_sink.requests.transaction_admin import (
 from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import EndTransaction
-from tests.exactly_once.three_nodes import (
+from tests.exactly_once.three_node_cluster import (
     DEAD,
     ELECTION_MS,
     IDS,
@@ -41,9 +41,9 @@ from tests.exactly_once.three_nodes import (
     begin_all,
     elapsed_ms,
 )
-from tests.exactly_once.three_nodes import client as client
-from tests.exactly_once.three_nodes import cluster as cluster
-from tests.exactly_once.three_nodes import prepared as prepared
+from tests.exactly_once.three_node_cluster import client as client
+from tests.exactly_once.three_node_cluster import cluster as cluster
+from tests.exactly_once.three_node_cluster import prepared as prepared
 
 
 def test_pipelines_requests_to_each_node(

@@ -26,10 +26,10 @@ from spark_kafka_sink.requests.transaction_admin import (
 from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import broker as broker
-from tests.exactly_once.cases import client_of, open_ids, rows, seen
-from tests.exactly_once.open_pair import ids
-from tests.exactly_once.open_pair import written as written
+from tests.exactly_once.embedded_query import broker as broker
+from tests.exactly_once.embedded_query import client_of, open_ids, rows, seen
+from tests.exactly_once.open_transactions import ids
+from tests.exactly_once.open_transactions import written as written
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 

@@ -17,10 +17,10 @@ from spark_kafka_sink.requests.transaction_admin import (
 )
 from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from tests.exactly_once.three_nodes import DEAD, ELECTION_MS, IDS, OF_THE_DEAD, Cluster, elapsed_ms
-from tests.exactly_once.three_nodes import client as client
-from tests.exactly_once.three_nodes import cluster as cluster
-from tests.exactly_once.three_nodes import prepared as prepared
+from tests.exactly_once.three_node_cluster import DEAD, ELECTION_MS, IDS, OF_THE_DEAD, Cluster, elapsed_ms
+from tests.exactly_once.three_node_cluster import client as client
+from tests.exactly_once.three_node_cluster import cluster as cluster
+from tests.exactly_once.three_node_cluster import prepared as prepared
 
 
 def test_prefetched_list_includes_broker_that_joined(

@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.transaction_names import derive_prefix
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic
-from tests.exactly_once.cases import LOG, seen, write_as
+from tests.exactly_once.embedded_query import LOG, seen, write_as
 from tests.spark.test_exactly_once_writers import Spark, micro_batch, rows
 from tests.spark.test_exactly_once_writers import broker as broker
 

@@ -11,7 +11,7 @@ from spark_kafka_sink.exactly_once.entries import build_batch_driver_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark import exactly_once
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import seen
+from tests.exactly_once.embedded_query import seen
 from tests.spark.test_exactly_once_writers import Spark, open_count, rows
 from tests.spark.test_exactly_once_writers import broker as broker
 from tests.spark.test_exactly_once_writers import spark as spark

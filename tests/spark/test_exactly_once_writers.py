@@ -28,7 +28,7 @@ from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.exactly_once.cases import client_of, seen
+from tests.exactly_once.embedded_query import client_of, seen
 from tests.waiting import wait_until
 
 SCHEMA = StructType([StructField("value", StringType())])

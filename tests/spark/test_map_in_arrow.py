@@ -37,7 +37,7 @@ from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity
 from spark_kafka_sink.spark.worker_log import LOGGER
 from spark_kafka_sink.spark.writer import KafkaBatchWriter
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.exactly_once.cases import client_of, seen
+from tests.exactly_once.embedded_query import client_of, seen
 
 SCHEMA = StructType([StructField("value", StringType())])
 EXACTLY_ONCE = {"deliveryguarantee": "exactly-once", "idempotencykey": "today"}

@@ -18,8 +18,8 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query, open_ids, rows, seen
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import Query, open_ids, rows, seen
+from tests.exactly_once.embedded_query import broker as broker
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once import rules
-from tests.exactly_once.cases import (
+from tests.exactly_once.embedded_query import (
     BOTH_TASKS,
     LOG,
     PREFIX,
@@ -35,14 +35,14 @@ from tests.exactly_once.cases import (
     use_up_epochs,
     write_as,
 )
-from tests.exactly_once.cases import broker as broker
-from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
+from tests.exactly_once.embedded_query import broker as broker
+from tests.exactly_once.embedded_query import its_own_ids_alone as its_own_ids_alone
+from tests.exactly_once.scenarios.test_epoch_exhaustion import AT_THE_END, number_in_use
 from tests.exactly_once.scenarios.test_lost_records import delete_all
-from tests.exactly_once.scenarios.test_next_driver_ids import AT_THE_END, number_in_use
-from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of
+from tests.exactly_once.scenarios.test_stale_log_reads import TIMES, decide_and_die, end_of
 from tests.exactly_once.script import Script
 from tests.exactly_once.simulation import Simulation
-from tests.exactly_once.two_drivers import (
+from tests.exactly_once.two_driver_simulation import (
     BOTH_VERSIONS,
     add_two_drivers,
     have_tasks_ended,

@@ -15,9 +15,9 @@ from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once import rules
-from tests.exactly_once.cases import LOG, PREFIX, Query, fence, rows, seen, transactions
-from tests.exactly_once.cases import broker as broker
-from tests.exactly_once.cases import held as held
+from tests.exactly_once.embedded_query import LOG, PREFIX, Query, fence, rows, seen, transactions
+from tests.exactly_once.embedded_query import broker as broker
+from tests.exactly_once.embedded_query import held as held
 
 
 @pytest.mark.parametrize("runs", [True, False])

@@ -9,7 +9,7 @@ from tests.exactly_once import rules
 from tests.exactly_once.invariants import check_invariants
 from tests.exactly_once.script import Script
 from tests.exactly_once.simulation import LAST_DRIVER, Simulation, SourceReplay, run_isolated
-from tests.exactly_once.two_drivers import BOTH_VERSIONS
+from tests.exactly_once.two_driver_simulation import BOTH_VERSIONS
 
 
 def simulate_replay(version: int, source_replay: SourceReplay) -> Simulation:

@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import init_producer_id, list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import client_of, seen
+from tests.exactly_once.embedded_query import client_of, seen
 from tests.spark.test_exactly_once_writers import Spark, micro_batch, open_count, rows
 from tests.spark.test_exactly_once_writers import broker as broker
 from tests.spark.test_exactly_once_writers import spark as spark

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import seen
+from tests.exactly_once.embedded_query import seen
 from tests.spark.test_exactly_once_writers import Spark, micro_batch
 from tests.spark.test_exactly_once_writers import broker as broker
 from tests.spark.test_exactly_once_writers import spark as spark

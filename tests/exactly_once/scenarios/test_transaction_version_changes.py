@@ -19,7 +19,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.exactly_once.cases import TOPIC, Query, client_of, open_ids, rows, seen
+from tests.exactly_once.embedded_query import TOPIC, Query, client_of, open_ids, rows, seen
 
 
 def set_version(broker: EmbeddedBroker, version: int) -> None:

@@ -21,7 +21,7 @@ from spark_kafka_sink.exactly_once.transaction_names import driver_id
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import (
+from tests.exactly_once.embedded_query import (
     LOG,
     PREFIX,
     Query,
@@ -34,7 +34,7 @@ from tests.exactly_once.cases import (
     seen,
     transactions,
 )
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import broker as broker
 
 
 @pytest.fixture

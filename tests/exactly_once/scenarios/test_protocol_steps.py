@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
-from tests.exactly_once import steps
+from tests.exactly_once import protocol_steps
 from tests.waiting import wait_until
 
 
 def test_process_stops_at_step_until_the_file_is_deleted(tmp_path: Path) -> None:
-    stops = steps.Stops(tmp_path)
+    stops = protocol_steps.Stops(tmp_path)
     (tmp_path / "stop before decide").touch()
     stopped = tmp_path / "stopped before decide"
     passed: list[str] = []
 
     def run() -> None:
-        stops.after(steps.WRITE)
+        stops.after(protocol_steps.WRITE)
         passed.append("after write")
-        stops.before(steps.DECIDE)
+        stops.before(protocol_steps.DECIDE)
         passed.append("before decide")
 
     thread = threading.Thread(target=run)
@@ -36,10 +36,10 @@ def test_process_stops_at_step_until_the_file_is_deleted(tmp_path: Path) -> None
     stopped.unlink()
     thread.join()
     assert passed == ["after write", "before decide"]
-    stops.before(steps.DECIDE)  # once only
+    stops.before(protocol_steps.DECIDE)  # once only
 
 
-class _Noted(steps.Stops):
+class _Noted(protocol_steps.Stops):
     """Notes the places that are reached, and stops at none."""
 
     places: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class _Noted(steps.Stops):
 
 def test_each_step_stops_before_and_after_its_method(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_Noted, "places", ())
-    monkeypatch.setattr(steps, "Stops", _Noted)
+    monkeypatch.setattr(protocol_steps, "Stops", _Noted)
     called: list[tuple[Any, ...]] = []
 
     @contextlib.contextmanager
@@ -58,16 +58,16 @@ def test_each_step_stops_before_and_after_its_method(monkeypatch: pytest.MonkeyP
         called.append(arguments)
         yield
 
-    for owner, name, _ in steps.METHODS:
+    for owner, name, _ in protocol_steps.METHODS:
         assert callable(getattr(owner, name))  # the name is one that production has
         monkeypatch.setattr(owner, name, lambda *arguments: called.append(arguments))
     monkeypatch.setattr(ExactlyOnceWrite, "transaction", transaction)
-    steps.stop_where_asked(tmp_path, monkeypatch.setattr)
-    for owner, name, _ in steps.METHODS:
+    protocol_steps.stop_where_asked(tmp_path, monkeypatch.setattr)
+    for owner, name, _ in protocol_steps.METHODS:
         getattr(owner, name)("self", name)
     with ExactlyOnceWrite.transaction("self", "transaction"):  # type: ignore[call-arg, arg-type]
         assert _Noted.places[-1] == "before write"
-    assert [name for _, name in called] == [*(name for _, name, _ in steps.METHODS), "transaction"]
-    reached = [step for _, _, step in steps.METHODS] + [steps.WRITE]
-    assert set(reached) == set(steps.STEPS)
+    assert [name for _, name in called] == [*(name for _, name, _ in protocol_steps.METHODS), "transaction"]
+    reached = [step for _, _, step in protocol_steps.METHODS] + [protocol_steps.WRITE]
+    assert set(reached) == set(protocol_steps.STEPS)
     assert list(_Noted.places) == [f"{when} {step}" for step in reached for when in ("before", "after")]

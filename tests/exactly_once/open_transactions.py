@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query
+from tests.exactly_once.embedded_query import Query
 
 
 @pytest.fixture

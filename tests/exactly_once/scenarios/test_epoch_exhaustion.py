@@ -27,7 +27,7 @@ from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.requests.transactions import EndTransaction
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import (
+from tests.exactly_once.embedded_query import (
     BOTH_TASKS,
     LOG,
     PREFIX,
@@ -44,10 +44,10 @@ from tests.exactly_once.cases import (
     use_up_epochs,
     write_as,
 )
-from tests.exactly_once.cases import broker as broker
-from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
+from tests.exactly_once.embedded_query import broker as broker
+from tests.exactly_once.embedded_query import its_own_ids_alone as its_own_ids_alone
 from tests.exactly_once.explorer import explore_seed
-from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of
+from tests.exactly_once.scenarios.test_stale_log_reads import TIMES, decide_and_die, end_of
 
 AT_THE_END = 32_767 - HAND_OVER_EPOCH
 LEFT = (16, *range(AT_THE_END - 1, AT_THE_END + 8))

@@ -20,8 +20,8 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.pending import PendingRequests
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, PREFIX, Query, open_ids, rows, seen
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import BOTH_TASKS, PREFIX, Query, open_ids, rows, seen
+from tests.exactly_once.embedded_query import broker as broker
 
 REVOKED = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 

@@ -22,8 +22,8 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, end_transactions
 from spark_kafka_sink.requests.transactions import AddPartitions, DescribeTransactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import TOPIC, Crash, Query, client_of, open_ids, rows, seen
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import TOPIC, Crash, Query, client_of, open_ids, rows, seen
+from tests.exactly_once.embedded_query import broker as broker
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 

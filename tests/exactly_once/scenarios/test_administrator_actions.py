@@ -17,8 +17,8 @@ from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_f
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, Crash, Query, client_of, dying, open_ids, rows, seen
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import LOG, PREFIX, Crash, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.embedded_query import broker as broker
 
 MORE = 2 * PARTITION_COUNT + 1
 """Partitions of the log."""

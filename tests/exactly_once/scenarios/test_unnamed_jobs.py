@@ -15,8 +15,8 @@ from spark_kafka_sink.exactly_once.job_names import generate_job_prefix
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, LOG, Crash, Query, dying, open_ids, options, rows, seen
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import BOTH_TASKS, LOG, Crash, Query, dying, open_ids, options, rows, seen
+from tests.exactly_once.embedded_query import broker as broker
 
 
 @pytest.fixture

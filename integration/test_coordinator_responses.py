@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from integration.support.coordinator_answers import UNUSED, CoordinatorAnswers
+from integration.support.coordinator_responses import UNUSED, CoordinatorAnswers
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch

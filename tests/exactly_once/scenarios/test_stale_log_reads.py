@@ -14,7 +14,7 @@ from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_f
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.requests.transaction_admin import end_transactions
 from tests.exactly_once import rules
-from tests.exactly_once.cases import (
+from tests.exactly_once.embedded_query import (
     LOG,
     PREFIX,
     Query,
@@ -27,7 +27,7 @@ from tests.exactly_once.cases import (
     rows,
     seen,
 )
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import broker as broker
 
 TIMES = pytest.mark.parametrize("times", [1, 2, 3, 4])
 

@@ -12,8 +12,8 @@ from spark_kafka_sink.exactly_once.entries import EntryState
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once import rules
-from tests.exactly_once.cases import Query, client_of, seen
-from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.embedded_query import Query, client_of, seen
+from tests.exactly_once.embedded_query import broker as broker
 
 Happens = Callable[[EmbeddedBroker, BatchStart], None]
 
