@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.calls import FailedRows, StoredRanges
-from spark_kafka_sink.records.record_hash import DIGEST_MODULUS
 
 _NO_OFFSET = np.iinfo(np.int64).max
 
@@ -55,14 +54,22 @@ class OffsetRange:
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
         known_offsets = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
-        has_digest = self.digest is not None and other.digest is not None
         return OffsetRange(
             min(known_offsets, default=-1),
             max(self.last_offset, other.last_offset),
             self.rows + other.rows,
-            ((self.digest or 0) + (other.digest or 0)) % DIGEST_MODULUS if has_digest else None,
+            _add_digests(self.digest, other.digest),
             self.rows_without_offset + other.rows_without_offset,
         )
+
+
+def _add_digests(one: int | None, other: int | None) -> int | None:
+    """Add two digests. The sum is None if one of them is, because it would not cover all rows."""
+    if one is None or other is None:
+        return None
+    from spark_kafka_sink.records.record_hash import DIGEST_MODULUS  # few writes have receipts
+
+    return (one + other) % DIGEST_MODULUS
 
 
 def merge_stored_ranges(stored: Sequence[StoredRanges]) -> dict[int, OffsetRange]:

@@ -18,16 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 from spark_kafka_sink.requests.request import CoordinatorKey, Leader, Request, ResponseT, Role, Route
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classification, Verdict
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 
 POLL_INTERVAL_MS = 10.0
 """The interval of checks while no node can be used, or while the leader of a partition is unknown."""
@@ -209,6 +211,8 @@ class PendingRequests:
 
     def _new_lookup(self, call: Call[Any], key_type: int, now: float) -> list[Attempt]:
         """Return one lookup of all unknown coordinators of this type, including keys that are not due yet."""
+        from spark_kafka_sink.requests.find_coordinator import FindCoordinator  # needed only with transactions
+
         routes = {
             route
             for _, route in self._list_due_coordinator_keys(call, key_type)

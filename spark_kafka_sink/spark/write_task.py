@@ -35,7 +35,6 @@ from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.columns_writer import ColumnsWriter
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.record_digests import DigestCollector
 from spark_kafka_sink.producer.results import ColumnsResult, OffsetRangeCollector
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.records.columns import RecordColumns
@@ -52,6 +51,7 @@ from spark_kafka_sink.spark.worker_log import install_stderr_handler
 from spark_kafka_sink.spark.worker_process import disable_delayed_ack, freeze_gc
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.producer.record_digests import DigestCollector
     from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 
 NULL_TOPIC_MESSAGE = "null topic present in the data. Use the topic option for setting a default topic."
@@ -122,6 +122,12 @@ class _SentRows(NamedTuple):
     is_truncated: bool = False
 
 
+def _create_digest_collector() -> DigestCollector:
+    from spark_kafka_sink.producer.record_digests import DigestCollector  # few writes have receipts
+
+    return DigestCollector()
+
+
 class TaskWriter:
     """Sends the rows of one task and collects their results. Only the thread of the task uses it."""
 
@@ -134,7 +140,7 @@ class TaskWriter:
         )
         self._rate_limiter = None if options.bytes_per_second is None else RateLimiter(options.bytes_per_second)
         self._written = OffsetRangeCollector()
-        self._digests = DigestCollector() if options.has_receipt else None
+        self._digests = _create_digest_collector() if options.has_receipt else None
         self._failures = Failures(report.task)
         self._counts = SimpleNamespace(**vars(WriteTotals()))  # a mutable copy, since WriteTotals is frozen
         self._producer_totals_before = producer.totals()
