@@ -13,7 +13,7 @@ import pytest
 from tests.imports import PACKAGE, ROOT, Import, find_cycles, find_detached_comments, imports, modules
 
 
-class Door(NamedTuple):
+class LazyImport(NamedTuple):
     """An allowed import inside functions: `importers` (patterns) may import `imported`. Others must be at the top."""
 
     imported: str
@@ -23,11 +23,11 @@ class Door(NamedTuple):
 
 _COMMANDS = "a command loads what it needs when it runs: `pykafka --help` is there at once"
 
-DOORS = (
-    Door("client.*", ("cli.client_options", "cli.doctor"), _COMMANDS),
-    Door("preflight*", ("cli.client_options", "cli.doctor"), _COMMANDS),
-    Door("requests.*", ("cli.*",), _COMMANDS),
-    Door(
+LAZY_IMPORTS = (
+    LazyImport("client.*", ("cli.client_options", "cli.doctor"), _COMMANDS),
+    LazyImport("preflight*", ("cli.client_options", "cli.doctor"), _COMMANDS),
+    LazyImport("requests.*", ("cli.*",), _COMMANDS),
+    LazyImport(
         "producer.*",
         (
             "cli.client_options",
@@ -39,62 +39,77 @@ DOORS = (
         ),
         _COMMANDS,
     ),
-    Door("network.system", ("cli.bench",), _COMMANDS),
-    Door("reader.*", ("cli.cat", "cli.topics", "cli.verify"), _COMMANDS),
-    Door("reports.*", ("cli.doctor", "cli.report", "cli.verify"), _COMMANDS),
-    Door("spark.*", ("cli.doctor",), _COMMANDS),
-    Door("exactly_once.*", ("cli.transactions",), _COMMANDS),
-    Door("broker.*", ("cli.broker",), _COMMANDS),
-    Door("testing", ("cli.broker",), _COMMANDS),
-    Door("cli.*", ("cli.bench", "cli.broker", "cli.demo", "cli.produce"), _COMMANDS),
-    Door("pyarrow", ("cli.input_rows",), _COMMANDS),
-    Door("shtab", ("cli.completion",), "optional dependency"),
-    Door("*", ("spark_kafka_sink",), "the names that users import: each is loaded when it is first used"),
-    Door("*", ("options.functions",), "a function of the user's own, by its name"),
-    Door("protocol.messages.*", ("protocol.messages",), "the file of one message, by its key, when it is first used"),
-    Door("broker.handlers.*", ("broker.handlers",), "the handler of one API, by its key, when it is first used"),
-    Door("lz4.frame", ("records.compression",), "optional dependency"),
-    Door("gssapi", ("sasl.gssapi",), "optional dependency"),
-    Door("chispa", ("testing.dataframes",), "optional dependency"),
-    Door("google.protobuf*", ("formats.protobuf_descriptor",), "optional dependency"),
-    Door("tqdm", ("producer.progress_bar",), "optional dependency"),
-    Door("cryptography.*", ("network.security.assertions", "network.security.keystores"), "optional dependency"),
-    Door("trustme", ("testing.security_setup",), "optional dependency"),
-    Door("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
-    Door("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),
-    Door("pyspark.sql.*", ("spark.patches.*",), "Spark Connect is an optional dependency, and classic Spark beside it"),
-    Door("pyspark.sql.pandas.functions", ("spark.pyspark_versions",), "newer versions of pyspark have other names"),
-    Door("pandas", ("spark.pyspark_versions",), "needed with pyspark 4.0 only"),
-    Door(
+    LazyImport("network.system", ("cli.bench",), _COMMANDS),
+    LazyImport("reader.*", ("cli.cat", "cli.topics", "cli.verify"), _COMMANDS),
+    LazyImport("reports.*", ("cli.doctor", "cli.report", "cli.verify"), _COMMANDS),
+    LazyImport("spark.*", ("cli.doctor",), _COMMANDS),
+    LazyImport("exactly_once.*", ("cli.transactions",), _COMMANDS),
+    LazyImport("broker.*", ("cli.broker",), _COMMANDS),
+    LazyImport("testing", ("cli.broker",), _COMMANDS),
+    LazyImport("cli.*", ("cli.bench", "cli.broker", "cli.demo", "cli.produce"), _COMMANDS),
+    LazyImport("pyarrow", ("cli.input_rows",), _COMMANDS),
+    LazyImport("shtab", ("cli.completion",), "optional dependency"),
+    LazyImport("*", ("spark_kafka_sink",), "the names that users import: each is loaded when it is first used"),
+    LazyImport("*", ("options.functions",), "a function of the user's own, by its name"),
+    LazyImport(
+        "protocol.messages.*", ("protocol.messages",), "the file of one message, by its key, when it is first used"
+    ),
+    LazyImport("broker.handlers.*", ("broker.handlers",), "the handler of one API, by its key, when it is first used"),
+    LazyImport("lz4.frame", ("records.compression",), "optional dependency"),
+    LazyImport("gssapi", ("sasl.gssapi",), "optional dependency"),
+    LazyImport("chispa", ("testing.dataframes",), "optional dependency"),
+    LazyImport("google.protobuf*", ("formats.protobuf_descriptor",), "optional dependency"),
+    LazyImport("tqdm", ("producer.progress_bar",), "optional dependency"),
+    LazyImport("cryptography.*", ("network.security.assertions", "network.security.keystores"), "optional dependency"),
+    LazyImport("trustme", ("testing.security_setup",), "optional dependency"),
+    LazyImport("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
+    LazyImport("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),
+    LazyImport(
+        "pyspark.sql.*", ("spark.patches.*",), "Spark Connect is an optional dependency, and classic Spark beside it"
+    ),
+    LazyImport(
+        "pyspark.sql.pandas.functions", ("spark.pyspark_versions",), "newer versions of pyspark have other names"
+    ),
+    LazyImport("pandas", ("spark.pyspark_versions",), "needed with pyspark 4.0 only"),
+    LazyImport(
         "py4j.protocol",
         ("spark.concurrent_tasks", "spark.patches.lineage_hooks"),
         "a client of Spark Connect need not have it",
     ),
-    Door(
+    LazyImport(
         "network.security.*",
         ("network.channel_builders", "network.security_config", "preflight.certificate_checks"),
         "not for connections without TLS and SASL",
     ),
-    Door(
+    LazyImport(
         "producer.transactions.*",
         ("producer.sending.*",),
         "not for a producer without a transactional.id",
     ),
-    Door("producer.transaction_waits", ("producer.transactional",), "not for a producer without a transactional.id"),
-    Door("spark.exactly_once", ("spark.datasource", "spark.writer"), "not for a write that is at least once"),
-    Door("spark.lineage*", ("spark.patches.lineage_hooks",), "optional dependency, for writes with lineage only"),
-    Door("pyspark.sql.pandas.types", ("spark.arrow_types",), "only for Sail, whose schemas are Arrow schemas"),
-    Door("spark.report_publishing", ("spark.writer",), "reports are made on the driver; not for tasks"),
-    Door("reports.write_report", ("spark.task_report",), "reports are made on the driver; not for tasks"),
-    Door("producer.batching.batch_splitting", ("producer.batching.accumulator",), "rare, and it needs the decoder"),
-    Door("producer.table*", ("producer.table_calls",), "with the formats; not for a task of Spark, which has columns"),
-    Door("producer.progress_bar", ("producer.table_calls",), "with what it draws; not for a task of Spark"),
-    Door(
+    LazyImport("producer.record_digests", ("spark.write_task",), "only for writes with receipts"),
+    LazyImport("records.record_hash", ("producer.results",), "only for writes with receipts"),
+    LazyImport("requests.find_coordinator", ("requests.pending",), "not for a producer without a transactional.id"),
+    LazyImport(
+        "producer.transaction_waits", ("producer.transactional",), "not for a producer without a transactional.id"
+    ),
+    LazyImport("spark.exactly_once", ("spark.datasource", "spark.writer"), "not for a write that is at least once"),
+    LazyImport("spark.lineage*", ("spark.patches.lineage_hooks",), "optional dependency, for writes with lineage only"),
+    LazyImport("pyspark.sql.pandas.types", ("spark.arrow_types",), "only for Sail, whose schemas are Arrow schemas"),
+    LazyImport("spark.report_publishing", ("spark.writer",), "reports are made on the driver; not for tasks"),
+    LazyImport("reports.write_report", ("spark.task_report",), "reports are made on the driver; not for tasks"),
+    LazyImport(
+        "producer.batching.batch_splitting", ("producer.batching.accumulator",), "rare, and it needs the decoder"
+    ),
+    LazyImport(
+        "producer.table*", ("producer.table_calls",), "with the formats; not for a task of Spark, which has columns"
+    ),
+    LazyImport("producer.progress_bar", ("producer.table_calls",), "with what it draws; not for a task of Spark"),
+    LazyImport(
         "asyncio",
         ("producer.futures", "producer.producer", "producer.table_calls"),
         "as long as all of a worker's network takes, and for few callers",
     ),
-    Door("pyarrow.fs", ("reports.store",), "clients of S3 and HDFS come with it; only for reports in files"),
+    LazyImport("pyarrow.fs", ("reports.store",), "clients of S3 and HDFS come with it; only for reports in files"),
 )
 
 NOT_IN_A_WORKER = (
@@ -144,9 +159,9 @@ def package_imports() -> list[Import]:
     return imports(FILES)
 
 
-def is_allowed(import_: Import, door: Door) -> bool:
-    return fnmatchcase(short(import_.imported), door.imported) and any(
-        fnmatchcase(short(import_.importer), importer) for importer in door.importers
+def is_allowed(import_: Import, allowed: LazyImport) -> bool:
+    return fnmatchcase(short(import_.imported), allowed.imported) and any(
+        fnmatchcase(short(import_.importer), importer) for importer in allowed.importers
     )
 
 
@@ -160,13 +175,15 @@ def test_imports_inside_functions_are_allowed(package_imports: list[Import]) -> 
     assert [
         f"{short(i.importer)}:{i.line} {short(i.imported)}"
         for i in package_imports
-        if i.in_function and not any(is_allowed(i, door) for door in DOORS)
+        if i.in_function and not any(is_allowed(i, allowed) for allowed in LAZY_IMPORTS)
     ] == []
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.imported} from {' '.join(door.importers)}")
-def test_every_allowed_local_import_is_used(door: Door, package_imports: list[Import]) -> None:
-    assert any(i.in_function and is_allowed(i, door) for i in package_imports)
+@pytest.mark.parametrize(
+    "allowed", LAZY_IMPORTS, ids=lambda allowed: f"{allowed.imported} from {' '.join(allowed.importers)}"
+)
+def test_every_allowed_local_import_is_used(allowed: LazyImport, package_imports: list[Import]) -> None:
+    assert any(i.in_function and is_allowed(i, allowed) for i in package_imports)
 
 
 def test_finds_cycles_and_imports_inside_functions(tmp_path: Path) -> None:
