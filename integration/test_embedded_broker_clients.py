@@ -1,14 +1,17 @@
-"""librdkafka and kafka-python as clients of the embedded broker, with all of their compression codecs."""
+"""librdkafka, kafka-python and Java's clients as clients of the embedded broker."""
 
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from integration.support.kafka_versions import OLDEST, VERSIONS, KafkaVersion, fetched
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink import testing
 from spark_kafka_sink.protocol import error_codes
@@ -17,6 +20,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+VERSIONS_BEFORE_4 = [version for version in VERSIONS if version.is_before_4] if os.environ.get("SOAK") else [OLDEST]
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +60,15 @@ def test_librdkafka_writes_idempotently_and_reads_back(broker: EmbeddedBroker, c
     assert {record.partition for record in read} == {0, 1, 2}
     table = testing.read_topic(broker.bootstrap_servers, topic)
     assert sorted(table.column("value").to_pylist()) == sorted(values)
+
+
+@pytest.mark.parametrize("version", VERSIONS_BEFORE_4, ids=str)
+def test_old_java_producer_writes(broker: EmbeddedBroker, version: KafkaVersion) -> None:
+    topic = create_topic(broker.bootstrap_servers)
+    producer = ["java", "-cp", f"{fetched(version)}/*", "kafka.tools.ConsoleProducer"]
+    options = ["--bootstrap-server", broker.bootstrap_servers, "--topic", topic]
+    subprocess.run([*producer, *options], input=b"a\nb\n", check=True)
+    assert [record.value for record in read_topic(broker.bootstrap_servers, topic)] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("codec", CODECS)

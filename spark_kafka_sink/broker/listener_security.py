@@ -141,5 +141,6 @@ def _respond_to_api_versions(cluster: EmbeddedCluster, frame: memoryview) -> Seq
     """Encode the response to an ApiVersions request that a client sent before it logged in."""
     header, _ = decode_request_header(frame)
     if header.api_version in supported_versions(cluster.config.version_limits)[ApiKey.API_VERSIONS]:
-        return encode_response(build_api_versions_response(cluster), header.api_version, header.correlation_id)
+        response = build_api_versions_response(cluster, header.api_version)
+        return encode_response(response, header.api_version, header.correlation_id)
     return encode_response(build_unsupported_version_response(cluster), 0, header.correlation_id)

@@ -160,6 +160,16 @@ def test_rejects_connection_that_was_meant_for_another_cluster_or_node(
     assert response.error_code == error_code
 
 
+@pytest.mark.parametrize(("version", "names"), [(3, []), (4, ["transaction.version"])])
+def test_api_versions_below_4_omit_features_with_minimum_level_0(
+    client: WireClient, version: int, names: list[str]
+) -> None:
+    """Java clients before 3.9 cannot connect otherwise (KAFKA-17011)."""
+    response = client.request(ApiVersionsRequest(), version)
+    assert isinstance(response, ApiVersionsResponse)
+    assert [feature.name for feature in response.supported_features] == names
+
+
 def test_acks_0_gets_no_response_and_error_closes_connection(client: WireClient, cluster: SimulatedCluster) -> None:
     client.send(produce_request(batch(b"a"), acks=0), 9)
     for _ in range(3):

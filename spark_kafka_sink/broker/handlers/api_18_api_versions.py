@@ -15,13 +15,19 @@ from spark_kafka_sink.protocol.messages.api_versions import (
 )
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
+FIRST_FEATURE_LEVEL_0_VERSION = 4
+"""First version whose clients accept a supported feature with minimum level 0.
+
+Java clients before 3.9 have older versions. They disconnect, and never connect, if a response contains such a feature
+(KAFKA-17011), so brokers leave it out.
+"""
 
 
 def handle(context: RequestContext, request: ApiVersionsRequest) -> HandlerResult:
     error_code = context.injected_error() or _find_routing_error(context, request)
     if error_code in (error_codes.INVALID_REQUEST, error_codes.REBOOTSTRAP_REQUIRED):
         return ApiVersionsResponse(error_code=error_code)
-    response = build_api_versions_response(context.cluster)
+    response = build_api_versions_response(context.cluster, context.version)
     response.error_code = error_code
     return response
 
@@ -36,14 +42,18 @@ def _find_routing_error(context: RequestContext, request: ApiVersionsRequest) ->
     return 0 if is_routed else error_codes.REBOOTSTRAP_REQUIRED
 
 
-def build_api_versions_response(cluster: EmbeddedCluster) -> ApiVersionsResponse:
+def build_api_versions_response(cluster: EmbeddedCluster, version: int) -> ApiVersionsResponse:
+    """`version`: the version of the request."""
     with cluster.lock:
         level = cluster.coordinator.version
     response = ApiVersionsResponse(
         api_keys=_list_api_versions(cluster),
-        supported_features=[SupportedFeatureKey(name=TRANSACTION_VERSION_FEATURE, min_version=0, max_version=2)],
         finalized_features_epoch=level + 1,  # must increase when a test raises the level
     )
+    if version >= FIRST_FEATURE_LEVEL_0_VERSION:
+        response.supported_features = [
+            SupportedFeatureKey(name=TRANSACTION_VERSION_FEATURE, min_version=0, max_version=2)
+        ]
     if level > 0:
         response.finalized_features = [
             FinalizedFeatureKey(name=TRANSACTION_VERSION_FEATURE, max_version_level=level, min_version_level=level)
