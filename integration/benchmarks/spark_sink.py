@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from integration.benchmarks.discard_broker import discard_broker
@@ -44,19 +43,24 @@ TOPIC = "spark-sink-benchmark"
 TOPICS = {TOPIC: PARTITIONS}
 
 
-class CountingWriter(DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        self.rows = sum(batch.num_rows for batch in iterator)
-        return WriterCommitMessage()
+def register_counting_source(spark: SparkSession) -> None:
+    """Register the data source `counting`, whose writer counts rows."""
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
+    class CountingWriter(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            self.rows = sum(batch.num_rows for batch in iterator)
+            return WriterCommitMessage()
 
-class CountingSource(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return "counting"
+    class CountingSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "counting"
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return CountingWriter()
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+            return CountingWriter()
+
+    spark.dataSource.register(CountingSource)
 
 
 def ours(frame: DataFrame, bootstrap: str, topic: str) -> None:
@@ -112,7 +116,8 @@ def measured_write(write: Callable[[], None], broker: int | None) -> Write:
     return Write(seconds, meter.seconds)
 
 
-def start_spark() -> SparkSession:
+def start_spark(connector: Sequence[Path] | None = None) -> SparkSession:
+    """Start a session with these jars of Spark's own connector, by default those of `make kafka`."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
@@ -121,11 +126,12 @@ def start_spark() -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.driver.memory", "2g")
-        .config("spark.jars", ",".join(str(jar) for jar in connector_jars()))
+        .config("spark.jars", ",".join(str(jar) for jar in connector or connector_jars()))
         .getOrCreate()
     )
     register(spark)
-    spark.dataSource.register(CountingSource)
+    if hasattr(spark, "dataSource"):  # Spark 3.5 has no Python data sources
+        register_counting_source(spark)
     return spark
 
 
@@ -223,14 +229,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bootstrap", help="a Kafka instead of the discard broker")
     parser.add_argument("--shape", action="append", choices=[*SHAPES], help="real rows, even rows; both without it")
-    parser.add_argument("--skip", help="leave out the sinks whose names have this in them")
+    parser.add_argument("--skip", nargs="*", default=[], help="leave out sinks whose names contain one of these")
+    parser.add_argument("--connector", type=Path, help="folder with the jars of Spark's own connector for this Spark")
     arguments = parser.parse_args()
-    contenders = [name for name in CONTENDERS if not arguments.skip or arguments.skip not in name]
+    contenders = [name for name in CONTENDERS if not any(text in name for text in arguments.skip)]
     with contextlib.ExitStack() as stack:
         bootstrap, broker = arguments.bootstrap, None
         if bootstrap is None:
             bootstrap, broker = stack.enter_context(discard_broker(TOPICS))
-        spark = start_spark()
+        spark = start_spark(sorted(arguments.connector.glob("*.jar")) if arguments.connector else None)
         stack.callback(spark.stop)
         for shape in arguments.shape or SHAPES:
             print(f"\n{shape} rows:\n")
