@@ -77,8 +77,8 @@ class LineageWrite:
     @contextmanager
     def trace_save(self) -> Iterator[None]:
         """Send START, run the block, which is a batch write, and send how it ended."""
-        self._send(START)
         try:
+            self._send(START)
             yield
         except BaseException as error:  # including KeyboardInterrupt
             self.end(error)
@@ -87,15 +87,18 @@ class LineageWrite:
 
     def start_query(self, start: Callable[[], Any]) -> Any:
         """Start a streaming query, and send events until it ends."""
-        self._send(START)
         try:
+            self._send(START)
             query = start()
         except BaseException as error:  # including KeyboardInterrupt
             self.end(error)
             raise
         watcher = threading.Thread(target=self.watch, args=(query,), name="pykafka-lineage-query", daemon=True)
         _queries[self] = query, watcher
-        watcher.start()
+        try:
+            watcher.start()
+        except RuntimeError as error:  # the limit of threads was reached
+            LOGGER.warning("The end of a query will be reported to OpenLineage when the program ends: %s", error)
         return query
 
     def watch(self, query: Any) -> None:
@@ -117,7 +120,9 @@ class LineageWrite:
             is_active = query.isActive
         except (Py4JError, OSError):
             is_active = True
-        if not is_active:
+        if not is_active and watcher.ident is None:
+            self.watch(query)  # its thread could not be started
+        elif not is_active:
             watcher.join(timeout_s)  # it sends how the query ended
         self._abort("The program ended before the query.")
 
@@ -141,8 +146,8 @@ class LineageWrite:
     def _send_last(self, event_type: str, message: str | None) -> None:
         if self._has_ended:
             return
-        self._has_ended = True
         self._send(event_type, message)
+        self._has_ended = True
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _send_progress(self) -> None:

@@ -8,10 +8,11 @@ described without its text, which may repeat a URL.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import requests
 from openlineage.client.event_v2 import RunEvent
@@ -56,14 +57,33 @@ class EventSender:
                 return
             self._events.append(event)
             if not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._send_all, name="pykafka-lineage", daemon=True).start()
+                self._is_running = self._start_thread()
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until all events are sent, and return the number of those that were not."""
+        """Wait until all events are sent, and return the number of those that were not.
+
+        Send the events on the caller's thread if the sender's thread could not be started. No event is begun then after
+        the timeout.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._needs_caller() and time.monotonic() < deadline:
+            self._send(self._events.popleft())
         with self._condition:
-            self._condition.wait_for(lambda: not self._events, timeout_s)
+            self._condition.wait_for(lambda: not (self._events and self._is_running), deadline - time.monotonic())
             return len(self._events)
+
+    def _start_thread(self) -> bool:
+        """Return whether the thread was started. If not, the events wait for the next call of `submit` or `flush`."""
+        try:
+            threading.Thread(target=self._send_all, name="pykafka-lineage", daemon=True).start()
+        except RuntimeError as error:  # the limit of threads was reached, or the interpreter of Python 3.12 exits
+            LOGGER.debug("Could not start the thread that sends OpenLineage events: %s", error)
+            return False
+        return True
+
+    def _needs_caller(self) -> bool:
+        with self._condition:
+            return bool(self._events) and not self._is_running
 
     def _send_all(self) -> None:
         while True:
@@ -118,8 +138,8 @@ def _create_http_sender(confs: Mapping[str, str]) -> EventSender:
     Like the listener, it uses only scheme and host of the URL, the path from the setting `endpoint`, and it reads an
     API key from the URL's parameter `api_key`. It does not retry, like the listener.
     """
-    parts = urlsplit(confs.get("transport.url", ""))
-    if not parts.scheme or not parts.hostname:
+    parts = _split_url(confs)
+    if parts is None or not parts.scheme or not parts.hostname:
         raise ConfigurationError(_URL_MESSAGE)
     host = parts.netloc.rpartition("@")[2]
     parameters = dict(parse_qsl(parts.query))
@@ -154,8 +174,10 @@ def _create_http_sender(confs: Mapping[str, str]) -> EventSender:
 
 def find_secrets(confs: Mapping[str, str]) -> list[str]:
     """Return the values among the settings that must not be shown."""
-    parts = urlsplit(confs.get("transport.url", ""))
-    secrets = [parts.username, parts.password, *(value for _, value in parse_qsl(parts.query))]
+    parts = _split_url(confs)
+    secrets: list[str | None] = []
+    if parts is not None:
+        secrets += [parts.username, parts.password, *(value for _, value in parse_qsl(parts.query))]
     for prefix in ("transport.auth.", "transport.headers.", "transport.urlParams."):
         secrets += [value for name, value in _select(confs, prefix).items() if name != "type"]
     return [secret for secret in secrets if secret]
@@ -180,10 +202,18 @@ def _select(confs: Mapping[str, str], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in confs.items() if name.startswith(prefix)}
 
 
+def _split_url(confs: Mapping[str, str]) -> SplitResult | None:
+    """Return the parts of the transport's URL, or None if it is invalid, such as an incomplete IPv6 address."""
+    try:
+        return urlsplit(confs.get("transport.url", ""))
+    except ValueError:
+        return None
+
+
 def _parse_timeout(text: str) -> float:
     try:
         return int(text) / 1000
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ConfigurationError(
             f"spark.openlineage.transport.timeoutInMillis is '{text}', which is not a number. Set it to milliseconds."
         ) from None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -321,108 +320,6 @@ def test_topics_of_rows_are_outputs(server: LineageServer) -> None:
     ] == [("orders", 10)]
 
 
-def test_event_is_sent_to_endpoint_with_credentials(server: LineageServer, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG):
-        write = planned(
-            server,
-            {
-                "transport.endpoint": "api/2.1/lineage",
-                "transport.auth.type": "api_key",
-                "transport.auth.apiKey": API_KEY,
-                "transport.headers.X_Token": "header-secret",
-                "transport.compression": "gzip",
-            },
-        )
-        with write.trace_save():
-            pass
-        flush_events(60)
-    assert server.paths[0] == "/api/2.1/lineage"
-    assert server.headers[0]["Authorization"] == f"Bearer {API_KEY}"
-    assert server.headers[0]["X_Token"] == "header-secret"
-    for secret in (API_KEY, "header-secret"):
-        assert secret not in caplog.text
-        assert secret not in repr(server.events) + repr(write) + repr(write.options())
-
-
-def test_api_key_in_url_is_a_credential(server: LineageServer) -> None:
-    with planned(server, {"transport.url": f"{server.url}/ignored?api_key={API_KEY}&team=a"}).trace_save():
-        pass
-    flush_events(60)
-    assert server.headers[0]["Authorization"] == f"Bearer {API_KEY}"
-    assert server.paths[0] == "/api/v1/lineage?team=a"
-
-
-def test_rejected_events_are_logged_once(server: LineageServer, caplog: pytest.LogCaptureFixture) -> None:
-    server.status = 401
-    for _ in range(2):
-        with planned(server, {"transport.urlParams.key": API_KEY}).trace_save():
-            pass
-    flush_events(60)
-    (record,) = caplog.records
-    assert "the server responded with status 401" in record.getMessage()
-    assert API_KEY not in caplog.text
-
-
-def test_refused_connection_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
-    confs = {"transport.type": "http", "transport.url": "http://user:password@127.0.0.1:1"}
-    write = plan_write(confs, OPTIONS, spark_write())
-    assert write is not None
-    with write.trace_save():
-        pass
-    flush_events(60)
-    (record,) = caplog.records
-    assert "could not be sent to http://127.0.0.1:1: Connection refused" in record.getMessage()
-
-
-def test_write_does_not_wait_for_unresponsive_server(server: LineageServer, caplog: pytest.LogCaptureFixture) -> None:
-    server.hold = threading.Event()
-    with planned(server, {"transport.timeoutInMillis": "60000"}).trace_save():
-        pass
-    flush_events(0)
-    assert server.events == []
-    assert "2 OpenLineage events were not sent in time" in caplog.text
-    server.hold.set()
-    assert [event["eventType"] for event in events(server)] == ["START", "COMPLETE"]
-
-
-@pytest.mark.parametrize(
-    ("confs", "message"),
-    [
-        ({"transport.type": "kafka"}, "transport.type is 'kafka'"),
-        ({"transport.type": "http"}, "transport.url is missing"),
-        ({"transport.type": "file"}, "transport.location is missing"),
-        ({"transport.type": "http", "transport.url": "http://h", "transport.timeoutInMillis": "5s"}, "not a number"),
-        ({"transport.type": "http", "transport.url": "http://h", "transport.auth.type": "api_key"}, "auth"),
-        ({"transport.type": "http", "transport.url": "http://h", "transport.compression": "zip"}, "compression"),
-    ],
-)
-def test_invalid_settings_are_logged_once(
-    confs: dict[str, str], message: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert plan_write(confs, OPTIONS, spark_write()) is None
-    assert plan_write(confs, OPTIONS, spark_write()) is None
-    (record,) = caplog.records
-    assert message in record.getMessage()
-
-
-def test_console_transport_is_the_default(caplog: pytest.LogCaptureFixture) -> None:
-    write = plan_write({"namespace": "team"}, OPTIONS, spark_write())
-    assert write is not None
-    with caplog.at_level(logging.INFO), write.trace_save():
-        flush_events(60)
-    assert '"namespace": "team"' in caplog.text
-
-
-def test_file_transport_appends_events(tmp_path: Any) -> None:
-    confs = {"transport.type": "file", "transport.location": str(tmp_path / "events.jsonl")}
-    write = plan_write(confs, OPTIONS, spark_write())
-    assert write is not None
-    with write.trace_save():
-        pass
-    flush_events(60)
-    assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 2
-
-
 @pytest.mark.parametrize(
     ("confs", "options", "module"),
     [
@@ -466,6 +363,46 @@ def test_missing_package_is_logged_once(
         assert trace_query(fake_frame(http_confs(server)), OPTIONS, [0], lambda options: options) == {}
     (record,) = caplog.records
     assert 'pip install "spark-kafka-sink[openlineage]"' in record.getMessage()
+
+
+def test_too_old_package_is_logged(
+    server: LineageServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for module in ("lineage", "lineage_events", "lineage_sender"):
+        monkeypatch.delitem(sys.modules, f"spark_kafka_sink.spark.{module}")
+    monkeypatch.setitem(sys.modules, "openlineage.client.uuid", ModuleType("openlineage.client.uuid"))
+    assert trace_query(fake_frame(http_confs(server)), OPTIONS, [0], lambda options: options) == {}
+    assert "is missing or too old" in caplog.text
+
+
+def test_query_without_a_thread_starts_and_is_reported_at_exit(
+    server: LineageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    write = planned(server, is_stream=True)
+    query = SimpleNamespace(isActive=False, awaitTermination=lambda _: True)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        assert write.start_query(lambda: query) is query
+    finish_at_exit()
+    assert [event["eventType"] for event in events(server)] == ["START", "COMPLETE"]
+
+
+def test_interrupt_after_start_sends_abort(server: LineageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = planned(server)
+    submit = write._sender.submit
+
+    def submit_and_interrupt(event: Any) -> None:
+        monkeypatch.setattr(write._sender, "submit", submit)
+        submit(event)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(write._sender, "submit", submit_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), write.trace_save():
+        raise AssertionError("the block does not run")
+    assert [event["eventType"] for event in events(server)] == ["START", "ABORT"]
 
 
 def test_does_not_import_the_package_before_a_write_with_settings() -> None:

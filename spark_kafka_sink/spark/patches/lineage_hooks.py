@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 _PREFIX = "spark.openlineage."
 _PACKAGE_MISSING_MESSAGE = (
-    "Spark has settings of OpenLineage (spark.openlineage.*), but the Python package '%s' is missing, so this sink "
-    'sends no lineage. To send it, install the extra on the driver: pip install "spark-kafka-sink[openlineage]".'
+    "Spark has settings of OpenLineage (spark.openlineage.*), but the Python package '%s' is missing or too old, so "
+    "this sink sends no lineage. To send it, install the extra on the driver: pip install "
+    '"spark-kafka-sink[openlineage]".'
 )
 
 _log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def _plan_write(
     try:
         from spark_kafka_sink.spark.lineage import plan_write
         from spark_kafka_sink.spark.lineage_events import SparkWrite
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # also a missing name of an older package
         _warn_about_missing_package(error.name or "openlineage-python")
         return None
     fields = [frame.schema.fields[position] for position in positions]
