@@ -15,7 +15,8 @@ if TYPE_CHECKING:  # Spark tasks send columns, so they need not import any of th
     from spark_kafka_sink.errors import KafkaSinkError
     from spark_kafka_sink.producer.config import ProducerConfig
     from spark_kafka_sink.producer.futures import ColumnsFuture
-    from spark_kafka_sink.producer.tables import TableResult
+    from spark_kafka_sink.producer.table_plan import ColumnMapping
+    from spark_kafka_sink.producer.tables import TableResult, TableSender
     from spark_kafka_sink.producer.typed_options import TableOptions
     from spark_kafka_sink.records.columns import RecordColumns
 
@@ -79,13 +80,10 @@ class TableCalls:
             result.raise_for_failures()
         """
         from spark_kafka_sink.producer.progress_bar import Progress
-        from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
-        from spark_kafka_sink.producer.tables import TableSender, open_table
+        from spark_kafka_sink.producer.table_plan import ColumnMapping
 
-        reader, row_count = open_table(table)
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
-        plan = plan_table(topic, reader.schema, mapping, formats)
-        sender = TableSender(self, plan, failed_rows_max, self._prevent_commit)
+        sender, reader, row_count = self._prepare_table(topic, table, mapping, failed_rows_max, formats)
         with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
             for completed_count in sender.send_slices(reader):
                 bar.advance(completed_count)
@@ -116,14 +114,27 @@ class TableCalls:
         """
         from asyncio import to_thread
 
-        from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
-        from spark_kafka_sink.producer.tables import TableSender, open_table
+        from spark_kafka_sink.producer.table_plan import ColumnMapping
 
-        reader, _ = await to_thread(open_table, table)
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
-        plan = await to_thread(plan_table, topic, reader.schema, mapping, formats)
-        sender = TableSender(self, plan, failed_rows_max, self._prevent_commit)
+        sender, reader, _ = await to_thread(self._prepare_table, topic, table, mapping, failed_rows_max, formats)
         slices = sender.send_slices(reader)
         while await to_thread(next, slices, None) is not None:
             pass
         return sender.result
+
+    def _prepare_table(
+        self, topic: str | None, table: Any, mapping: ColumnMapping, failed_rows_max: int, formats: TableOptions
+    ) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
+        """Open the table and check the arguments of the call. An error prevents the commit of the open transaction."""
+        from spark_kafka_sink.errors import KafkaSinkError
+        from spark_kafka_sink.producer.table_plan import plan_table
+        from spark_kafka_sink.producer.tables import TableSender, open_table
+
+        try:
+            reader, row_count = open_table(table)
+            plan = plan_table(topic, reader.schema, mapping, formats)
+            return TableSender(self, plan, failed_rows_max, self._prevent_commit), reader, row_count
+        except KafkaSinkError as error:
+            self._prevent_commit(error)
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink import KafkaProducer, KafkaSinkError
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError, TransactionAbortableError
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.producer import tables
@@ -67,6 +68,34 @@ def test_row_that_cannot_be_written_prevents_commit(
         with producer.transaction():
             producer.send_table(None, table.slice(0, 1)).raise_for_failures()
     assert read_topic(broker.bootstrap_servers, topic).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "arguments"),
+    [
+        (5, {}),
+        (pa.table({"value": pa.array([[1]])}), {}),
+        (pa.table({"value": ["a"]}), {"key": "missing"}),
+        (pa.table({"value": ["a"]}), {"failed_rows_max": -1}),
+    ],
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_rejected_table_prevents_commit(
+    broker: EmbeddedBroker, topic: str, table: Any, arguments: dict[str, Any], is_async: bool
+) -> None:
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"the other part of the transaction")
+        with pytest.raises(KafkaSinkError) as rejected:
+            asyncio.run(producer.send_table_async(topic, table, **arguments)) if is_async else producer.send_table(
+                topic, table, **arguments
+            )
+        with pytest.raises(TransactionAbortableError) as caught:
+            producer.commit_transaction()
+        assert caught.value.__cause__ is rejected.value
+        producer.abort_transaction()
+    assert read_topic(broker.bootstrap_servers, topic).num_rows == 0
 
 
 @pytest.mark.parametrize("index", [2, -1])
