@@ -70,7 +70,8 @@ class TableCalls:
         `schema_registry_url`, ...) are options of the Spark sink, written with underscores.
 
         Reading stops after more than `failed_rows_max` rows have failed. An exception, including one that the stream
-        raises, has the attribute `table_result`: the result of the rows that were read before the exception.
+        raises, has the attribute `table_result`: the result of the rows that were read before the exception. After a
+        KeyboardInterrupt it covers the rows that were completed until then, and rows that were sent may complete later.
         `progress` draws a progress bar if standard error is a terminal.
 
         Example:
@@ -85,8 +86,12 @@ class TableCalls:
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
         sender, reader, row_count = self._prepare_table(topic, table, mapping, failed_rows_max, formats)
         with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
-            for completed_count in sender.send_slices(reader):
-                bar.advance(completed_count)
+            try:
+                for completed_count in sender.send_slices(reader):
+                    bar.advance(completed_count)
+            except BaseException as error:  # a KeyboardInterrupt does not wait for the rows that were sent
+                sender.attach_result(error)
+                raise
         return sender.result
 
     async def send_table_async(  # noqa: PLR0913 - same arguments as send_table

@@ -210,9 +210,14 @@ class TableSender:
             yield from self._collect_all()
         except Exception as error:
             yield from self._collect_all()
-            self.result.is_complete = False
-            error.table_result = self.result  # type: ignore[attr-defined]
+            self.attach_result(error)
             raise
+
+    def attach_result(self, error: BaseException) -> None:
+        """Set the result of all rows that are known to be written or to have failed as the error's `table_result`."""
+        self.result.is_complete = False
+        self.result.partitions = self._written_offsets.by_topic()
+        error.table_result = self.result  # type: ignore[attr-defined]
 
     @property
     def _is_first_call(self) -> bool:

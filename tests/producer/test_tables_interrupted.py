@@ -19,6 +19,7 @@ from spark_kafka_sink.errors import (
     SchemaError,
     TransactionError,
 )
+from spark_kafka_sink.producer.columns_writer import ColumnsWriter
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.producer.table_cases import broker as broker
 from tests.producer.table_cases import producer as producer
@@ -104,6 +105,28 @@ def test_attaches_table_result_to_exception_of_reader(producer: KafkaProducer, t
     result = caught.value.table_result  # type: ignore[attr-defined]
     assert (result.rows_written, result.rows_failed, result.is_complete) == (30, 0, False)
     assert result.partitions[topic][0].rows == 30
+
+
+def test_attaches_result_of_completed_rows_to_interrupt(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
+) -> None:
+    send_columns = producer.send_columns
+
+    def send(*arguments: Any) -> Any:
+        future = send_columns(*arguments)
+        producer.flush()
+        return future
+
+    def interrupt_wait(writer: ColumnsWriter[Any]) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer, "send_columns", send)
+    monkeypatch.setattr(ColumnsWriter, "collect_all_results", interrupt_wait)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        producer.send_table(topic, to_reader(batches_of_ten(3)))
+    result = caught.value.table_result  # type: ignore[attr-defined]
+    assert result.partitions[topic][0].rows == result.rows_written == 30
+    assert (result.rows_failed, result.is_complete) == (0, False)
 
 
 def test_stops_reading_when_raising_calls_exceed_failed_rows_max(
