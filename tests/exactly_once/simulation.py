@@ -12,10 +12,12 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any, cast
 from unittest.mock import patch
 
+from spark_kafka_sink.client import metadata, network_client
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
 from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations
@@ -436,7 +438,8 @@ class _AttemptProducer(SimulatedProducer):
 def isolated_processes(simulation: Simulation) -> Iterator[None]:
     """Isolate the simulated processes from each other and from the test, while `simulation.scheduler` runs.
 
-    Code that creates an OperatingSystem receives the System of the current actor, and modules start with new state.
+    Code that creates an OperatingSystem receives the System of the current actor, and modules start with new state. The
+    random choices of clients, such as backoffs, are the same in each run.
     """
 
     def current_system() -> object:
@@ -450,6 +453,8 @@ def isolated_processes(simulation: Simulation) -> Iterator[None]:
     try:
         with (
             patch.object(blocking_client, "OperatingSystem", current_system),
+            patch.object(network_client, "Random", partial(Random, 0)),
+            patch.object(metadata, "Random", partial(Random, 0)),
             simulation.log_read_faults.applied(),
         ):
             for (module, name), create in _PROCESS_STATE.items():
