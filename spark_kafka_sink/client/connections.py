@@ -204,12 +204,12 @@ class Connections:
     def setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
         """Return the loss of a connection attempt that has taken too long."""
         missing = "no address of the name" if self.states.is_awaiting_lookup(node_id) else "no connection"
-        detail = f"{missing} within {self.states.setup_timeout_ms(node_id):.0f} ms"
+        detail = f"{missing} within {self.states.setup_timeout_ms(node_id):.0f} ms (socket.connection.setup.timeout.ms)"
         return ConnectionLoss(detail, self.address(node_id), timed_out=True)
 
     def record_loss(self, node_id: int, loss: ConnectionLoss, now: float) -> None:
         """Record and log the end of a connection or of an attempt to connect."""
-        self.versions.pop(node_id, None)
+        was_ready = self.versions.pop(node_id, None) is not None
         self._api_versions_pending.pop(node_id, None)
         self._without_routing_check.discard(node_id)
         self.losses[node_id] = loss
@@ -218,7 +218,7 @@ class Connections:
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.authentication_failed(node_id, now, loss.authentication_error)
         else:
-            was_connected = loss.expected or loss.is_served or loss.timed_out
+            was_connected = loss.expected or loss.is_served or (loss.timed_out and was_ready)
             event = "Disconnected" if was_connected else "Connection failed"
             _log.log(self._log_level(node_id, loss), "%s: %s", event, loss.reason)
             self.states.disconnected(node_id, now)

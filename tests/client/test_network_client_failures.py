@@ -114,7 +114,7 @@ def test_refused_connection_is_retried_with_backoff() -> None:
     rig.bootstrap()
 
 
-def test_connection_setup_times_out_with_growing_timeout() -> None:
+def test_connection_setup_times_out_with_growing_timeout(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(1, socket_connection_setup_timeout_ms=1_000, socket_connection_setup_timeout_max_ms=4_000)
     rig.system.swallow("b0", 9092)
     rig.pass_time(30_000)
@@ -123,6 +123,8 @@ def test_connection_setup_times_out_with_growing_timeout() -> None:
     assert 800 <= pauses[0] <= 1_400
     assert all(3_000 <= pause <= 6_000 for pause in pauses[3:])
     assert "no connection within" in rig.metadata.describe_connection_failures()
+    assert caplog.messages[0].startswith("Connection failed: b0:9092: no connection within")
+    assert caplog.messages[0].endswith(" ms (socket.connection.setup.timeout.ms)")
 
 
 def test_channel_that_never_becomes_ready_times_out(
