@@ -49,7 +49,7 @@ _EXIT_WAIT_SECONDS = 5.0
 _MAX_MESSAGE_CHARACTERS = 2_000
 _STACK_TRACE_HEADERS = ("Traceback (most recent call last)", "JVM stacktrace")
 _CANCELLED_PATTERN = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
-_SECRET_OPTION_PATTERN = re.compile("password|secret|token|jaas")
+_SECRET_OPTION_PATTERN = re.compile(r"password|passphrase|secret|token|jaas|user\.info|keystore\.key|key\.pem")
 
 
 class LineageWrite:

@@ -241,6 +241,21 @@ def test_failed_batch_write_sends_fail_with_its_error(server: LineageServer) -> 
     assert fail["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 10
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "schema.registry.basic.auth.user.info",
+        "kafka.ssl.keystore.key",
+        "kafka.sasl.oauthbearer.assertion.private.key.pem",
+        "kafka.sasl.oauthbearer.assertion.private.key.passphrase",
+    ],
+)
+def test_error_does_not_contain_credentials(server: LineageServer, option: str) -> None:
+    with pytest.raises(RuntimeError), planned(server, options=OPTIONS | {option: "hunter2"}).trace_save():
+        raise RuntimeError("rejected: hunter2")
+    assert events(server)[-1]["run"]["facets"]["errorMessage"]["message"] == "RuntimeError: rejected: ***"
+
+
 def test_error_of_a_task_is_the_message_of_fail(server: LineageServer) -> None:
     spark_error = "Job aborted.\nspark_kafka_sink.errors.DeliveryError: the row is too large\n\n\tat org.apache"
     with pytest.raises(RuntimeError), planned(server).trace_save():
