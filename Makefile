@@ -13,6 +13,7 @@ SPARK_VENVS := $(SPARKS:%=.venv-pyspark-%/.up-to-date)
 ALL_SPARKS := $(SPARKS) 4.2.1
 ALL_SPARK_VENVS := $(ALL_SPARKS:%=.venv-pyspark-%/.up-to-date)
 MATRIX := build/spark-matrix
+HISTORIES := build/histories
 MINIMUMS := .venv-minimums
 SAIL := .venv-sail
 BUILD := .venv-build
@@ -142,8 +143,10 @@ fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
 
 .PHONY: soak
 soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
-	for name in producer.explorer producer.transaction_explorer exactly_once.explorer; do \
+	rm -rf $(HISTORIES)
+	for name in producer.explorer producer.transaction_explorer "exactly_once.explorer --histories $(HISTORIES)"; do \
 		$(BIN)/python -m tests.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
+	go -C tools/linearizability run . $(CURDIR)/$(HISTORIES)/*.jsonl
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 1 --faults 1
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 0 --faults 1 --kinds lose-response late-request
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 2 --faults 0

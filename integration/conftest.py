@@ -71,6 +71,14 @@ def spark_kafka_jars() -> list[Path]:
 
 
 @pytest.fixture(scope="session")
+def linearizability_checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of tools/linearizability."""
+    from integration.support.linearizability import build_checker
+
+    return build_checker(tmp_path_factory.mktemp("linearizability"))
+
+
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as it is installed from an index."""
     from integration.support.spark_cluster import built_wheel

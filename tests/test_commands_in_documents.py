@@ -65,6 +65,11 @@ def check_python(arguments: list[str]) -> None:
         assert arguments[1] == "venv" or (ROOT / f"{module}.py").exists()
 
 
+def check_go(arguments: list[str]) -> None:
+    assert arguments[0] == "-C"
+    assert (ROOT / arguments[1] / "go.mod").exists()
+
+
 def check_nothing(arguments: list[str]) -> None:
     """Accept a command of another program: a test runs it, or the page says that it was not tried."""
 
@@ -74,6 +79,7 @@ CHECKS: Mapping[str, Callable[[list[str]], None]] = {
     "pykafka": check_pykafka,
     "pip": check_pip,
     "environment/bin/pip": check_pip,
+    "go": check_go,
     "python3": check_python,
     ".venv/bin/python": check_python,
     # Commands that the tests of docs/cli.md, docs/formats.md and docs/deploying.md run or check.

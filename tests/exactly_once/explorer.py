@@ -35,13 +35,16 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from random import Random
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once import operations
 from tests.exactly_once.invariants import INVARIANTS, check_invariants
+from tests.exactly_once.log_history import record_simulation
 from tests.exactly_once.scheduler import STARTING, Actor, SchedulingPoint
 from tests.exactly_once.simulation import (
     LAST_DRIVER,
@@ -52,7 +55,7 @@ from tests.exactly_once.simulation import (
     SourceReplay,
     isolated_processes,
 )
-from tests.producer.explorer import RUNS_PER_LINE, run_command
+from tests.explorer_command import RUNS_PER_LINE, add_seed_arguments, explore_seeds
 
 KILL, LOSE_RESPONSE, LATE_REQUEST, STALE_READ = "kill", "lose-response", "late-request", "stale-read"
 FAULT_KINDS = (KILL, LOSE_RESPONSE, LATE_REQUEST, STALE_READ)
@@ -372,10 +375,13 @@ def _draw_schedule(random: Random) -> ChooseChange:
     return choose_change
 
 
-def explore_seed(seed: int, invariants: Sequence[Callable[[Simulation], None]] = INVARIANTS) -> None:
-    """Play the run of a seed, and check the invariants."""
+def explore_seed(
+    seed: int, invariants: Sequence[Callable[[Simulation], None]] = INVARIANTS, histories: Path | None = None
+) -> None:
+    """Play the run of a seed, and check the invariants. `histories`: the folder of `record_simulation`, if any."""
     run, play = draw_run(seed)
-    play()
+    with nullcontext() if histories is None else record_simulation(run.simulation.scheduler, f"seed {seed}", histories):
+        play()
     for invariant in invariants:
         invariant(run.simulation)
 
@@ -426,10 +432,9 @@ def _play_and_print(run: Run, play: Callable[[], object]) -> bool:
 
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:1000", metavar="FROM:TO", help="play these seeds (default: 0:1000)")
-    parser.add_argument("--seed", type=int, help="replay one seed and print its schedule")
+    add_seed_arguments(parser)
     parser.add_argument(
-        "--processes", type=int, default=1, help="number of processes that play seeds, or versions with --every"
+        "--histories", type=Path, metavar="FOLDER", help="write the operations on the decision log of each seed"
     )
     parser.add_argument(
         "--every", type=int, metavar="N", help="play all schedules with at most N switches between actors"
@@ -458,7 +463,7 @@ def main() -> int:
         run, play = draw_run(options.seed)
         return 0 if _play_and_print(run, play) else 1
     if options.every is None:
-        return run_command(explore_seed, __doc__)
+        return explore_seeds(partial(explore_seed, histories=options.histories), options)
     failed = 0
     versions = (1, 2)
     with ProcessPoolExecutor(min(options.processes, len(versions))) as processes:

@@ -11,15 +11,9 @@ the order in which they were sent; all memory is back in the pool, and no socket
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import logging
-import multiprocessing
 import sys
-import traceback
-from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from functools import partial
 from random import Random
 
 import numpy as np
@@ -30,13 +24,12 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 from spark_kafka_sink.records.columns import RecordColumns
+from tests.explorer_command import run_command
 from tests.fake_system import WALL_MS, FakeSystem
 from tests.leak_check import assert_no_leaks
 from tests.producer.schedules import TOPIC, Schedule
 from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
-
-RUNS_PER_LINE = 1_000
 
 
 class Run:
@@ -168,42 +161,8 @@ def explore(seed: int) -> None:
         Run(seed).run()
 
 
-def survives(explore: Callable[[int], None], seed: int, *, explain: bool) -> bool:
-    try:
-        explore(seed)
-    except Exception:
-        print(f"seed {seed} fails", flush=True)
-        if explain:
-            traceback.print_exc()
-        return False
-    return True
-
-
 def main() -> int:
     return run_command(explore, __doc__)
-
-
-def run_command(explore: Callable[[int], None], description: str | None) -> int:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:1000", help="from:to")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--processes", type=int, default=1, help="explore as many seeds at a time")
-    options = parser.parse_args()
-    logging.disable(logging.NOTSET if options.seed is not None else logging.CRITICAL)
-    start, stop = (options.seed, options.seed + 1) if options.seed is not None else map(int, options.seeds.split(":"))
-    judge = partial(survives, explore, explain=options.seed is not None)
-    failed: list[int] = []
-    with contextlib.ExitStack() as stack:
-        survived: Iterable[bool] = map(judge, range(start, stop))
-        if options.processes > 1:
-            pool = stack.enter_context(multiprocessing.Pool(options.processes))
-            survived = pool.imap(judge, range(start, stop), chunksize=20)
-        for seed, well in enumerate(survived, start):
-            if not well:
-                failed.append(seed)
-            if (seed + 1) % RUNS_PER_LINE == 0 or seed + 1 == stop:
-                print(f"{seed + 1 - start} runs, {len(failed)} failed: {failed[:20]}", flush=True)
-    return 1 if failed else 0
 
 
 if __name__ == "__main__":

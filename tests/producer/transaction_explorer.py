@@ -25,10 +25,11 @@ from random import Random
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from tests.explorer_command import run_command
 from tests.fake_system import FakeSystem
 from tests.history import History, Outcome, Place, Write, offsets_anomalies
 from tests.leak_check import assert_no_leaks
-from tests.producer.explorer import check_partitions_of, run_command
+from tests.producer.explorer import check_partitions_of
 from tests.producer.schedules import TOPIC
 from tests.producer.second_caller import serialize_paused
 from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
