@@ -207,9 +207,7 @@ def embedded(version: int) -> Iterator[str]:
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_embedded_broker_answers_as_a_real_kafka_does(
-    request: pytest.FixtureRequest, version: int, asked: Asked
-) -> None:
+def test_embedded_coordinator_responds_like_kafka(request: pytest.FixtureRequest, version: int, asked: Asked) -> None:
     cluster: KafkaCluster = request.getfixturevalue("kafka_of_version_1" if version == 1 else "kafka")
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with CoordinatorAnswers(cluster.bootstrap(), topic, topic, version) as real:

@@ -159,7 +159,9 @@ FAULTS: dict[str, tuple[Callable[[KafkaCluster, int], None], Callable[[KafkaClus
 
 @pytest.mark.parametrize("round_", range(10 if SOAK else 1))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_transactions_of_many_tasks_are_committed(kafka3: KafkaCluster, fault: str, round_: int) -> None:
+def test_commits_transactions_of_many_tasks_despite_coordinator_failure(
+    kafka3: KafkaCluster, fault: str, round_: int
+) -> None:
     strike, heal = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     with client_of(kafka3) as client:
@@ -187,7 +189,9 @@ def test_transactions_of_many_tasks_are_committed(kafka3: KafkaCluster, fault: s
 
 @pytest.mark.parametrize("round_", range(10 if SOAK else 1))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_batch_of_many_tasks_is_decided_and_committed(kafka3: KafkaCluster, fault: str, round_: int) -> None:
+def test_decides_and_commits_batch_of_many_tasks_despite_broker_failure(
+    kafka3: KafkaCluster, fault: str, round_: int
+) -> None:
     """All that the driver does then: it asks what is open, decides, ends, lists what lost, notes that it is done."""
     strike, heal = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), replicas=3)
@@ -220,7 +224,7 @@ def entry_of(cluster: KafkaCluster, prefix: str) -> tuple[EntryState, Batch]:
     return entry.state, entry.batch
 
 
-def test_ids_that_are_aborted_as_in_version_1_are_free_at_once(
+def test_ids_aborted_as_in_version_1_can_be_reused_at_once(
     kafka3: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coordinators wait for the other brokers to have their record of an id for as long as the id's timeout: if it were
@@ -241,7 +245,7 @@ def test_ids_that_are_aborted_as_in_version_1_are_free_at_once(
         abort_transactions(client, [*describe_transactions(client, [each.transactional_id for each in again]).values()])
 
 
-def test_an_id_whose_first_record_could_not_be_written_is_no_obstacle_when_the_brokers_are_back(
+def test_grants_epoch_of_id_without_epoch_when_brokers_are_back(
     kafka3: KafkaCluster,
 ) -> None:
     """The coordinator describes it with an epoch of -1, which it refuses as that of a request."""
@@ -271,7 +275,7 @@ def test_an_id_whose_first_record_could_not_be_written_is_no_obstacle_when_the_b
 
 
 @pytest.mark.parametrize("fault", ["one is killed", "one stands still"])
-def test_a_log_whose_leader_is_gone_is_written_at_the_next_one(kafka3: KafkaCluster, fault: str) -> None:
+def test_writes_log_after_leader_failure(kafka3: KafkaCluster, fault: str) -> None:
     strike, heal = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), partitions=1, replicas=3)
     with client_of(kafka3) as client:

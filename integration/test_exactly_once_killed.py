@@ -159,7 +159,7 @@ def kafka_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         yield cluster
 
 
-def test_streams_killed_again_and_again_have_each_row_once_and_in_order(
+def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
     kafka_cluster: KafkaCluster, tmp_path: Path, restarts: Counter[str], request: pytest.FixtureRequest
 ) -> None:
     seed = random.randrange(1 << 32)

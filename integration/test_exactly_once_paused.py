@@ -147,9 +147,7 @@ class Drivers:
         return batches
 
 
-def test_a_driver_that_was_stopped_and_goes_on_after_its_successor_has_decided_changes_nothing(
-    cluster: KafkaCluster, tmp_path: Path
-) -> None:
+def test_driver_resumed_after_decision_of_newer_driver_changes_nothing(cluster: KafkaCluster, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     drivers = Drivers(cluster, tmp_path)
@@ -174,7 +172,7 @@ def test_a_driver_that_was_stopped_and_goes_on_after_its_successor_has_decided_c
     print(f"{ROUNDS} drivers stopped and resumed, {drivers.check()} batches, each once")
 
 
-def test_a_driver_that_is_killed_or_stopped_while_it_commits_300_transactions_leaves_each_batch_once(
+def test_batches_are_read_once_if_drivers_stop_during_commit_of_300_transactions(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
     seed = random.randrange(1 << 32)

@@ -49,7 +49,7 @@ def check(query: Query, *numbers: int) -> None:
     check_batches({f"batch {number}": [row.encode() for row in rows(number)] for number in numbers}, seen(query))
 
 
-def test_batches_are_seen_when_they_are_committed(query: Query) -> None:
+def test_batches_become_visible_when_committed(query: Query) -> None:
     for number in range(10):
         query.run(number)
     start = query.begin()
@@ -61,7 +61,7 @@ def test_batches_are_seen_when_they_are_committed(query: Query) -> None:
 
 
 @pytest.mark.parametrize("where", ["decision", "commit", "done", "losers"])
-def test_a_driver_that_dies_is_followed_by_one_that_finishes(query: Query, where: str) -> None:
+def test_next_driver_finishes_batch_of_dead_driver(query: Query, where: str) -> None:
     query.run(0)
     start = query.begin()
     written = query.write_both(start, 1)
@@ -78,7 +78,7 @@ def test_a_driver_that_dies_is_followed_by_one_that_finishes(query: Query, where
     check(query, 0, 1, 2)
 
 
-def test_the_older_of_two_drivers_is_refused(query: Query) -> None:
+def test_rejects_older_of_two_drivers(query: Query) -> None:
     query.run(0)
     start = query.begin()
     written = query.write_both(start, 1)
@@ -93,7 +93,7 @@ def test_the_older_of_two_drivers_is_refused(query: Query) -> None:
     check(query, 0, 1)
 
 
-def test_what_is_aborted_is_never_seen(query: Query) -> None:
+def test_aborted_rows_never_become_visible(query: Query) -> None:
     start = query.begin()
     query.write_both(start, 0)
     assert query.abort(start, 0)
@@ -141,7 +141,7 @@ def is_compacted(query: Query) -> bool:
     return len(keys) == len(set(keys))
 
 
-def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) -> None:
+def test_names_decided_transaction_that_brokers_aborted(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying("commit"):
@@ -154,7 +154,7 @@ def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) 
     assert seen(query) == [b"0/0"]
 
 
-def test_a_decision_log_that_forgets_is_refused_before_the_first_row(query: Query, cluster: KafkaCluster) -> None:
+def test_rejects_log_with_delete_policy_before_the_first_row(query: Query, cluster: KafkaCluster) -> None:
     log = create_topic(cluster.bootstrap(), cleanup_policy="compact,delete")
     refused = rf"nothing was written: topic {log}, .* cleanup.policy=compact,delete\."
     delivery = replace(query.delivery, options=DeliveryOptions(topic=log))
@@ -162,7 +162,7 @@ def test_a_decision_log_that_forgets_is_refused_before_the_first_row(query: Quer
         driver.begin(query.name)
 
 
-def test_a_stream_and_a_job_of_spark(spark: SparkSession, cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_spark_stream_and_job_write_each_row_once(spark: SparkSession, cluster: KafkaCluster, tmp_path: Path) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     options = {
         "kafka.bootstrap.servers": cluster.bootstrap(),

@@ -93,7 +93,7 @@ def decided(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> St
 
 
 @pytest.mark.usefixtures("decided")  # its transactions time out while the next tests run
-def test_two_drivers_on_one_checkpoint_the_older_is_fenced_and_nothing_is_doubled(
+def test_older_of_two_drivers_on_one_checkpoint_is_fenced_without_duplicates(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     stream = Stream(kafka, tmp_path)
@@ -116,7 +116,7 @@ def test_two_drivers_on_one_checkpoint_the_older_is_fenced_and_nothing_is_double
     stream.assert_each_row_once()
 
 
-def test_driver_suspended_in_its_start_duplicates_nothing_of_its_successor(
+def test_driver_suspended_during_start_duplicates_no_rows(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     """It has its epoch, and has not read the log under it."""
@@ -164,7 +164,7 @@ def test_suspended_abort_keeps_decision_of_newer_driver(
     stream.assert_each_row_once()
 
 
-def test_transactions_of_a_killed_job_without_a_name_are_aborted_by_prefix(
+def test_aborts_transactions_of_killed_unnamed_job_by_prefix(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)
@@ -189,7 +189,7 @@ def wait_until_committed(stream: Stream, query: StreamingQuery, batch: int) -> N
     assert query.isActive, query.exception()
 
 
-def test_a_deleted_checkpoint_with_a_fixed_prefix_is_refused_with_the_reason(
+def test_rejects_fixed_prefix_after_checkpoint_was_deleted(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)
@@ -211,9 +211,7 @@ def test_a_deleted_checkpoint_with_a_fixed_prefix_is_refused_with_the_reason(
     assert numbers(kafka, topic) == {1: 1, 2: 1}
 
 
-def test_of_a_job_that_fails_in_the_middle_nothing_is_seen_and_no_reader_waits(
-    spark: SparkSession, kafka: KafkaCluster
-) -> None:
+def test_failed_job_leaves_no_visible_rows_and_blocks_no_reader(spark: SparkSession, kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)
 
     def fails_at_last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -236,7 +234,7 @@ def test_of_a_job_that_fails_in_the_middle_nothing_is_seen_and_no_reader_waits(
 
 
 @pytest.mark.parametrize(("cluster", "loser"), [("kafka_of_version_1", SECOND_RUN), ("kafka", FIRST_RUN)])
-def test_a_stage_that_spark_runs_again_since_shuffle_files_are_gone_is_written_once(
+def test_stage_rerun_after_lost_shuffle_files_is_written_once(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, cluster: str, loser: int
 ) -> None:
     kafka: KafkaCluster = request.getfixturevalue(cluster)
@@ -256,7 +254,7 @@ def test_a_stage_that_spark_runs_again_since_shuffle_files_are_gone_is_written_o
 # --- what was decided is committed too late
 
 
-def test_a_commit_that_comes_after_the_transactions_timeout_fails_loudly_and_doubles_nothing(
+def test_commit_after_transaction_timeout_fails_without_duplicates(
     spark: SparkSession, kafka: KafkaCluster, decided: Stream
 ) -> None:
     stream = decided

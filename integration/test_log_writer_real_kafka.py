@@ -51,7 +51,7 @@ def values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
     return [record.value for record in read_topic(cluster.bootstrap(), topic)]
 
 
-def test_a_log_is_written_one_committed_batch_after_the_other(cluster: KafkaCluster) -> None:
+def test_writes_consecutive_committed_batches(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with client_of(cluster) as client:
         written = WriterState(init_producer_id(client, topic, 60_000), 0)
@@ -63,7 +63,7 @@ def test_a_log_is_written_one_committed_batch_after_the_other(cluster: KafkaClus
         assert (written.next_sequence == 0) == is_of_version_2
 
 
-def test_the_log_takes_nothing_of_a_writer_that_was_fenced(cluster: KafkaCluster) -> None:
+def test_log_rejects_records_of_fenced_writer(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with client_of(cluster) as client, client_of(cluster) as newer:
         written = WriterState(init_producer_id(client, topic, 60_000), 0)
@@ -76,7 +76,7 @@ def test_the_log_takes_nothing_of_a_writer_that_was_fenced(cluster: KafkaCluster
     assert values(cluster, topic) == [b"older", b"newer"]
 
 
-def test_of_what_was_listed_the_attempt_never_begins_and_a_newer_transaction_of_its_id_is_left_alone(
+def test_abort_fences_listed_attempt_and_keeps_newer_transaction(
     cluster: KafkaCluster,
 ) -> None:
     """A real broker compares epochs at the end of a transaction, not where the next epoch is asked for."""
@@ -109,9 +109,7 @@ def epochs_end(monkeypatch: pytest.MonkeyPatch) -> int:
     return query_transactions.HAND_OVER_EPOCH
 
 
-def test_a_driver_goes_on_under_its_next_id_when_the_epochs_of_one_are_used_up(
-    cluster: KafkaCluster, epochs_end: int
-) -> None:
+def test_driver_continues_under_next_id_when_epochs_are_exhausted(cluster: KafkaCluster, epochs_end: int) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     query = Query(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix=topic, data=topic)
     query.run(0)

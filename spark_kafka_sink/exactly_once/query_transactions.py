@@ -323,7 +323,7 @@ class QueryTransactions:
         If the driver is fenced, and one of the two entries is still the newest, the driver claims the prefix again and
         retries. Raise ProducerFencedError if another driver has written since. An older driver can fence a newer one
         (see the module's docstring), so being fenced alone does not mean that:
-        test_older_driver_stops_newer_decision_if_fenced_drivers_do_not_reclaim.
+        test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim.
         """
         tries_left = MAX_TRIES
         while True:

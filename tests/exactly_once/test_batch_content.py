@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_kafka_sink.exactly_once.batch_content import MAX_LISTED_TOPICS, BatchContent, sum_contents
 
 
-def test_contents_are_equal_if_row_counts_per_topic_are() -> None:
+def test_contents_with_equal_row_counts_per_topic_are_equal() -> None:
     content = BatchContent.from_row_counts({"a": 3, "b": 1}, 40)
     assert content.has_same_row_counts(BatchContent.from_row_counts({"b": 1, "a": 3, "c": 0}, 40))
     assert not content.has_same_row_counts(BatchContent.from_row_counts({"a": 1, "b": 3}, 40))

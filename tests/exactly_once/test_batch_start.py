@@ -51,9 +51,7 @@ def test_mismatch_is_error_or_warning_with_both_counts(
 
 
 @pytest.mark.parametrize(("key", "warns"), [("7", True), ("q1-7", False), ("2026-11-22", False)])
-def test_warns_that_a_skipped_job_has_a_bare_number_as_its_key(
-    key: str, warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warns_if_key_of_skipped_job_is_a_number(key: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
     batch = Batch(key=key, scope="t")
     start_after(batch).check_skipped_batch(batch, CONTENT, tolerate_mismatch=False)
     assert (f"idempotencyKey '{key}' and the same number of rows was already committed" in caplog.text) == warns

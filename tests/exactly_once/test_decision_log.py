@@ -231,7 +231,7 @@ JUNK = (
 )
 
 
-def test_foreign_junk_stops_no_query(broker: EmbeddedBroker) -> None:
+def test_invalid_foreign_records_stop_no_query(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)
     for value in JUNK:
@@ -304,7 +304,7 @@ def test_claim_of_a_newer_version_is_an_error(broker: EmbeddedBroker, held: Quer
         held.read_entry()
 
 
-def test_revoked_permission_is_not_taken_for_deleted_records(broker: EmbeddedBroker, held: QueryTransactions) -> None:
+def test_revoked_permission_is_not_reported_as_deleted_records(broker: EmbeddedBroker, held: QueryTransactions) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     assert held.read_entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))

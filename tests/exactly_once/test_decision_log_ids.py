@@ -53,9 +53,7 @@ def test_forgotten_driver_continues_from_its_last_entry(
     again.again(name="driver-3").begin().check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
-def test_skips_nothing_because_of_record_of_a_forgotten_id(
-    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_record_of_forgotten_id_skips_no_batch(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     """It may as well be a stranger's, whose ids this user may not see. A later start does not believe it either, though
     a driver has written it again in its own name.
     """
@@ -71,7 +69,7 @@ def test_skips_nothing_because_of_record_of_a_forgotten_id(
     assert "is unknown who wrote this entry" in caplog.text
 
 
-def test_error_says_that_the_writer_of_an_entry_is_unknown(broker: EmbeddedBroker) -> None:
+def test_error_reports_unknown_writer_of_entry(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)
     query.run(1)
@@ -92,7 +90,7 @@ def forged(broker: EmbeddedBroker, entry: Entry) -> Query:
     return Query(broker)
 
 
-def test_lost_commit_of_unproven_decision_says_that_its_writer_is_unknown(
+def test_lost_commit_of_unproven_decision_reports_unknown_writer(
     broker: EmbeddedBroker, its_own_ids_alone: None
 ) -> None:
     """To give it up is to believe it."""
@@ -114,7 +112,7 @@ def test_claim_of_unknown_writer_is_not_a_newer_driver(broker: EmbeddedBroker, i
     assert seen(broker) == rows(0)
 
 
-def test_manual_abort_works_with_any_timeout_of_an_unknown_writer(
+def test_manual_abort_succeeds_with_any_timeout_of_unknown_writer(
     broker: EmbeddedBroker, its_own_ids_alone: None
 ) -> None:
     for timeout_ms in (0, 2**31 - 1):

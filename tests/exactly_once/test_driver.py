@@ -77,7 +77,7 @@ def test_consecutive_batches_reuse_task_ids(query: Query) -> None:
     assert first.driver_identity != second.driver_identity, "each batch has an epoch of its own"
 
 
-def test_begins_with_driver_id_whose_first_record_was_never_written(query: Query) -> None:
+def test_begins_with_driver_id_that_has_no_epoch(query: Query) -> None:
     """Coordinators that cannot write their log keep a producer id without an epoch, until they are restarted."""
     known_without_an_epoch(query.broker, driver_id(PREFIX))
     query.run(0)
@@ -127,7 +127,7 @@ def test_next_driver_finishes_decided_batch_without_writing_it_again(
     assert said == (where != "losers")
 
 
-def test_repeated_deaths_in_one_batch_commit_it_once(query: Query) -> None:
+def test_batch_is_committed_once_despite_repeated_deaths(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying("commit"):
@@ -153,7 +153,7 @@ def test_records_batch_that_another_driver_has_finished(query: Query) -> None:
 
 
 @pytest.mark.parametrize("spoiled", [1, 4])
-def test_driver_that_lost_the_epoch_retries(query: Query, spoiled: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_driver_fenced_during_start_retries(query: Query, spoiled: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     query.run(0)
     again, left, original = query.again(), list(range(spoiled)), QueryTransactions.fence
@@ -267,9 +267,7 @@ def test_rejects_prefix_in_use_with_another_checkpoint_without_affecting_its_own
 
 
 @pytest.mark.parametrize("has_decided", [False, True])
-def test_job_is_rejected_under_a_prefix_of_a_stream_that_goes_on_undisturbed(
-    query: Query, *, has_decided: bool
-) -> None:
+def test_rejects_job_with_prefix_of_stream_without_affecting_the_stream(query: Query, *, has_decided: bool) -> None:
     if has_decided:
         query.run(0)
     start = query.begin()
@@ -287,7 +285,7 @@ def test_job_is_rejected_under_a_prefix_of_a_stream_that_goes_on_undisturbed(
 
 
 @pytest.mark.parametrize("has_decided", [False, True])
-def test_stream_is_rejected_under_a_prefix_of_jobs_that_go_on_undisturbed(query: Query, *, has_decided: bool) -> None:
+def test_rejects_stream_with_prefix_of_jobs_without_affecting_the_jobs(query: Query, *, has_decided: bool) -> None:
     batch = Batch(key="today", scope="t")
     delivery = _job_delivery(query)
     with Driver(delivery) as job:
@@ -335,16 +333,14 @@ def test_infers_owner_kind_of_entry_of_an_earlier_version(entry: Entry, kind: Wr
         ),
     ],
 )
-def test_a_missing_right_is_reported_before_the_first_row(query: Query, api: ApiKey, code: int, words: str) -> None:
+def test_missing_permission_is_reported_before_the_first_row(query: Query, api: ApiKey, code: int, words: str) -> None:
     query.broker.control.when(api=api, times=None).fail(code)
     with pytest.raises(PreflightError, match=f"(?s)nothing was written.*{words}"):
         query.begin()
 
 
 @pytest.mark.parametrize(("before_ms", "after_ms"), [(900_000, 300_000), (300_000, 900_000)])
-def test_driver_of_same_start_gets_the_timeout_that_brokers_grant_now(
-    query: Query, before_ms: int, after_ms: int
-) -> None:
+def test_each_driver_of_a_start_gets_currently_granted_timeout(query: Query, before_ms: int, after_ms: int) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = before_ms
     assert query.again(name=build_batch_driver_name("start", "1")).run(0).entry.timeout_ms == before_ms
     query.broker.cluster.coordinator.max_timeout_ms = after_ms

@@ -193,7 +193,7 @@ def test_commits_batch_although_superseded_attempts_cannot_be_aborted(
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_commit_waits_less_for_superseded_attempts_than_for_its_own(query: Query) -> None:
+def test_commit_limits_the_wait_for_superseded_attempts(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
@@ -245,7 +245,7 @@ def fail_when_done(error: KafkaSinkError) -> Any:
 
 
 @pytest.mark.parametrize("batch", [Batch(), Batch(key="today", scope="t")], ids=["without a key", "with a key"])
-def test_job_succeeds_with_a_warning_when_its_done_record_cannot_be_written(
+def test_job_succeeds_with_warning_if_done_record_cannot_be_written(
     query: Query, batch: Batch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = query.begin()
@@ -262,7 +262,7 @@ def test_job_succeeds_with_a_warning_when_its_done_record_cannot_be_written(
     assert seen(query.broker) == rows(0)
 
 
-def test_stream_says_that_all_rows_are_visible_when_its_done_record_cannot_be_written(query: Query) -> None:
+def test_stream_reports_visible_rows_if_done_record_cannot_be_written(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with (
@@ -275,7 +275,7 @@ def test_stream_says_that_all_rows_are_visible_when_its_done_record_cannot_be_wr
 
 
 @pytest.mark.parametrize("api", [ApiKey.END_TXN, ApiKey.DESCRIBE_TRANSACTIONS], ids=["commit", "look after a fence"])
-def test_unanswered_decision_of_a_job_without_a_key_must_not_be_rerun_unseen(
+def test_error_warns_against_rerun_of_job_without_key_if_decision_is_in_doubt(
     query: Query, api: ApiKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fenced commit is followed by a look at the driver's id, which may stay without an answer as well."""
@@ -299,7 +299,7 @@ def test_unanswered_decision_of_a_job_without_a_key_must_not_be_rerun_unseen(
 
 
 @pytest.mark.parametrize("code", [error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
-def test_decided_job_without_a_key_that_is_not_committed_must_not_be_rerun(query: Query, code: int) -> None:
+def test_error_forbids_rerun_of_decided_job_without_key(query: Query, code: int) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     original = LogTransaction.commit
@@ -321,7 +321,7 @@ def test_decided_job_without_a_key_that_is_not_committed_must_not_be_rerun(query
     assert seen(query.broker) == rows(0)
 
 
-def test_driver_fenced_during_abort_has_aborted_nothing(query: Query) -> None:
+def test_driver_fenced_during_abort_aborts_nothing(query: Query) -> None:
     start = query.begin()
     fenced = ProducerFencedError("it is another's", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
     with patch.object(QueryTransactions, "fence", side_effect=fenced), Driver(query.delivery) as driver:

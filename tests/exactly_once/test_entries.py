@@ -32,7 +32,7 @@ def test_key_is_decided_with_its_job_and_last_keys_are_kept() -> None:
     assert not entry.has_decided(Batch(key="4"))
 
 
-def test_job_without_key_is_never_decided_already() -> None:
+def test_job_without_key_is_never_recognized_as_decided() -> None:
     assert not Entry("p").with_decision(Batch(), CONTENT, (TRANSACTION,)).as_done().has_decided(Batch())
 
 

@@ -58,7 +58,7 @@ def test_entry_with_all_fields_round_trip(original: Entry) -> None:
     assert decode_entry(b"p", encode_entry(original)) == original
 
 
-def test_reads_an_entry_of_exactly_the_largest_size() -> None:
+def test_decodes_entry_of_maximum_size() -> None:
     value = encode_entry(WHOLE)
     assert decode_entry(b"p", value + b" " * (MAX_VALUE_BYTES - len(value))) == WHOLE
 
@@ -79,7 +79,7 @@ def test_rejects_unknown_field_by_name() -> None:
         decode_entry(b"p", json.dumps({**json.loads(encode_entry(WHOLE)), "nextDriver": 2}).encode())
 
 
-def test_generation_wraps_after_the_greatest() -> None:
+def test_generation_wraps_after_maximum() -> None:
     greatest = decode_entry(b"p", encode_entry(Entry("p", generation=2**31 - 1)))
     following = greatest.with_claim("driver", "", 60_000)
     assert decode_entry(b"p", encode_entry(following)).generation == 1

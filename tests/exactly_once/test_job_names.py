@@ -22,7 +22,7 @@ def test_each_job_gets_a_unique_valid_prefix() -> None:
     assert is_job_prefix(first)
 
 
-def test_prefix_names_the_parent_process_which_is_the_driver_of_a_worker() -> None:
+def test_prefix_names_parent_process_as_driver() -> None:
     assert f"driver process {os.getppid()} on " in describe_job(generate_job_prefix())
 
 
@@ -32,7 +32,7 @@ def test_user_prefix_is_not_a_job_prefix() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "bücher.example", "h" * 300])
-def test_prefix_is_valid_whatever_the_host_is_called(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefix_is_valid_with_any_host_name(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.node", lambda: host)
     prefix = generate_job_prefix()
     assert find_prefix_error(prefix) is None
@@ -51,7 +51,7 @@ else:
 
 
 @on_linux
-def test_prefix_names_the_process_above_pysparks_daemon() -> None:
+def test_prefix_names_parent_process_of_pyspark_daemon() -> None:
     """Spark starts another daemon where one has died, and its jobs go on."""
     command = [sys.executable, "-c", FORKS, "pyspark.daemon"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout

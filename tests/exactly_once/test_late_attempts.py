@@ -96,7 +96,7 @@ def test_attempt_cannot_begin_after_its_batch_ended(
 
 
 @pytest.mark.parametrize("end", [commit, abort, stop, take_over, abort_by_hand])
-def test_attempt_whose_batch_ends_while_it_writes_reports_that(
+def test_attempt_reports_newer_driver_if_its_batch_ends_during_the_write(
     broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
 ) -> None:
     query = Query(broker)

@@ -199,7 +199,7 @@ def test_decision_made_while_abort_begins_is_not_aborted(query: Query) -> None:
     assert seen(query.broker) == rows(0)
 
 
-def test_driver_that_commits_while_abort_begins_is_not_newer(query: Query) -> None:
+def test_commit_during_manual_abort_is_not_reported_as_newer_driver(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     check_unchanged = QueryTransactions.check_unchanged
@@ -325,7 +325,7 @@ def test_reports_newer_driver_during_manual_operation(query: Query, operation: C
         operation(options(query.broker), PREFIX, LOG)
 
 
-def test_operations_abort_open_decision_of_dead_driver(query: Query) -> None:
+def test_manual_abort_ends_open_decision_of_dead_driver(query: Query) -> None:
     """Brokers abort its record for the person's fence, and refuse that."""
     start = query.begin()
     written = query.write_both(start, 0)
@@ -336,7 +336,7 @@ def test_operations_abort_open_decision_of_dead_driver(query: Query) -> None:
     assert open_ids(query.broker) == []
 
 
-def test_operation_does_not_fence_driver_that_claimed_meanwhile(query: Query) -> None:
+def test_operation_does_not_fence_driver_that_claims_concurrently(query: Query) -> None:
     query.write_both(query.begin(), 0)
     check_unchanged = QueryTransactions.check_unchanged
     newer = list[BatchStart]()

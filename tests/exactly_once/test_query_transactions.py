@@ -49,7 +49,7 @@ def test_aborting_nothing_sends_no_request(
     one.abort_task_transactions([])
 
 
-def test_missing_permission_is_not_taken_for_rejected_timeout(
+def test_missing_permission_is_not_reported_as_rejected_timeout(
     broker: EmbeddedBroker, of_two: tuple[QueryTransactions, QueryTransactions]
 ) -> None:
     broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -93,7 +93,7 @@ def test_one_of_two_drivers_with_one_epoch_claims(of_two: tuple[QueryTransaction
     assert holds(one, driver)
 
 
-def test_driver_whose_transaction_is_ended_under_the_same_epoch_is_fenced(
+def test_driver_is_fenced_if_its_transaction_ends_under_the_same_epoch(
     of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In version 1 leaders say then that the transaction is not open any more, in place of "fenced"."""
@@ -137,7 +137,7 @@ def test_rejects_second_of_claim_and_decision_under_one_epoch(
     assert one.read_entry() == (claim_of("one") if claims_first else decision)
 
 
-def test_gives_up_record_that_is_fenced_max_tries_times(
+def test_gives_up_after_max_tries_fenced_writes(
     of_two: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     one, _ = of_two
@@ -216,7 +216,7 @@ def test_aborts_listed_transactions_only_without_newer_driver(broker: EmbeddedBr
     newer.commit(of_newer, 0, written)
 
 
-def test_aborts_listed_transactions_and_none_begun_since(broker: EmbeddedBroker) -> None:
+def test_abort_keeps_transactions_begun_after_the_list(broker: EmbeddedBroker) -> None:
     """The driver stands still between the look and the end, and the id is given to another."""
     query = Query(broker)
     start = query.begin()
@@ -230,7 +230,7 @@ def test_aborts_listed_transactions_and_none_begun_since(broker: EmbeddedBroker)
     assert open_ids(broker) == before
 
 
-def test_fences_id_without_transaction_and_lists_it_no_more(broker: EmbeddedBroker) -> None:
+def test_fences_id_without_transaction_only_once(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     start = query.begin()
     query.attempt(start, 1, attempt=0).close()

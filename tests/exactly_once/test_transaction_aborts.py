@@ -223,7 +223,7 @@ def test_rejected_abort_is_a_warning(
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in caplog.text
 
 
-def test_fences_id_whose_first_record_was_never_written(broker: EmbeddedBroker) -> None:
+def test_fences_id_that_has_no_epoch(broker: EmbeddedBroker) -> None:
     known_without_an_epoch(broker, "attempt")
     with client_of(broker) as client:
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])

@@ -56,7 +56,7 @@ def test_driver_fenced_without_successor_commits_written_batch_or_must_restart(
     assert seen(query.broker) == rows(0)
 
 
-def test_starts_of_one_spark_without_register_succeed_each_other(query: Query) -> None:
+def test_starts_without_register_follow_each_other_in_one_application(query: Query) -> None:
     """Each batch has a driver of its own there, and all of them are of one start."""
     for number in range(3):
         query.again(name=build_batch_driver_name("spark-1", f"{number}")).run(number)
@@ -101,7 +101,7 @@ def dies(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
     ("happens", "words"),
     [(is_read_elsewhere, "has no entry of the prefix p"), (dies, None)],
 )
-def test_next_start_notices_log_lost_during_a_start(
+def test_next_start_detects_log_lost_during_start(
     query: Query, happens: Callable[[QueryTransactions, EmbeddedBroker], None], words: str | None
 ) -> None:
     """The driver has got its epoch, and the timeout of its id says still that it has claimed."""
@@ -122,7 +122,7 @@ def test_next_start_notices_log_lost_during_a_start(
 
 
 @pytest.mark.parametrize("lose", [delete_log, add_partitions])
-def test_log_lost_after_id_was_forgotten_is_unnoticed_and_batch_written_again(
+def test_log_lost_after_id_expiration_is_undetected_and_batch_duplicated(
     query: Query, lose: Callable[[EmbeddedBroker], None]
 ) -> None:
     query.run(0)
@@ -132,7 +132,7 @@ def test_log_lost_after_id_was_forgotten_is_unnoticed_and_batch_written_again(
     assert seen(query.broker) == rows(0, 0)
 
 
-def test_log_lost_after_death_between_fence_and_mark_is_unnoticed_and_batch_written_again(
+def test_log_lost_after_death_between_fence_and_mark_is_undetected_and_batch_duplicated(
     query: Query,
 ) -> None:
     """By the first it has got its epoch, and its id has lost the mark that it has claimed; by the second it has it

@@ -75,7 +75,7 @@ def test_commit_margin_of_short_timeout_is_a_quarter(query: Query) -> None:
 
 
 @pytest.mark.parametrize("after", ["the record is written", "the look, before the clock is read"])
-def test_decision_notices_time_passed_since_the_check(
+def test_decision_fails_if_too_much_time_passed_since_the_check(
     query: Query, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that stands still, or a log that elects a leader."""
@@ -134,7 +134,7 @@ def test_driver_suspended_between_check_and_decision_decides_nothing(
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_decides_again_after_only_the_decision_timed_out(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_decision_that_timed_out_before_the_tasks(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other driver has claimed the prefix, and its tasks' transactions have time left."""
     query.run(0)
     start = query.begin()
@@ -146,7 +146,7 @@ def test_decides_again_after_only_the_decision_timed_out(query: Query, monkeypat
     assert seen(query.broker) == rows(0, 1, 2)
 
 
-def test_aborts_batch_that_is_not_decided_again(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aborts_batch_after_failed_retry_of_decision(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has claimed the prefix again meanwhile, so the log does not say any more what it said at the start."""
     query.run(0)
     start = query.begin()
@@ -161,7 +161,7 @@ def test_aborts_batch_that_is_not_decided_again(query: Query, monkeypatch: pytes
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_unanswered_commit_of_decision_is_retried_within_the_decision_timeout(
+def test_retries_commit_of_decision_only_within_the_decision_timeout(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query.timeout_ms = 12_000

@@ -27,7 +27,9 @@ from tests.exactly_once.two_driver_simulation import (
 @BOTH_VERSIONS
 @pytest.mark.parametrize("step", mark_always_run(range(9), {2}))
 @pytest.mark.parametrize("place", mark_always_run(START_POINTS[2:], {5}))
-def test_driver_suspended_in_its_start_does_not_stop_a_decision_of_another(version: int, place: int, step: int) -> None:
+def test_driver_suspended_during_start_does_not_prevent_decision_of_newer_driver(
+    version: int, place: int, step: int
+) -> None:
     """The newer one has made this number of requests of its commit when the older one goes on. Brokers abort what it
     has open for any client that asks for the next epoch.
     """
@@ -53,7 +55,7 @@ def met_in_the_decision(version: int, place: int, step: int) -> Simulation:
 @BOTH_VERSIONS
 @pytest.mark.parametrize("step", range(6))
 @pytest.mark.parametrize("place", range(16))
-def test_suspended_abort_does_not_stop_a_decision_of_another_driver(version: int, place: int, step: int) -> None:
+def test_suspended_abort_does_not_prevent_decision_of_newer_driver(version: int, place: int, step: int) -> None:
     simulation = simulate_first_batch(version)
     simulation.should_fail = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
     script = Script(simulation)
@@ -144,7 +146,7 @@ def test_suspended_abort_without_reports_keeps_decision(version: int, place: int
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_older_driver_stops_newer_decision_if_fenced_drivers_do_not_reclaim(
+def test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.skip_reclaim(monkeypatch)
@@ -155,7 +157,9 @@ def test_older_driver_stops_newer_decision_if_fenced_drivers_do_not_reclaim(
     assert any(fails(drives, version, place, step) for place in (5, *START_POINTS[2:]) for step in (2, 3, 1))
 
 
-def test_two_starts_with_one_name_both_decide_if_fenced_drivers_do_not_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_starts_with_the_same_name_both_decide_if_batches_share_driver_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rules.share_driver_name_between_batches(monkeypatch)
     promise = test_one_of_two_starts_with_the_same_name_decides
     assert any(fails(promise, 2, first, second) for first in range(5) for second in range(6))

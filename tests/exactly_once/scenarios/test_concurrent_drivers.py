@@ -46,7 +46,7 @@ def is_open(simulation: Simulation, transactional_id: str) -> bool:
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("place", START_POINTS)
-def test_driver_suspended_in_its_start_duplicates_nothing_of_its_successor(version: int, place: int) -> None:
+def test_driver_suspended_during_start_duplicates_no_rows(version: int, place: int) -> None:
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
     script.suspend("driver-2", place, until=lambda: script.has_ended("driver-3"))
@@ -58,7 +58,7 @@ def test_driver_suspended_in_its_start_duplicates_nothing_of_its_successor(versi
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("place", START_POINTS[1:])
-def test_driver_suspended_in_its_start_is_rejected_and_its_successor_continues(version: int, place: int) -> None:
+def test_driver_suspended_during_start_is_rejected_and_newer_driver_continues(version: int, place: int) -> None:
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
     script.suspend("driver-2", place, until=lambda: ("driver-3", 1) in simulation.committed_batches)
@@ -213,7 +213,7 @@ def test_foreign_records_in_the_log_stop_no_query(version: int, value: bytes) ->
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("place", mark_always_run(START_POINTS[2:], {8}))
-def test_driver_suspended_in_its_start_aborts_nothing_of_newer_tasks(version: int, place: int) -> None:
+def test_driver_suspended_during_start_aborts_no_transactions_of_newer_driver(version: int, place: int) -> None:
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
     script.suspend("driver-2", place, until=lambda: have_tasks_ended(simulation, "driver-3"))
@@ -230,7 +230,7 @@ def test_driver_suspended_in_its_start_aborts_nothing_of_newer_tasks(version: in
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize(("first", "second"), [(first, second) for first in range(1, 9) for second in (1, 2, 4)])
-def test_only_one_of_two_drivers_that_start_in_step_works(version: int, first: int, second: int) -> None:
+def test_one_of_two_drivers_that_start_concurrently_continues(version: int, first: int, second: int) -> None:
     """driver-2 does this many requests, driver-3 that many; then they take turns, one request each."""
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
@@ -242,7 +242,7 @@ def test_only_one_of_two_drivers_that_start_in_step_works(version: int, first: i
 @BOTH_VERSIONS
 @pytest.mark.parametrize("decides_at", [10, 11])
 @pytest.mark.parametrize("place", range(8, 15))
-def test_suspended_driver_of_two_that_start_in_step_aborts_no_decision_of_the_other(
+def test_driver_suspended_during_concurrent_start_keeps_decision_of_the_other(
     version: int, place: int, decides_at: int
 ) -> None:
     """driver-2 waits with its decision until driver-3 has come to this place, which waits until that is made."""
@@ -260,17 +260,17 @@ def test_suspended_driver_of_two_that_start_in_step_aborts_no_decision_of_the_ot
 # --- each rule is what makes one of these tests pass. A place that noticed, once, is tried first.
 
 
-def test_two_drivers_work_if_claims_are_not_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_drivers_continue_if_claims_are_not_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.skip_reading_claim_back(monkeypatch)
     with pytest.raises(AssertionError):
-        test_only_one_of_two_drivers_that_start_in_step_works(2, 1, 1)
+        test_one_of_two_drivers_that_start_concurrently_continues(2, 1, 1)
 
 
-def test_aborts_open_transactions_of_newer_driver_if_not_claimed_after_the_list(
+def test_aborts_transactions_of_newer_driver_if_aborts_precede_the_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.abort_before_claim(monkeypatch)
-    promise = test_driver_suspended_in_its_start_aborts_nothing_of_newer_tasks
+    promise = test_driver_suspended_during_start_aborts_no_transactions_of_newer_driver
     assert any(fails(promise, 2, place) for place in (8, *START_POINTS))
 
 
@@ -290,7 +290,7 @@ def test_claim_of_dead_driver_stops_next_start_if_start_does_not_wait(
         test_start_waits_for_the_claim_of_a_dead_driver(2, 100.0)
 
 
-def test_aborts_decision_of_newer_driver_if_list_follows_the_claim(
+def test_aborts_decision_of_newer_driver_if_the_list_follows_the_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.list_after_claim(monkeypatch)

@@ -93,7 +93,7 @@ def test_late_add_partitions_opens_transaction_that_the_next_start_aborts(
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
-def test_late_fence_of_reused_id_is_a_reported_lost_commit(
+def test_late_fence_of_reused_id_loses_and_reports_commit(
     query: Query,
 ) -> None:
     """In version 1, between the last look at what was listed and this request. In version 2 brokers compare epochs."""

@@ -99,14 +99,14 @@ def test_driver_id_without_records_does_not_hand_over(broker: EmbeddedBroker) ->
     assert end_of(Query(broker)) == 0
 
 
-def test_decision_stays_proven_wherever_epochs_are_exhausted(broker: EmbeddedBroker, query: Query) -> None:
+def test_decision_stays_proven_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
     query.run(1)
     for name in ("driver-1", "driver-1", "driver-2"):  # starts that decide nothing, as of empty batches
         decision_log._partition_cache.clear()
         query.again(name=name).begin().check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
-def test_begin_returns_newest_epoch_wherever_epochs_are_exhausted(broker: EmbeddedBroker, query: Query) -> None:
+def test_begin_returns_newest_epoch_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
     """Else its tasks would take themselves for late ones."""
     for name in ("driver-1", "driver-2", "driver-3"):
         start = query.again(name=name).begin()
@@ -114,7 +114,7 @@ def test_begin_returns_newest_epoch_wherever_epochs_are_exhausted(broker: Embedd
             assert start.is_waiting_for_tasks(describe_transactions(client, [start.driver_id])[start.driver_id])
 
 
-def test_abort_succeeds_wherever_epochs_are_exhausted(broker: EmbeddedBroker, query: Query) -> None:
+def test_abort_succeeds_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
     for name in ("driver-2", "driver-3"):
         newer = query.again(name=name)
         start = newer.begin()
@@ -126,7 +126,7 @@ def test_abort_succeeds_wherever_epochs_are_exhausted(broker: EmbeddedBroker, qu
     assert seen(broker) == rows(0, 1)
 
 
-def test_foreign_id_with_exhausted_epochs_decides_nothing_wherever_epochs_are_exhausted(
+def test_foreign_id_with_exhausted_epochs_decides_nothing_if_epochs_run_out_at_any_step(
     broker: EmbeddedBroker, query: Query
 ) -> None:
     """What tasks of a driver that died have open would be committed, and the batch written again."""
@@ -142,7 +142,7 @@ def test_foreign_id_with_exhausted_epochs_decides_nothing_wherever_epochs_are_ex
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_foreign_id_with_exhausted_epochs_is_not_taken_for_the_driver(
+def test_foreign_id_with_exhausted_epochs_is_not_mistaken_for_the_driver(
     broker: EmbeddedBroker, its_own_ids_alone: None, left: int
 ) -> None:
     query = Query(broker)
@@ -170,7 +170,7 @@ def test_foreign_id_with_exhausted_epochs_is_not_taken_for_the_driver(
     assert seen(broker) == rows(0, 1, 2, 3)
 
 
-def test_rejected_batch_can_be_aborted_wherever_epochs_are_exhausted(broker: EmbeddedBroker, query: Query) -> None:
+def test_rejected_batch_can_be_aborted_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 1)
     with client_of(broker) as client:
@@ -182,7 +182,7 @@ def test_rejected_batch_can_be_aborted_wherever_epochs_are_exhausted(broker: Emb
 
 
 @pytest.mark.parametrize("at", ["commit", "done"])
-def test_decision_of_dead_driver_stays_proven_wherever_epochs_are_exhausted(query: Query, at: str) -> None:
+def test_decision_of_dead_driver_stays_proven_if_epochs_run_out_at_any_step(query: Query, at: str) -> None:
     start = query.begin()
     written = query.write_both(start, 1)
     with dying(at):
@@ -192,7 +192,7 @@ def test_decision_of_dead_driver_stays_proven_wherever_epochs_are_exhausted(quer
     again.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
-def test_driver_fenced_without_successor_records_commit_wherever_epochs_are_exhausted(
+def test_driver_fenced_without_successor_records_commit_if_epochs_run_out_at_any_step(
     broker: EmbeddedBroker, query: Query
 ) -> None:
     start = query.begin()
@@ -213,7 +213,7 @@ def test_driver_fenced_without_successor_records_commit_wherever_epochs_are_exha
 
 @TIMES
 @pytest.mark.parametrize("left", LEFT)
-def test_stale_read_overwrites_no_decision_wherever_epochs_are_exhausted(
+def test_stale_read_overwrites_no_decision_if_epochs_run_out_at_any_step(
     broker: EmbeddedBroker, left: int, times: int
 ) -> None:
     query = Query(broker)
@@ -319,7 +319,7 @@ def test_abort_fenced_after_its_claim_continues_with_exhausted_epochs(broker: Em
     assert not open_ids(broker)
 
 
-def test_next_driver_id_requests_the_timeout_that_brokers_grant_now(
+def test_next_driver_id_requests_currently_granted_timeout(
     broker: EmbeddedBroker,
 ) -> None:
     query = Query(broker)
@@ -352,7 +352,7 @@ def few_epochs(end: int, more: int) -> Iterator[set[str]]:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_OF_A_TEST))
-def test_each_row_is_seen_once_while_epochs_are_exhausted_repeatedly(first: int) -> None:
+def test_rows_are_read_exactly_once_while_epochs_are_exhausted_repeatedly(first: int) -> None:
     """The runs of the explorer, with two drivers and what may happen to them."""
     moved = 0
     for seed in range(first, first + SEEDS_OF_A_TEST):

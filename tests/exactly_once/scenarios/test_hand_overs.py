@@ -72,7 +72,7 @@ def has_handed_over(simulation: Simulation) -> bool:
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("place", REQUESTS)
-def test_driver_suspended_in_hand_over_duplicates_nothing_of_its_successor(version: int, place: int) -> None:
+def test_driver_suspended_during_hand_over_duplicates_no_rows(version: int, place: int) -> None:
     simulation = world_before_a_hand_over(version)
     script = add_two_drivers(simulation)
     script.suspend("driver-2", place, until=lambda: script.has_ended("driver-3"))
@@ -84,7 +84,7 @@ def test_driver_suspended_in_hand_over_duplicates_nothing_of_its_successor(versi
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("place", REQUESTS)
-def test_driver_may_die_at_each_request_of_a_hand_over(version: int, place: int) -> None:
+def test_restart_succeeds_after_death_at_each_request_of_hand_over(version: int, place: int) -> None:
     simulation = world_before_a_hand_over(version)
     script = Script(simulation)
     simulation.add_driver("driver-2")
@@ -116,7 +116,7 @@ def test_driver_under_previous_id_decides_nothing_after_hand_over(version: int, 
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("place", REQUESTS)
-def test_suspended_manual_hand_over_aborts_no_decision(version: int, place: int) -> None:
+def test_suspended_manual_hand_over_keeps_decision(version: int, place: int) -> None:
     simulation = world_before_a_hand_over(version)
     script = Script(simulation)
     simulation.add_operator("operator", suspended=False)
@@ -130,7 +130,9 @@ def test_suspended_manual_hand_over_aborts_no_decision(version: int, place: int)
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 3), (3, 1), (2, 5), (5, 2)])
-def test_one_of_two_drivers_that_follow_a_hand_over_in_step_works(version: int, first: int, second: int) -> None:
+def test_one_of_two_drivers_that_start_concurrently_after_hand_over_continues(
+    version: int, first: int, second: int
+) -> None:
     simulation = world_before_a_hand_over(version)
     script = Script(simulation)
     simulation.add_driver("driver-2")
@@ -187,7 +189,7 @@ def test_begins_under_first_driver_id_after_brokers_forgot_all(broker: EmbeddedB
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-def test_next_start_notices_log_deleted_after_hand_over(broker: EmbeddedBroker, *, forgets: bool) -> None:
+def test_next_start_detects_log_deleted_after_hand_over(broker: EmbeddedBroker, *, forgets: bool) -> None:
     query = handed_over(broker)
     forget(broker, *(["p-driver"] if forgets else []))
     delete_all(broker)
@@ -196,7 +198,7 @@ def test_next_start_notices_log_deleted_after_hand_over(broker: EmbeddedBroker, 
 
 
 @pytest.mark.parametrize("number", [2, 3, 7])
-def test_foreign_record_that_names_a_driver_id_is_not_trusted(
+def test_does_not_trust_driver_number_in_foreign_record(
     broker: EmbeddedBroker, number: int, its_own_ids_alone: None
 ) -> None:
     query = handed_over(broker)
@@ -276,7 +278,7 @@ def test_manual_operation_uses_the_current_driver_id(broker: EmbeddedBroker, act
 # --- without a rule, something is lost or doubled
 
 
-def test_deleted_log_is_not_noticed_if_ids_are_not_listed(
+def test_deleted_log_is_undetected_if_driver_ids_are_not_listed(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = handed_over(broker)
@@ -286,7 +288,7 @@ def test_deleted_log_is_not_noticed_if_ids_are_not_listed(
     assert not query.again().begin().is_committed(query.batch(2)), "it would be written twice"
 
 
-def test_hand_over_after_stale_read_replaces_decision_if_not_claimed_first(
+def test_hand_over_after_stale_read_replaces_decision_without_claim(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query(broker)
@@ -301,7 +303,7 @@ def test_hand_over_after_stale_read_replaces_decision_if_not_claimed_first(
     assert not start.is_committed(query.batch(1)), "it would be written twice"
 
 
-def test_compaction_loses_hand_over_without_the_key_of_decisions(
+def test_compaction_loses_hand_over_written_with_key_of_claims(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.hand_over_by_claim(monkeypatch)
@@ -338,7 +340,7 @@ def test_start_continues_under_next_id_after_dead_driver_handed_over(version: in
     restart_and_check(simulation)
 
 
-def test_epoch_of_previous_id_after_hand_over_leads_to_the_current_id(
+def test_rejects_fence_of_previous_id_after_hand_over_and_names_next_id(
     broker: EmbeddedBroker,
 ) -> None:
     query = handed_over(broker)

@@ -21,7 +21,7 @@ from tests.exactly_once.embedded_query import held as held
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_running_query_and_its_restart_notice_deleted_log(broker: EmbeddedBroker, *, runs: bool) -> None:
+def test_running_query_and_restart_detect_deleted_log(broker: EmbeddedBroker, *, runs: bool) -> None:
     query = Query(broker)
     query.run(0)
     broker.control.delete_topic(LOG)
@@ -50,7 +50,7 @@ def delete_all(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_reads_log_from_its_new_beginning(broker: EmbeddedBroker, held: QueryTransactions, *, knows: bool) -> None:
+def test_reads_log_from_new_beginning_offset(broker: EmbeddedBroker, held: QueryTransactions, *, knows: bool) -> None:
     """What the process has not read yet was deleted; or it has read nothing."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     assert held.read_entry().generation == 1
@@ -136,7 +136,7 @@ def test_deletion_of_all_records_is_an_error_with_remedy(broker: EmbeddedBroker,
     assert seen(broker) == rows(0, 1)
 
 
-def test_first_start_that_died_before_its_claim_is_not_a_lost_log(broker: EmbeddedBroker) -> None:
+def test_death_of_first_start_before_its_claim_is_not_a_lost_log(broker: EmbeddedBroker) -> None:
     for attempt in range(5):
         with patch.object(QueryTransactions, "claim", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             Query(broker, name=f"driver-{attempt}").begin()

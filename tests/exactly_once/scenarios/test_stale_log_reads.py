@@ -54,7 +54,7 @@ def decide_and_die(query: Query) -> None:
 
 
 @TIMES
-def test_driver_with_stale_read_before_take_over_finds_the_decision(query: Query, times: int) -> None:
+def test_start_finds_decision_despite_stale_reads(query: Query, times: int) -> None:
     old_end = end_of(query)
     decide_and_die(query)
     again = query.again()
@@ -66,7 +66,7 @@ def test_driver_with_stale_read_before_take_over_finds_the_decision(query: Query
     assert seen(query.broker) == rows(0, 1, 2)
 
 
-def test_invalid_claim_of_dead_driver_misleads_no_other(query: Query) -> None:
+def test_next_driver_ignores_invalid_claim_of_dead_driver(query: Query) -> None:
     old_end = end_of(query)
     decide_and_die(query)
     with ends_at(old_end, 2), dying("bump_epoch"):
@@ -144,7 +144,7 @@ def newest_entry(query: Query) -> Entry:
 
 
 @TIMES
-def test_manual_abort_with_stale_read_aborts_no_decision(query: Query, times: int) -> None:
+def test_manual_abort_with_stale_read_keeps_decision(query: Query, times: int) -> None:
     old_end = end_of(query)
     decide_and_die(query)
     with ends_at(old_end, times), pytest.raises(ExactlyOnceError):
@@ -169,7 +169,7 @@ def test_fenced_older_driver_with_stale_read_decides_nothing(query: Query, times
 
 
 @TIMES
-def test_next_batch_with_stale_read_does_not_miss_its_successor(query: Query, times: int) -> None:
+def test_next_batch_with_stale_read_detects_newer_driver(query: Query, times: int) -> None:
     """It stood still between two batches; the other one has written the next one, and died."""
     old_end = end_of(query)
     query.again().run(1)
@@ -178,7 +178,9 @@ def test_next_batch_with_stale_read_does_not_miss_its_successor(query: Query, ti
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_stale_read_overwrites_decision_if_invalid_claims_count(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_read_overwrites_decision_if_invalid_claims_are_accepted(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rules.accept_invalid_claims(monkeypatch)
     old_end = end_of(query)
     decide_and_die(query)
@@ -187,15 +189,15 @@ def test_stale_read_overwrites_decision_if_invalid_claims_count(query: Query, mo
         assert not again.begin().is_committed(again.batch(1))
 
 
-def test_stale_read_continues_under_epoch_of_successor_if_epochs_are_not_compared(
+def test_stale_read_misses_newer_driver_if_epochs_are_not_compared(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.ignore_epoch_of_last_entry(monkeypatch)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        test_next_batch_with_stale_read_does_not_miss_its_successor(query, 2)
+        test_next_batch_with_stale_read_detects_newer_driver(query, 2)
 
 
-def test_fenced_driver_with_stale_read_decides_if_it_does_not_claim(
+def test_fenced_driver_with_stale_read_decides_if_it_does_not_reclaim(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.retry_without_reclaim(monkeypatch)

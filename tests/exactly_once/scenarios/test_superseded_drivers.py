@@ -42,7 +42,7 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def test_driver_that_stopped_after_its_claim_aborts_leftovers_at_next_begin(query: Query) -> None:
+def test_retried_start_aborts_transactions_left_open_after_its_claim(query: Query) -> None:
     query.write_both(query.begin(), 0)
     again = query.again()
     failing = patch.object(QueryTransactions, "abort_task_transactions", side_effect=NetworkError("no broker answers"))
@@ -93,7 +93,7 @@ def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def test_fenced_driver_gives_way_to_claim_made_during_its_fence(query: Query) -> None:
+def test_fenced_driver_gives_up_if_newer_driver_claims_during_fence(query: Query) -> None:
     """A newer one has fenced it, and claims after the look into the log. In version 1 that changes no epoch."""
     start = query.begin()
     written = query.write_both(start, 0)
@@ -169,7 +169,7 @@ def test_finish_after_suspension_reports_no_lost_rows(query: Query, finish: Call
     assert seen(query.broker) == rows(0)
 
 
-def test_overtaken_manual_abort_reports_it_and_ends_nothing(query: Query) -> None:
+def test_manual_abort_reports_concurrent_newer_driver_and_aborts_nothing_of_it(query: Query) -> None:
     newer, of_newer = query.again(name="driver-3"), list[BatchStart]()
     query.write_both(query.begin(), 0)
     original = QueryTransactions.list_task_transactions
@@ -189,7 +189,7 @@ def test_overtaken_manual_abort_reports_it_and_ends_nothing(query: Query) -> Non
     assert seen(query.broker) == rows(0)
 
 
-def test_lost_transactions_are_named_although_driver_id_cannot_be_described(query: Query) -> None:
+def test_names_lost_transactions_although_driver_id_cannot_be_described(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     silent = patch.object(
@@ -219,7 +219,9 @@ def test_rejects_restart_of_older_driver_and_newer_one_continues(query: Query) -
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_driver_suspended_after_first_description_gives_way_to_newer_one(query: Query, *, is_first: bool) -> None:
+def test_driver_suspended_after_describing_its_id_is_rejected_after_newer_start(
+    query: Query, *, is_first: bool
+) -> None:
     if not is_first:
         query.again(name="driver-0").run(0)
     newer, of_newer = query.again(), list[BatchStart]()
@@ -251,7 +253,7 @@ def test_driver_suspended_after_first_description_gives_way_to_newer_one(query: 
     ],
     ids=["a driver", "a person who aborts"],
 )
-def test_driver_suspended_after_log_read_ends_no_decision_of_another(
+def test_driver_suspended_after_log_read_does_not_end_decision_of_newer_driver(
     query: Query, goes_on: Callable[[Query], object], words: str
 ) -> None:
     """Brokers abort what is open under an id for any client that asks for its next epoch."""

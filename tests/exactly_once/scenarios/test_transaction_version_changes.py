@@ -35,7 +35,7 @@ def reconnect() -> None:
 
 
 @pytest.mark.parametrize("versions", [(1, 1, 2, 2), (2, 2, 1, 1), (1, 2, 1, 2)])
-def test_next_connection_notices_version_change_between_batches(versions: tuple[int, ...]) -> None:
+def test_next_connection_detects_version_change_between_batches(versions: tuple[int, ...]) -> None:
     with embedded_broker(topics={TOPIC: 2}, transaction_version=versions[0]) as broker:
         query = Query(broker)
         for number, version in enumerate(versions):
@@ -89,7 +89,7 @@ def test_downgrade_during_batch_fails_before_decision_without_loss_or_duplicates
         assert seen(broker) == rows(0, 1, 2, 3)
 
 
-def test_downgrade_seen_by_new_log_connection_is_noticed_before_decision(
+def test_downgrade_seen_by_new_log_connection_fails_before_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its leader may be a broker to which there was no connection."""
@@ -108,7 +108,7 @@ def test_downgrade_seen_by_new_log_connection_is_noticed_before_decision(
         assert seen(broker) == rows(0, 1)
 
 
-def test_suspended_abort_after_downgrade_keeps_decision(
+def test_commit_after_downgrade_fails_during_suspended_abort(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both begin under one epoch. The abort gets the next epoch and sees that nothing is decided; then the commit goes

@@ -24,7 +24,7 @@ def job(broker: EmbeddedBroker) -> Query:
     return Query(broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
 
 
-def test_next_job_keeps_transactions_of_an_earlier_job_open(job: Query) -> None:
+def test_next_job_leaves_transactions_of_dead_job_open(job: Query) -> None:
     written = job.write_both(job.begin(), 0)
     other = Query(job.broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
     start = other.begin()
@@ -35,7 +35,7 @@ def test_next_job_keeps_transactions_of_an_earlier_job_open(job: Query) -> None:
     assert seen(job.broker) == rows(1)
 
 
-def test_decided_rows_of_a_dead_job_are_committed_by_finish(job: Query) -> None:
+def test_finish_commits_decided_rows_of_dead_job(job: Query) -> None:
     start = job.begin()
     written = job.write_both(start, 0)
     with dying("commit"):
@@ -44,7 +44,7 @@ def test_decided_rows_of_a_dead_job_are_committed_by_finish(job: Query) -> None:
     assert seen(job.broker) == rows(0)
 
 
-def test_rows_of_a_job_that_died_while_it_decided_are_aborted_by_abort(job: Query) -> None:
+def test_abort_ends_transactions_of_job_that_died_during_decision(job: Query) -> None:
     start = job.begin()
     written = job.write_both(start, 0)
     with patch.object(LogTransaction, "commit", side_effect=Crash), pytest.raises(Crash):
