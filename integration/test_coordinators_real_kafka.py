@@ -40,7 +40,7 @@ from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, Tr
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import AddPartitions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import LOG, Query, transactions, write_with
+from tests.exactly_once.embedded_query import LOG, Query, open_query_transactions, write_records
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -57,7 +57,7 @@ ELECTION_SECONDS_MAX = 300.0
 """A test that has failed before the election ends its look; it takes 3 s, and on a slow machine some more."""
 
 
-def client_of(cluster: KafkaCluster) -> BlockingClient:
+def connect_client(cluster: KafkaCluster) -> BlockingClient:
     return new_client(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
 
 
@@ -164,7 +164,7 @@ def test_commits_transactions_of_many_tasks_despite_coordinator_failure(
 ) -> None:
     strike, heal = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), replicas=3)
-    with client_of(kafka3) as client:
+    with connect_client(kafka3) as client:
         begun = time.monotonic()
         tasks = prepared(client, topic)
         patience = Patience(time.monotonic() - begun)
@@ -197,7 +197,7 @@ def test_decides_and_commits_batch_of_many_tasks_despite_broker_failure(
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     query = Query(cast(EmbeddedBroker, Brokers(kafka3.bootstrap())), prefix=topic, data=topic, timeout_ms=TIMEOUT_MS)
     start = query.begin()
-    with client_of(kafka3) as client:
+    with connect_client(kafka3) as client:
         begun = time.monotonic()
         tasks = prepared(client, topic, [start.task_id(number, 0) for number in range(TASKS)])
         patience = Patience(time.monotonic() - begun)
@@ -218,9 +218,9 @@ def test_decides_and_commits_batch_of_many_tasks_despite_broker_failure(
 
 
 def entry_of(cluster: KafkaCluster, prefix: str) -> tuple[EntryState, Batch]:
-    with transactions(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix) as held:
-        held.describe_driver_id()
-        entry = held.read_entry()
+    with open_query_transactions(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix) as transactions:
+        transactions.describe_driver_id()
+        entry = transactions.read_entry()
     return entry.state, entry.batch
 
 
@@ -232,7 +232,7 @@ def test_ids_aborted_as_in_version_1_can_be_reused_at_once(
     """
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     topic = create_topic(kafka3.bootstrap(), replicas=3)
-    with client_of(kafka3) as client:
+    with connect_client(kafka3) as client:
         begun = time.monotonic()
         tasks = prepared(client, topic)
         patience = Patience(time.monotonic() - begun)
@@ -250,7 +250,7 @@ def test_grants_epoch_of_id_without_epoch_when_brokers_are_back(
 ) -> None:
     """The coordinator describes it with an epoch of -1, which it refuses as that of a request."""
     topic = create_topic(kafka3.bootstrap(), replicas=3)
-    with client_of(kafka3) as client:
+    with connect_client(kafka3) as client:
         init_producer_id(client, f"{topic}-other", TIMEOUT_MS)  # the connection to its coordinator is open from then on
         ids = [f"{topic}-{number}" for number in range(600)]
         assert describe_transactions(client, ids) == {}
@@ -268,8 +268,8 @@ def test_grants_epoch_of_id_without_epoch_when_brokers_are_back(
         kafka3.wait_until_ready()
         described = describe_transactions(client, [transactional_id])[transactional_id]
         assert (described.state, described.id_and_epoch.epoch) == (EMPTY, -1)
-        held = take_over(client, described)
-        assert describe_transactions(client, [transactional_id])[transactional_id].id_and_epoch == held
+        granted = take_over(client, described)
+        assert describe_transactions(client, [transactional_id])[transactional_id].id_and_epoch == granted
         with pytest.raises(ProducerFencedError):
             init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(None))
 
@@ -278,10 +278,10 @@ def test_grants_epoch_of_id_without_epoch_when_brokers_are_back(
 def test_writes_log_after_leader_failure(kafka3: KafkaCluster, fault: str) -> None:
     strike, heal = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), partitions=1, replicas=3)
-    with client_of(kafka3) as client:
+    with connect_client(kafka3) as client:
         begun = time.monotonic()
         written = WriterState(init_producer_id(client, topic, 60_000))
-        written = write_with(client, topic, written, (topic, 0), [(b"k", b"before")])
+        written = write_records(client, topic, written, (topic, 0), [(b"k", b"before")])
         patience = Patience(time.monotonic() - begun)
         while describe_transactions(client, [topic])[topic].state != "CompleteCommit":
             time.sleep(
@@ -293,7 +293,7 @@ def test_writes_log_after_leader_failure(kafka3: KafkaCluster, fault: str) -> No
         try:
             patience.wait_for_election(kafka3, leader.id, topic, OF_TRANSACTIONS)
             with patience.measured(f"one entry, {fault}"):
-                write_with(client, topic, written, (topic, 0), [(b"k", b"after")])
+                write_records(client, topic, written, (topic, 0), [(b"k", b"after")])
         finally:
             heal(kafka3, leader.id)
     kafka3.wait_until_ready()

@@ -18,7 +18,15 @@ from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import Query, client_of, dying, dying_after_its_claim, ends_at, open_ids, rows
+from tests.exactly_once.embedded_query import (
+    Query,
+    connect_client,
+    death_after_claim,
+    death_before,
+    list_open_ids,
+    rows,
+    stale_end_offsets,
+)
 from tests.history import check_batches
 from tests.waiting import wait_until
 
@@ -40,40 +48,40 @@ def query(cluster: KafkaCluster) -> Query:
     )
 
 
-def seen(query: Query) -> list[bytes]:
+def read_values(query: Query) -> list[bytes]:
     return [record.value or b"" for record in read_topic(query.broker.bootstrap_servers, query.data)]
 
 
 def check(query: Query, *numbers: int) -> None:
     """Of these batches each row is seen once, and no other row."""
-    check_batches({f"batch {number}": [row.encode() for row in rows(number)] for number in numbers}, seen(query))
+    check_batches({f"batch {number}": [row.encode() for row in rows(number)] for number in numbers}, read_values(query))
 
 
 def test_batches_become_visible_when_committed(query: Query) -> None:
     for number in range(10):
         query.run(number)
     start = query.begin()
-    written = query.write_both(start, 10)
+    written = query.write_tasks(start, 10)
     check(query, *range(10))
     query.commit(start, 10, written)
     check(query, *range(11))
     assert start.entry.timeout_ms == 900_000
 
 
-@pytest.mark.parametrize("where", ["decision", "commit", "done", "losers"])
+@pytest.mark.parametrize("where", ["decision", "commit", "done", "superseded"])
 def test_next_driver_finishes_batch_of_dead_driver(query: Query, where: str) -> None:
     query.run(0)
     start = query.begin()
-    written = query.write_both(start, 1)
+    written = query.write_tasks(start, 1)
     query.write(start, 1, "of an attempt that lost", attempt=1)
-    with dying(where):
+    with death_before(where):
         query.commit(start, 1, written)
-    again = query.again()
+    again = query.with_new_driver()
     start = again.begin()
-    assert open_ids(query.broker, query.prefix, query.data) == []
+    assert list_open_ids(query.broker, query.prefix, query.data) == []
     assert start.is_committed(again.batch(1)) == (where != "decision")
     if where == "decision":
-        again.commit(start, 1, again.write_both(start, 1))
+        again.commit(start, 1, again.write_tasks(start, 1))
     again.run(2)
     check(query, 0, 1, 2)
 
@@ -81,23 +89,23 @@ def test_next_driver_finishes_batch_of_dead_driver(query: Query, where: str) -> 
 def test_rejects_older_of_two_drivers(query: Query) -> None:
     query.run(0)
     start = query.begin()
-    written = query.write_both(start, 1)
-    newer = query.again()
-    of_newer = newer.begin()
+    written = query.write_tasks(start, 1)
+    newer = query.with_new_driver()
+    newer_start = newer.begin()
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
         query.commit(start, 1, written)
     assert not query.abort(start, 1)
     with pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
         query.begin()
-    newer.commit(of_newer, 1, newer.write_both(of_newer, 1))
+    newer.commit(newer_start, 1, newer.write_tasks(newer_start, 1))
     check(query, 0, 1)
 
 
 def test_aborted_rows_never_become_visible(query: Query) -> None:
     start = query.begin()
-    query.write_both(start, 0)
+    query.write_tasks(start, 0)
     assert query.abort(start, 0)
-    assert open_ids(query.broker, query.prefix, query.data) == []
+    assert list_open_ids(query.broker, query.prefix, query.data) == []
     query.run(0)
     check(query, 0)
 
@@ -115,10 +123,10 @@ def test_compaction_keeps_decision_before_invalid_claim(query: Query, cluster: K
     query.run(0)
     old_end = log_end_offset(query)
     query.run(1)
-    with ends_at(old_end, 2), dying_after_its_claim():
-        query.again().begin()
+    with stale_end_offsets(old_end, 2), death_after_claim():
+        query.with_new_driver().begin()
     wait_until(lambda: is_compacted(query))
-    third = query.again(name="driver-3")
+    third = query.with_new_driver(name="driver-3")
     assert third.begin().is_committed(third.batch(1))
     third.run(2)
     check(query, 0, 1, 2)
@@ -143,15 +151,15 @@ def is_compacted(query: Query) -> bool:
 
 def test_names_decided_transaction_that_brokers_aborted(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("commit"):
+    written = query.write_tasks(start, 0)
+    with death_before("commit"):
         query.commit(start, 0, written)
     lost = written[1].transactional_id
-    with client_of(query.broker, query.data) as client:
+    with connect_client(query.broker, query.data) as client:
         init_producer_id(client, lost, 60_000)
     with pytest.raises(CommitLostError, match=f"{lost} \\(rows of Spark's partition 1"):
-        query.again().begin()
-    assert seen(query) == [b"0/0"]
+        query.with_new_driver().begin()
+    assert read_values(query) == [b"0/0"]
 
 
 def test_rejects_log_with_delete_policy_before_the_first_row(query: Query, cluster: KafkaCluster) -> None:

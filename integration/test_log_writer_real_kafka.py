@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import BOTH_TASKS, Query, rows, write_with, writer_of
+from tests.exactly_once.embedded_query import BOTH_TASKS, Query, get_log_writer, rows, write_records
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -33,7 +33,7 @@ SOAK = bool(os.environ.get("SOAK"))
 FEW_EPOCHS = 100
 
 
-def client_of(cluster: KafkaCluster) -> BlockingClient:
+def connect_client(cluster: KafkaCluster) -> BlockingClient:
     return new_client(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
 
 
@@ -53,10 +53,10 @@ def values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
 
 def test_writes_consecutive_committed_batches(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
-    with client_of(cluster) as client:
+    with connect_client(cluster) as client:
         written = WriterState(init_producer_id(client, topic, 60_000), 0)
         for number in range(20):
-            written = write_with(client, topic, written, (topic, 0), [(b"k", b"%d" % number), (b"gone", None)])
+            written = write_records(client, topic, written, (topic, 0), [(b"k", b"%d" % number), (b"gone", None)])
         assert values(cluster, topic) == [value for number in range(20) for value in (b"%d" % number, None)]
         is_of_version_2 = not cluster.features
         assert client.transaction_version == (2 if is_of_version_2 else 1)
@@ -65,14 +65,14 @@ def test_writes_consecutive_committed_batches(cluster: KafkaCluster) -> None:
 
 def test_log_rejects_records_of_fenced_writer(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
-    with client_of(cluster) as client, client_of(cluster) as newer:
+    with connect_client(cluster) as client, connect_client(cluster) as newer:
         written = WriterState(init_producer_id(client, topic, 60_000), 0)
-        written = write_with(client, topic, written, (topic, 0), [(b"k", b"older")])
-        of_newer = WriterState(init_producer_id(newer, topic, 60_000), 0)
+        written = write_records(client, topic, written, (topic, 0), [(b"k", b"older")])
+        newer_start = WriterState(init_producer_id(newer, topic, 60_000), 0)
         with pytest.raises(ProducerFencedError) as refused:
-            write_with(client, topic, written, (topic, 0), [(b"k", b"late")])
+            write_records(client, topic, written, (topic, 0), [(b"k", b"late")])
         assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
-        write_with(newer, topic, of_newer, (topic, 0), [(b"k", b"newer")])
+        write_records(newer, topic, newer_start, (topic, 0), [(b"k", b"newer")])
     assert values(cluster, topic) == [b"older", b"newer"]
 
 
@@ -82,18 +82,20 @@ def test_abort_fences_listed_attempt_and_keeps_newer_transaction(
     """A real broker compares epochs at the end of a transaction, not where the next epoch is asked for."""
     topic = create_topic(cluster.bootstrap(), partitions=1)
     again, late = f"{topic}-again", f"{topic}-late"
-    with client_of(cluster) as client, client_of(cluster) as newer:
+    with connect_client(cluster) as client, connect_client(cluster) as newer:
         attempt = WriterState(init_producer_id(client, late, 60_000), 0)
         init_producer_id(client, again, 60_000)
         listed = [*describe_transactions(client, [again, late]).values()]
-        of_newer = WriterState(init_producer_id(newer, again, 60_000), 0)
-        writing = writer_of(newer).begin_transaction(again, of_newer, TopicPartition(topic, 0), [(b"k", b"newer")])
+        newer_start = WriterState(init_producer_id(newer, again, 60_000), 0)
+        writing = get_log_writer(newer).begin_transaction(
+            again, newer_start, TopicPartition(topic, 0), [(b"k", b"newer")]
+        )
         writing.wait()
         abort_transactions(client, listed)
         writing.commit()
         assert not any(can_write(each) for each in describe_transactions(client, [late]).values())
         with pytest.raises(ProducerFencedError):
-            write_with(client, late, attempt, (topic, 0), [(b"k", b"late")])
+            write_records(client, late, attempt, (topic, 0), [(b"k", b"late")])
     assert values(cluster, topic) == [b"newer"]
 
 
@@ -114,11 +116,11 @@ def test_driver_continues_under_next_id_when_epochs_are_exhausted(cluster: Kafka
     query = Query(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix=topic, data=topic)
     query.run(0)
     name = driver_id(topic)
-    with client_of(cluster) as client:
+    with connect_client(cluster) as client:
         first = describe_transactions(client, [name])[name]
-        held = first.id_and_epoch
-        while held.epoch < epochs_end - 3:
-            held = init_producer_id(client, name, first.timeout_ms, held)
+        identity = first.id_and_epoch
+        while identity.epoch < epochs_end - 3:
+            identity = init_producer_id(client, name, first.timeout_ms, identity)
         for number in range(1, 6):
             query.run(number)
         next_name = driver_id(topic, 2)
@@ -126,7 +128,7 @@ def test_driver_continues_under_next_id_when_epochs_are_exhausted(cluster: Kafka
     assert now[name].id_and_epoch.producer_id == first.id_and_epoch.producer_id
     assert now[name].id_and_epoch.epoch >= epochs_end
     assert now[next_name].id_and_epoch.epoch < FEW_EPOCHS
-    again = query.again().begin()
+    again = query.with_new_driver().begin()
     assert again.driver_id == next_name
     again.check_skipped_batch(query.batch(5), BOTH_TASKS, tolerate_mismatch=False)
     assert sorted(each or b"" for each in values(cluster, topic)) == [row.encode() for row in rows(*range(6))]

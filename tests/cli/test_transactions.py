@@ -13,7 +13,16 @@ from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.errors import CommitLostError
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.embedded_query import (
+    LOG,
+    PREFIX,
+    Query,
+    connect_client,
+    death_before,
+    list_open_ids,
+    read_values,
+    rows,
+)
 from tests.exactly_once.embedded_query import broker as broker
 
 Output = pytest.CaptureFixture[str]
@@ -30,8 +39,8 @@ def transactions(broker: EmbeddedBroker, *arguments: str) -> int:
 
 def decide_and_stop_before_commit(query: Query) -> list[str]:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("commit"):
+    written = query.write_tasks(start, 0)
+    with death_before("commit"):
         query.commit(start, 0, written)
     return [start.task_id(partition, 0) for partition in range(2)]
 
@@ -51,7 +60,7 @@ def test_prints_message_without_transactions(capsys: Output, broker: EmbeddedBro
 def test_rejects_unknown_prefix_before_asking(capsys: Output, query: Query) -> None:
     assert transactions(query.broker, "abort", "--prefix", PREFIX) != 0
     assert "The decision log decisions does not exist" in capsys.readouterr().err
-    query.write_both(query.begin(), 0)
+    query.write_tasks(query.begin(), 0)
     assert transactions(query.broker, "abort", "--prefix", "other") != 0
     assert "The decision log decisions has no entry of the prefix other" in capsys.readouterr().err
     assert transactions(query.broker, "finish", "--prefix", PREFIX) == 0
@@ -72,7 +81,7 @@ def test_lists_decided_and_open_transactions(capsys: Output, query: Query) -> No
 
 
 def test_list_shows_no_decision_of_new_query(capsys: Output, query: Query) -> None:
-    query.write_both(query.begin(), 0)
+    query.write_tasks(query.begin(), 0)
     assert transactions(query.broker) == 0
     assert capsys.readouterr().out.splitlines()[2].split()[:4] == [PREFIX, query.name, "none", f"{PREFIX}-1-0-0"]
     assert transactions(query.broker, "--json") == 0
@@ -103,7 +112,7 @@ def test_does_nothing_without_confirmation(
     assert "This commits the decided transactions of batch 0 of query query-1" in out
     assert all(f"  {name}\n" in out for name in decided)
     assert out.endswith("Go on? [y/N] Nothing was done.\n")
-    assert open_ids(query.broker) == decided
+    assert list_open_ids(query.broker) == decided
 
 
 @pytest.mark.parametrize("agreed", [["--yes"], []])
@@ -114,20 +123,20 @@ def test_finish_commits_decided_transactions(
     set_stdin(monkeypatch, "yes\n")
     assert transactions(query.broker, "finish", "--prefix", PREFIX, *agreed) == 0
     assert f"Committed: {', '.join(decided)}." in capsys.readouterr().out
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> None:
-    query.write_both(query.begin(), 0)
+    query.write_tasks(query.begin(), 0)
     assert transactions(query.broker, "abort", "--prefix", PREFIX, "--yes") == 0
     assert "Aborted: p-1-0-0, p-1-1-0." in capsys.readouterr().out
-    assert open_ids(query.broker) == []
-    assert seen(query.broker) == []
+    assert list_open_ids(query.broker) == []
+    assert read_values(query.broker) == []
 
 
 def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None:
     first, second = decide_and_stop_before_commit(query)
-    with client_of(query.broker) as client:
+    with connect_client(query.broker) as client:
         init_producer_id(client, second, 60_000)
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
     out = capsys.readouterr().out
@@ -142,15 +151,15 @@ def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None
 
 def test_commit_lost_error_names_give_up_command(query: Query) -> None:
     _, second = decide_and_stop_before_commit(query)
-    with client_of(query.broker) as client:
+    with connect_client(query.broker) as client:
         init_producer_id(client, second, 60_000)
     with pytest.raises(CommitLostError) as error:
-        query.again().begin()
+        query.with_new_driver().begin()
     (command,) = re.findall(r"`pykafka ([^`]*give-up [^`]*)`", str(error.value))
     arguments = command.replace("HOST:PORT", query.broker.bootstrap_servers).split()
     assert main([*arguments, "--log-topic", LOG, "--yes"]) == 1
-    query.again().run(1)
-    assert seen(query.broker) == ["0/0", *rows(1)]
+    query.with_new_driver().run(1)
+    assert read_values(query.broker) == ["0/0", *rows(1)]
 
 
 def test_actions_require_prefix(capsys: Output, broker: EmbeddedBroker) -> None:

@@ -113,7 +113,7 @@ class Query:
         producer.init_transactions(start.task_id(partition, attempt))
         return producer
 
-    def write_both(self, start: BatchStart, number: int) -> list[TransactionIdentity]:
+    def write_tasks(self, start: BatchStart, number: int) -> list[TransactionIdentity]:
         return [self.write(start, partition, f"{number}/{partition}") for partition in range(2)]
 
     def commit(
@@ -126,10 +126,10 @@ class Query:
         with Driver(self.delivery) as driver:
             driver.commit(start, self.batch(number), transactions, content)
 
-    def commit_as(self, start: BatchStart, batch: Batch) -> None:
+    def write_and_commit(self, start: BatchStart, batch: Batch) -> None:
         """Write the rows of both tasks and commit them as this batch."""
         with Driver(self.delivery) as driver:
-            driver.commit(start, batch, self.write_both(start, 0), BOTH_TASKS)
+            driver.commit(start, batch, self.write_tasks(start, 0), BOTH_TASKS)
 
     def abort(self, start: BatchStart, number: int) -> bool:
         with Driver(self.delivery) as driver:
@@ -143,23 +143,23 @@ class Query:
         """Run a whole micro-batch: begin, both tasks, commit."""
         start = self.begin()
         assert not start.is_committed(self.batch(number))
-        self.commit(start, number, self.write_both(start, number))
+        self.commit(start, number, self.write_tasks(start, number))
         return start
 
-    def again(self, **changes: object) -> Query:
+    def with_new_driver(self, **changes: object) -> Query:
         """Return a copy of the query with another driver."""
         return dataclasses.replace(self, **{"name": "driver-2", **changes})  # type: ignore[arg-type]
 
-    def decide_under_ids_of(self, start: BatchStart) -> None:
+    def decide_with_reused_ids(self, start: BatchStart) -> None:
         """The first of newer drivers whose tasks have the ids of that start again decides batch 0, and dies."""
-        newer, later = self._with_ids_of(start)
-        written = newer.write_both(later, 0)
-        with dying("commit"):
+        newer, later = self._begin_with_reused_ids(start)
+        written = newer.write_tasks(later, 0)
+        with death_before("commit"):
             newer.commit(later, 0, written)
 
-    def _with_ids_of(self, start: BatchStart) -> tuple[Query, BatchStart]:
+    def _begin_with_reused_ids(self, start: BatchStart) -> tuple[Query, BatchStart]:
         for number in count(2):
-            newer = self.again(name=f"driver-{number}")
+            newer = self.with_new_driver(name=f"driver-{number}")
             begun = newer.begin()
             if begun.task_id(0, 0) == start.task_id(0, 0):
                 return newer, begun
@@ -171,13 +171,13 @@ def rows(*numbers: int) -> list[str]:
     return sorted(f"{number}/{partition}" for number in numbers for partition in range(2))
 
 
-def seen(broker: EmbeddedBroker, isolation: str = "read_committed") -> list[str]:
+def read_values(broker: EmbeddedBroker, isolation: str = "read_committed") -> list[str]:
     table = read_topic(broker.bootstrap_servers, TOPIC, isolation=isolation)
     return sorted(value.decode() for value in table.column("value").to_pylist())
 
 
 @contextmanager
-def client_of(broker: EmbeddedBroker, topic: str = TOPIC, **options: Any) -> Iterator[BlockingClient]:
+def connect_client(broker: EmbeddedBroker, topic: str = TOPIC, **options: Any) -> Iterator[BlockingClient]:
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
     with new_client(config, **options) as client:
         client.topic(topic)
@@ -185,42 +185,42 @@ def client_of(broker: EmbeddedBroker, topic: str = TOPIC, **options: Any) -> Ite
 
 
 @pytest.fixture
-def held(broker: EmbeddedBroker) -> Iterator[QueryTransactions]:
-    with transactions(broker) as held:
-        held.log.create_if_missing()
-        yield held
+def transactions(broker: EmbeddedBroker) -> Iterator[QueryTransactions]:
+    with open_query_transactions(broker) as transactions:
+        transactions.log.create_if_missing()
+        yield transactions
 
 
-def transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> QueryTransactions:
-    return QueryTransactions(client_config(options(broker)), prefix, LOG)
+def open_query_transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> QueryTransactions:
+    return QueryTransactions(client_config(client_options(broker)), prefix, LOG)
 
 
-def fence(held: QueryTransactions) -> WriterState:
-    return WriterState(held.fence(held.describe_driver_id(), (60_000,))[0])
+def fence_driver_id(transactions: QueryTransactions) -> WriterState:
+    return WriterState(transactions.fence(transactions.describe_driver_id(), (60_000,))[0])
 
 
 _WRITERS: WeakKeyDictionary[BlockingClient, LogWriter] = WeakKeyDictionary()
 
 
-def writer_of(client: BlockingClient) -> LogWriter:
+def get_log_writer(client: BlockingClient) -> LogWriter:
     """Return the LogWriter of a client. It keeps the state of each epoch, so a client must have only one."""
     return _WRITERS.setdefault(client, LogWriter(client))
 
 
-def write_with(
+def write_records(
     client: BlockingClient,
     transactional_id: str,
-    held: WriterState,
-    place: tuple[str, int],
+    state: WriterState,
+    partition: tuple[str, int],
     records: Sequence[tuple[bytes, bytes | None]],
 ) -> WriterState:
     """Write these records in a transaction and commit it."""
-    writing = writer_of(client).begin_transaction(transactional_id, held, TopicPartition(*place), records)
+    writing = get_log_writer(client).begin_transaction(transactional_id, state, TopicPartition(*partition), records)
     writing.wait()
     return writing.commit()
 
 
-def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: bytes | None) -> None:
+def write_entry_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: bytes | None) -> None:
     """Write a record to the log in a transaction of this transactional id."""
     options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id}
     with KafkaProducer(options) as producer:
@@ -230,15 +230,15 @@ def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: byt
         producer.commit_transaction()
 
 
-def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:
-    with client_of(broker, topic) as client:
+def list_open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:
+    with connect_client(broker, topic) as client:
         return [
             name for name in list_transactional_ids(client, ONGOING) if parse_task_attempt(prefix, name) is not None
         ]
 
 
 @contextmanager
-def dying_after_its_claim() -> Iterator[None]:
+def death_after_claim() -> Iterator[None]:
     """Let a driver die after its claim was committed and before it reads the claim back."""
     original = query_transactions._wait_and_commit
 
@@ -251,7 +251,7 @@ def dying_after_its_claim() -> Iterator[None]:
 
 
 @contextmanager
-def ends_at(old_end: int, times: int) -> Iterator[None]:
+def stale_end_offsets(old_end: int, times: int) -> Iterator[None]:
     """Let the first `times` end offset lookups return `old_end`, in a process that has read nothing before."""
     original, left = DecisionLog._end_offset, [times]
 
@@ -265,7 +265,7 @@ def ends_at(old_end: int, times: int) -> Iterator[None]:
     decision_log._partition_cache.clear()
 
 
-def known_without_an_epoch(broker: EmbeddedBroker, transactional_id: str) -> None:
+def register_id_without_epoch(broker: EmbeddedBroker, transactional_id: str) -> None:
     """Give an id a producer id and no epoch, as if the coordinator could not write the first record of the id."""
     coordinator = broker.cluster.coordinator
     coordinator.transactions[transactional_id] = Transaction(transactional_id, coordinator.new_producer_id())
@@ -297,7 +297,7 @@ def _offsets_by_key(records: Sequence[dict[str, Any]]) -> dict[bytes, list[int]]
 
 
 @contextmanager
-def no_new_epoch(broker: EmbeddedBroker) -> Iterator[None]:
+def assert_no_new_epoch(broker: EmbeddedBroker) -> Iterator[None]:
     """Check that no client gets an epoch of the driver id, so that the active driver is not fenced."""
     transaction = broker.cluster.coordinator.transactions[driver_id(PREFIX)]
     before = (transaction.producer_id, transaction.epoch)
@@ -306,15 +306,15 @@ def no_new_epoch(broker: EmbeddedBroker) -> Iterator[None]:
 
 
 @contextmanager
-def dying(at: str) -> Iterator[None]:
+def death_before(at: str) -> Iterator[None]:
     """Let the driver die before a step: `decision`, `commit`, `done` or `losers`; `bump_epoch`: after its claim."""
     how = "begin_write" if at == "decision" else "write"
     original = getattr(QueryTransactions, how)
 
-    def write(query: QueryTransactions, held: WriterState, entry: Entry | None) -> LogTransaction | WriterState:
+    def write(query: QueryTransactions, state: WriterState, entry: Entry | None) -> LogTransaction | WriterState:
         if entry is not None and entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE):
             raise Crash
-        written: LogTransaction | WriterState = original(query, held, entry)
+        written: LogTransaction | WriterState = original(query, state, entry)
         return written
 
     def die(*_: object, **__: object) -> None:
@@ -329,13 +329,13 @@ def dying(at: str) -> Iterator[None]:
             stack.enter_context(patch.object(QueryTransactions, "bump_epoch", die))
         if at == "commit":
             stack.enter_context(patch.object(Driver, "_commit_transactions", die))
-        if at == "losers":
+        if at == "superseded":
             stack.enter_context(patch.object(QueryTransactions, "abort_task_transactions", die))
         stack.enter_context(pytest.raises(Crash))
         yield
 
 
-def options(broker: EmbeddedBroker) -> dict[str, str]:
+def client_options(broker: EmbeddedBroker) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap_servers}
 
 
@@ -345,7 +345,7 @@ def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
 
 
 @pytest.fixture
-def its_own_ids_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def restricted_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `owners` shows with the rights of docs/security.md."""
 
     def own_ids(client: BlockingClient) -> dict[int, str]:

@@ -10,12 +10,12 @@ from tests.exactly_once.embedded_query import Query
 
 
 @pytest.fixture
-def written(broker: EmbeddedBroker) -> list[TransactionIdentity]:
+def prepared(broker: EmbeddedBroker) -> list[TransactionIdentity]:
     """The open transactions of two tasks."""
     query = Query(broker)
     start = query.begin()
-    return query.write_both(start, 0)
+    return query.write_tasks(start, 0)
 
 
-def ids(written: list[TransactionIdentity]) -> list[str]:
-    return [each.transactional_id for each in written]
+def transactional_ids(prepared: list[TransactionIdentity]) -> list[str]:
+    return [each.transactional_id for each in prepared]

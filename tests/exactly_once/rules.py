@@ -120,12 +120,12 @@ def ignore_fenced_mark(patch: pytest.MonkeyPatch) -> None:
 def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
     """An abort compares epochs instead of writing a claim."""
 
-    def abort_if(driver: Driver, is_ours: Any, seen: TransactionDescription | None) -> bool:
+    def abort_if(driver: Driver, is_ours: Any, description: TransactionDescription | None) -> bool:
         query = driver._query
-        if seen is None or not is_ours(query.read_entry()):
+        if description is None or not is_ours(query.read_entry()):
             return False
         listed, now = query.list_task_transactions(), query.describe_driver_id()
-        if now is None or now.id_and_epoch != seen.id_and_epoch:
+        if now is None or now.id_and_epoch != description.id_and_epoch:
             return False
         query.abort_task_transactions(listed)
         return True
@@ -162,11 +162,11 @@ def retry_without_reclaim(patch: pytest.MonkeyPatch) -> None:
     """A fenced driver trusts the entry that it reads, and decides again without a claim."""
 
     def with_claim_identity(
-        query: QueryTransactions, seen: Any, hint: Entry, own: Sequence[Entry]
+        query: QueryTransactions, description: Any, hint: Entry, own: Sequence[Entry]
     ) -> tuple[WriterState, Entry] | None:
         if hint not in own:
             return None
-        driver, _ = query.fence(seen, (seen.timeout_ms,))
+        driver, _ = query.fence(description, (description.timeout_ms,))
         return WriterState(driver), own[0]
 
     patch.setattr(QueryTransactions, "_try_reclaim", with_claim_identity)

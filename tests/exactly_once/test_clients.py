@@ -35,7 +35,7 @@ def test_next_lease_with_same_configuration_gets_the_same_client(broker: Embedde
 
 
 def test_caches_the_last_clients_and_closes_the_others() -> None:
-    def client_of(number: int) -> ClientConfig:
+    def connect_client(number: int) -> ClientConfig:
         return ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1", "client.id": str(number)}).client_config()
 
     used, closed, close = list[BlockingClient](), list[BlockingClient](), BlockingClient.close
@@ -46,7 +46,7 @@ def test_caches_the_last_clients_and_closes_the_others() -> None:
 
     with patch.object(BlockingClient, "close", note):
         for number in range(6):
-            with clients.lease_client(client_of(number)) as client:
+            with clients.lease_client(connect_client(number)) as client:
                 used.append(client)
         assert closed == used[:2]
         clients.CLIENTS.close()

@@ -28,13 +28,23 @@ from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import LOG, PREFIX, QUERY, Query, fence, rows, seen, transactions, write_as
+from tests.exactly_once.embedded_query import (
+    LOG,
+    PREFIX,
+    QUERY,
+    Query,
+    fence_driver_id,
+    open_query_transactions,
+    read_values,
+    rows,
+    write_entry_as,
+)
 from tests.exactly_once.embedded_query import broker as broker
-from tests.exactly_once.embedded_query import held as held
+from tests.exactly_once.embedded_query import transactions as transactions
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
-def write_plainly(broker: EmbeddedBroker, key: str, value: bytes | None) -> None:
+def write_without_transaction(broker: EmbeddedBroker, key: str, value: bytes | None) -> None:
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
         record = ProducerRecord(LOG, value, key=key, partition=partition_for(key, PARTITION_COUNT))
         producer.send(record).result(WAIT_TIMEOUT_SECONDS)
@@ -44,11 +54,11 @@ def write_plainly(broker: EmbeddedBroker, key: str, value: bytes | None) -> None
 
 
 def test_creates_compacted_log_once(broker: EmbeddedBroker) -> None:
-    with transactions(broker) as held:
-        assert not held.log.exists()
-        held.log.create_if_missing()
-        held.log.create_if_missing()
-        assert held.log.exists()
+    with open_query_transactions(broker) as transactions:
+        assert not transactions.log.exists()
+        transactions.log.create_if_missing()
+        transactions.log.create_if_missing()
+        assert transactions.log.exists()
     assert broker.cluster.topic(LOG).config["cleanup.policy"] == "compact"
     assert len(broker.cluster.topic(LOG).partitions) == PARTITION_COUNT
 
@@ -56,125 +66,131 @@ def test_creates_compacted_log_once(broker: EmbeddedBroker) -> None:
 @pytest.mark.parametrize("code", [error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
 def test_error_names_log_that_may_not_be_created(broker: EmbeddedBroker, code: int) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS, times=None).fail(code)
-    with pytest.raises(BrokerError, match="topic decisions, the decision log"), transactions(broker) as held:
-        held.log.create_if_missing()
+    with (
+        pytest.raises(BrokerError, match="topic decisions, the decision log"),
+        open_query_transactions(broker) as transactions,
+    ):
+        transactions.log.create_if_missing()
 
 
 def test_retries_creation_after_controller_change(broker: EmbeddedBroker) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS, times=2).fail(error_codes.NOT_CONTROLLER)
-    with transactions(broker) as held:
-        held.log.create_if_missing()
-        assert held.log.exists()
+    with open_query_transactions(broker) as transactions:
+        transactions.log.create_if_missing()
+        assert transactions.log.exists()
 
 
 # --- what is read
 
 
-def test_reads_newest_entry_until_a_tombstone(broker: EmbeddedBroker, held: QueryTransactions) -> None:
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.read_entry() == Entry(PREFIX, generation=1)
-    mine = held.write(mine, Entry(PREFIX, generation=2))
-    with transactions(broker, "q") as other:
-        other.write(fence(other), Entry("q", generation=7))
-    assert held.read_entry() == Entry(PREFIX, generation=2)
-    mine = held.write(mine, None)
-    assert held.read_entry() == Entry(PREFIX)
+def test_reads_newest_entry_until_a_tombstone(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
+    state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    assert transactions.read_entry() == Entry(PREFIX, generation=1)
+    state = transactions.write(state, Entry(PREFIX, generation=2))
+    with open_query_transactions(broker, "q") as other:
+        other.write(fence_driver_id(other), Entry("q", generation=7))
+    assert transactions.read_entry() == Entry(PREFIX, generation=2)
+    state = transactions.write(state, None)
+    assert transactions.read_entry() == Entry(PREFIX)
 
 
-def test_does_not_read_cached_records_again(held: QueryTransactions) -> None:
-    read: list[int] = []
+def test_does_not_read_cached_records_again(transactions: QueryTransactions) -> None:
+    read_offsets: list[int] = []
     original = TopicReader.read_stored_batches
 
     def read_stored_batches(reader: TopicReader, topic: str, partition: int, *, start: int, **rest: Any) -> Any:
-        read.append(start)
+        read_offsets.append(start)
         return original(reader, topic, partition, start=start, **rest)
 
     with patch.object(TopicReader, "read_stored_batches", read_stored_batches):
-        mine = held.write(fence(held), Entry(PREFIX, generation=1))
-        assert held.read_entry().generation == 1
-        mine = held.write(mine, Entry(PREFIX, generation=2))
-        assert held.read_entry().generation == 2
-    assert read == [0, 2], "a record and its marker"
+        state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+        assert transactions.read_entry().generation == 1
+        state = transactions.write(state, Entry(PREFIX, generation=2))
+        assert transactions.read_entry().generation == 2
+    assert read_offsets == [0, 2], "a record and its marker"
 
 
-def test_fetches_ahead_only_at_the_first_read(broker: EmbeddedBroker, held: QueryTransactions) -> None:
+def test_fetches_ahead_only_at_the_first_read(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
     """The batch before was decided a moment ago. What comes between two looks of one start, seldom anything, is not."""
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    held.read_entry()
-    mine = held.write(mine, Entry(PREFIX, generation=2))
-    ahead: list[int] = []
+    state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    transactions.read_entry()
+    state = transactions.write(state, Entry(PREFIX, generation=2))
+    prefetched_offsets: list[int] = []
     original = TopicReader.fetch_ahead
 
     def fetch_ahead(reader: TopicReader, topic: str, partition: int, start: int) -> Call[FetchResponse]:
-        ahead.append(start)
+        prefetched_offsets.append(start)
         return original(reader, topic, partition, start)
 
-    with patch.object(TopicReader, "fetch_ahead", fetch_ahead), transactions(broker) as next_start:
+    with patch.object(TopicReader, "fetch_ahead", fetch_ahead), open_query_transactions(broker) as next_start:
         next_start.describe_driver_id()
         for _ in range(3):
             assert next_start.read_entry().generation == 2
-    assert ahead == [2], "a record and its marker were read before"
+    assert prefetched_offsets == [2], "a record and its marker were read before"
 
 
 def test_caches_of_partitions_and_warnings_are_bounded(
-    broker: EmbeddedBroker, held: QueryTransactions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker,
+    transactions: QueryTransactions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(decision_log, "_MAX_CACHED_PARTITIONS", 3)
     monkeypatch.setattr(decision_log, "_MAX_WARNED_RECORDS", 3)
-    held.write(fence(held), Entry(PREFIX, generation=1))
+    transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     for number in range(5):
-        write_plainly(broker, PREFIX, b"%d" % number)
-        with transactions(broker, f"prefix-{number}") as other:
+        write_without_transaction(broker, PREFIX, b"%d" % number)
+        with open_query_transactions(broker, f"prefix-{number}") as other:
             other.read_entry()
-        assert held.read_entry().generation == 1
+        assert transactions.read_entry().generation == 1
         assert len(decision_log._partition_cache) <= 3
         assert len(decision_log._warned_records) <= 3
     assert caplog.text.count("so it is ignored") == 5
 
 
 def test_warns_once_about_an_invalid_record(
-    broker: EmbeddedBroker, held: QueryTransactions, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, transactions: QueryTransactions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A query looks into its log with each batch."""
-    held.write(fence(held), Entry(PREFIX, generation=1))
-    write_plainly(broker, PREFIX, b"{}")
+    transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    write_without_transaction(broker, PREFIX, b"{}")
     for _ in range(3):
-        with transactions(broker) as next_start:
+        with open_query_transactions(broker) as next_start:
             next_start.describe_driver_id()
             assert next_start.read_entry().generation == 1
     assert caplog.text.count("so it is ignored") == 1
 
 
-def test_open_transaction_of_one_query_delays_no_other(broker: EmbeddedBroker, held: QueryTransactions) -> None:
+def test_open_transaction_of_one_query_delays_no_other(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
     """A driver that dies in its decision holds back read_committed readers until its timeout: drivers read past it."""
     other = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other-driver"})
     other.init_transactions()
     other.begin_transaction()
-    where = partition_for(PREFIX, PARTITION_COUNT)
-    other.send(ProducerRecord(LOG, b"{}", key="other", partition=where)).result(WAIT_TIMEOUT_SECONDS)
-    held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.read_entry() == Entry(PREFIX, generation=1)
+    partition = partition_for(PREFIX, PARTITION_COUNT)
+    other.send(ProducerRecord(LOG, b"{}", key="other", partition=partition)).result(WAIT_TIMEOUT_SECONDS)
+    transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    assert transactions.read_entry() == Entry(PREFIX, generation=1)
     other.close()
 
 
-def test_aborted_decision_is_not_valid(broker: EmbeddedBroker, held: QueryTransactions) -> None:
-    held.write(fence(held), Entry(PREFIX, generation=1))
-    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": held.driver_id}
+def test_aborted_decision_is_not_valid(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
+    transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactions.driver_id}
     with KafkaProducer(options) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        where = partition_for(PREFIX, PARTITION_COUNT)
-        producer.send(ProducerRecord(LOG, encode_entry(Entry(PREFIX, generation=9)), key=PREFIX, partition=where))
+        partition = partition_for(PREFIX, PARTITION_COUNT)
+        producer.send(ProducerRecord(LOG, encode_entry(Entry(PREFIX, generation=9)), key=PREFIX, partition=partition))
         producer.flush()
-        assert held.read_entry().generation == 1, "it is open"
+        assert transactions.read_entry().generation == 1, "it is open"
         producer.abort_transaction()
-    assert held.read_entry().generation == 1
+    assert transactions.read_entry().generation == 1
 
 
 # --- what it believes
 
 
-def forged(query: str | None = QUERY, number: int | None = 0, key: str | None = None) -> bytes:
+def encode_foreign_entry(query: str | None = QUERY, number: int | None = 0, key: str | None = None) -> bytes:
     entry = Entry(PREFIX, generation=1, checkpoint="/checkpoint").with_claim("driver-1", "/checkpoint", 900_000)
     batch = Batch(query, number, key)
     return encode_entry(entry.with_decision(batch, None, ()).as_done())  # type: ignore[arg-type]
@@ -182,41 +198,41 @@ def forged(query: str | None = QUERY, number: int | None = 0, key: str | None = 
 
 def test_non_transactional_record_is_never_valid(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(broker)
-    with transactions(broker) as held:
-        held.log.create_if_missing()
-    write_plainly(broker, PREFIX, forged())
+    with open_query_transactions(broker) as transactions:
+        transactions.log.create_if_missing()
+    write_without_transaction(broker, PREFIX, encode_foreign_entry())
     query.run(0)
-    write_plainly(broker, PREFIX, forged(number=1))
+    write_without_transaction(broker, PREFIX, encode_foreign_entry(number=1))
     query.run(1)
-    assert seen(broker) == rows(0, 1)
+    assert read_values(broker) == rows(0, 1)
     assert "The driver of the prefix p did not write it, so it is ignored" in caplog.text
     assert f"topic {LOG}, partition {partition_for(PREFIX, PARTITION_COUNT)}, offset" in caplog.text
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_record_of_another_transactional_id_is_never_valid(broker: EmbeddedBroker, *, before: bool) -> None:
+@pytest.mark.parametrize("is_before_start", [True, False])
+def test_record_of_another_transactional_id_is_never_valid(broker: EmbeddedBroker, *, is_before_start: bool) -> None:
     """Before the first start of a query, and when it has begun."""
     query = Query(broker)
-    with transactions(broker) as held:
-        held.log.create_if_missing()
-    if not before:
+    with open_query_transactions(broker) as transactions:
+        transactions.log.create_if_missing()
+    if not is_before_start:
         query.begin()
-    write_as(broker, "evil", PREFIX, forged())
+    write_entry_as(broker, "evil", PREFIX, encode_foreign_entry())
     query.run(0)
-    write_as(broker, "evil", PREFIX, None)
+    write_entry_as(broker, "evil", PREFIX, None)
     query.run(1)
-    assert seen(broker) == rows(0, 1)
+    assert read_values(broker) == rows(0, 1)
 
 
 def test_record_of_another_prefix_decides_nothing(broker: EmbeddedBroker) -> None:
     query, other = Query(broker), Query(broker, prefix="other", name="of-a-stranger")
     start = other.begin()
-    other.commit(start, 10**9, other.write_both(start, 10**9))
+    other.commit(start, 10**9, other.write_tasks(start, 10**9))
     query.run(0)
-    assert seen(broker) == sorted([*rows(0), *rows(10**9)])
+    assert read_values(broker) == sorted([*rows(0), *rows(10**9)])
 
 
-JUNK = (
+INVALID_VALUES = (
     b"",
     b"x",
     b"[]",
@@ -234,15 +250,17 @@ JUNK = (
 def test_invalid_foreign_records_stop_no_query(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)
-    for value in JUNK:
+    for value in INVALID_VALUES:
         for key in (PREFIX, "other", "\\0", "p" * 5_000):
-            write_plainly(broker, key, value)
-            write_as(broker, "evil", key, value)
+            write_without_transaction(broker, key, value)
+            write_entry_as(broker, "evil", key, value)
     query.run(1)
-    assert seen(broker) == rows(0, 1)
+    assert read_values(broker) == rows(0, 1)
 
 
-def append_bomb(broker: EmbeddedBroker, producer: ProducerIdAndEpoch, monkeypatch: pytest.MonkeyPatch) -> None:
+def append_decompression_bomb(
+    broker: EmbeddedBroker, producer: ProducerIdAndEpoch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A few kilobytes that are more than readers take when they are unpacked."""
     monkeypatch.setattr(fetched, "MAX_BATCH_BYTES", 1 << 20)
     batch = log_writer._encode_batch(WriterState(producer, 0), [(PREFIX.encode(), bytes(2 << 20))], 1)
@@ -254,9 +272,9 @@ def test_foreign_decompression_bomb_stops_neither_query_nor_listing(
 ) -> None:
     query = Query(broker)
     query.run(0)
-    append_bomb(broker, ProducerIdAndEpoch(999_999, 0), monkeypatch)
-    query.again().run(1)
-    assert seen(broker) == rows(0, 1)
+    append_decompression_bomb(broker, ProducerIdAndEpoch(999_999, 0), monkeypatch)
+    query.with_new_driver().run(1)
+    assert read_values(broker) == rows(0, 1)
     (found,) = operations.list_prefixes(query.options, LOG)
     assert found.entry is not None
     assert found.entry.batch == query.batch(1)
@@ -271,8 +289,8 @@ def test_non_transactional_batch_with_producer_id_of_the_driver_stops_no_query(
     start = query.run(0)
     with monkeypatch.context() as patch:
         patch.setattr(log_writer, "TRANSACTIONAL", 0)
-        append_bomb(broker, start.driver_identity._replace(epoch=30_000), monkeypatch)
-    assert query.again().begin().is_committed(query.batch(0))
+        append_decompression_bomb(broker, start.driver_identity._replace(epoch=30_000), monkeypatch)
+    assert query.with_new_driver().begin().is_committed(query.batch(0))
 
 
 def test_decompression_bomb_of_the_driver_is_an_error_with_its_position(
@@ -280,43 +298,45 @@ def test_decompression_bomb_of_the_driver_is_an_error_with_its_position(
 ) -> None:
     query = Query(broker)
     start = query.run(0)
-    append_bomb(broker, start.driver_identity._replace(epoch=30_000), monkeypatch)
+    append_decompression_bomb(broker, start.driver_identity._replace(epoch=30_000), monkeypatch)
     with pytest.raises(DecodeError, match=r"(?s)topic decisions, partition \d+, offset \d+: .*more than 1048576"):
-        query.again().begin()
+        query.with_new_driver().begin()
 
 
 def test_unreadable_record_of_the_driver_is_an_error_of_its_query_only(broker: EmbeddedBroker) -> None:
     query, other = Query(broker), Query(broker, prefix="other", name="of-another-query")
     query.run(0)
-    write_as(broker, f"{PREFIX}-driver", PREFIX, b'{"format":99,"newer":true}')
+    write_entry_as(broker, f"{PREFIX}-driver", PREFIX, b'{"format":99,"newer":true}')
     with pytest.raises(DecodeError, match=r"(?s)topic decisions, partition \d+, offset \d+: .*format version is 99"):
-        query.again().begin()
+        query.with_new_driver().begin()
     other.run(1)
-    assert seen(broker) == rows(0, 1)
+    assert read_values(broker) == rows(0, 1)
 
 
-def test_claim_of_a_newer_version_is_an_error(broker: EmbeddedBroker, held: QueryTransactions) -> None:
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    writing = held._begin_transaction(mine, [(claim_key(PREFIX), b'{"format":99,"claimed":true}')])
+def test_claim_of_a_newer_version_is_an_error(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
+    state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    writing = transactions._begin_transaction(state, [(claim_key(PREFIX), b'{"format":99,"claimed":true}')])
     writing.wait()
-    mine = writing.commit()
+    state = writing.commit()
     with pytest.raises(DecodeError, match="format version is 99"):
-        held.read_entry()
+        transactions.read_entry()
 
 
-def test_revoked_permission_is_not_reported_as_deleted_records(broker: EmbeddedBroker, held: QueryTransactions) -> None:
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.read_entry().generation == 1
-    mine = held.write(mine, Entry(PREFIX, generation=2))
+def test_revoked_permission_is_not_reported_as_deleted_records(
+    broker: EmbeddedBroker, transactions: QueryTransactions
+) -> None:
+    state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    assert transactions.read_entry().generation == 1
+    state = transactions.write(state, Entry(PREFIX, generation=2))
     broker.control.when(api=ApiKey.FETCH, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
-        held.read_entry()
+        transactions.read_entry()
 
 
 def test_listing_omits_unreadable_entry_with_warning(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     for prefix in (PREFIX, "q", "r"):
         Query(broker, prefix=prefix, name=f"driver of {prefix}").run(0)
-    write_as(broker, "q-driver", "q", b'{"format":99,"newer":true}')
+    write_entry_as(broker, "q-driver", "q", b'{"format":99,"newer":true}')
     found = operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers}, LOG)
     assert {each.prefix: each.entry.driver_name for each in found if each.entry is not None} == {
         PREFIX: "driver of p",
@@ -333,8 +353,8 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
     broker: EmbeddedBroker,
 ) -> None:
     """Before brokers have compacted anything: a decision and its end for each batch, with their markers."""
-    with transactions(broker) as held:
-        held.log.create_if_missing()
+    with open_query_transactions(broker) as transactions:
+        transactions.log.create_if_missing()
     prefixes = [PREFIX, *(f"pykafka-stream-{number:016x}" for number in range(499))]
     template = "pykafka-stream-" + "x" * 16
     begun = Entry(template).with_claim("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)
@@ -345,10 +365,10 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
         for number in range(20)
     ]
     values = [encode_entry(each) for entry in decided for each in (entry, entry.as_done())]
-    where = partition_for(PREFIX, PARTITION_COUNT)
-    log = broker.cluster.log(LOG, where)
+    partition = partition_for(PREFIX, PARTITION_COUNT)
+    log = broker.cluster.log(LOG, partition)
     for producer_id, prefix in enumerate(prefixes, start=10_000):
-        if partition_for(prefix, PARTITION_COUNT) != where:
+        if partition_for(prefix, PARTITION_COUNT) != partition:
             continue  # a start reads no other partition
         for epoch, value in enumerate(values):
             key_value = prefix.encode(), value.replace(template.encode(), prefix.encode())
@@ -365,8 +385,8 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
         return original(records)
 
     decision_log._partition_cache.clear()
-    with patch.object(reader, "stored_batches", stored_batches), transactions(broker) as held:
-        held._ids.record_producer_id(1, ProducerIdAndEpoch(10_000, 0))
-        entry = held.read_entry()
+    with patch.object(reader, "stored_batches", stored_batches), open_query_transactions(broker) as transactions:
+        transactions._ids.record_producer_id(1, ProducerIdAndEpoch(10_000, 0))
+        entry = transactions.read_entry()
     assert (entry.state, entry.batch.batch_id) == (EntryState.DONE, 19)
     assert sum(sizes) < 1 << 20

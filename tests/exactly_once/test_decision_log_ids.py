@@ -15,27 +15,27 @@ from tests.exactly_once.embedded_query import (
     LOG,
     PREFIX,
     Query,
-    options,
+    client_options,
+    open_query_transactions,
+    read_values,
     rows,
-    seen,
-    transactions,
-    write_as,
+    write_entry_as,
 )
 from tests.exactly_once.embedded_query import broker as broker
-from tests.exactly_once.embedded_query import held as held
-from tests.exactly_once.embedded_query import its_own_ids_alone as its_own_ids_alone
+from tests.exactly_once.embedded_query import restricted_user as restricted_user
+from tests.exactly_once.embedded_query import transactions as transactions
 
 
-def test_claimed_id_trusts_no_record_of_another_producer_id(broker: EmbeddedBroker, its_own_ids_alone: None) -> None:
+def test_claimed_id_trusts_no_record_of_another_producer_id(broker: EmbeddedBroker, restricted_user: None) -> None:
     query = Query(broker)
     query.run(0)
     query.run(1)
-    write_as(broker, "evil", "p", encode_entry(Entry(PREFIX, generation=1)))
+    write_entry_as(broker, "evil", "p", encode_entry(Entry(PREFIX, generation=1)))
     driver = broker.cluster.coordinator.transactions["p-driver"]
     driver.producer_id = broker.cluster.coordinator.new_producer_id()  # as if its own records were not there
     decision_log._partition_cache.clear()
     with pytest.raises(ExactlyOnceError, match="has no entry of the prefix p"):
-        query.again().begin()
+        query.with_new_driver().begin()
 
 
 def test_forgotten_driver_continues_from_its_last_entry(
@@ -45,12 +45,14 @@ def test_forgotten_driver_continues_from_its_last_entry(
     query = Query(broker)
     query.run(0)
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
-    again = query.again()
-    assert again.begin().is_committed(query.batch(0))
+    successor = query.with_new_driver()
+    assert successor.begin().is_committed(query.batch(0))
     assert "an earlier producer id of its driver" in caplog.text
-    again.run(1)
-    assert seen(broker) == rows(0, 1)
-    again.again(name="driver-3").begin().check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
+    successor.run(1)
+    assert read_values(broker) == rows(0, 1)
+    successor.with_new_driver(name="driver-3").begin().check_skipped_batch(
+        query.batch(1), BOTH_TASKS, tolerate_mismatch=False
+    )
 
 
 def test_record_of_forgotten_id_skips_no_batch(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -61,7 +63,7 @@ def test_record_of_forgotten_id_skips_no_batch(broker: EmbeddedBroker, caplog: p
     query.run(0)
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
     for name in ("driver-2", "driver-3"):
-        start = query.again(name=name).begin()
+        start = query.with_new_driver(name=name).begin()
         with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry") as error:
             start.check_skipped_batch(query.batch(0), BOTH_TASKS, tolerate_mismatch=False)
         assert "with 2 rows of 6 bytes (t: 2); this run has 2 rows of 6 bytes (t: 2)." in str(error.value)
@@ -74,59 +76,62 @@ def test_error_reports_unknown_writer_of_entry(broker: EmbeddedBroker) -> None:
     query.run(0)
     query.run(1)
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
-    start = query.again().begin()
+    start = query.with_new_driver().begin()
     for batch in (query.batch(0), Batch("another-query", 0)):
         with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
             start.is_committed(batch)
     with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
-        query.again(checkpoint="/elsewhere").begin()
+        query.with_new_driver(checkpoint="/elsewhere").begin()
 
 
-def forged(broker: EmbeddedBroker, entry: Entry) -> Query:
+def write_foreign_entry(broker: EmbeddedBroker, entry: Entry) -> Query:
     """A query whose driver has not begun yet, and a stranger's entry under its prefix."""
-    with transactions(broker) as held:
-        held.log.create_if_missing()
-    write_as(broker, "evil", PREFIX, encode_entry(entry))
+    with open_query_transactions(broker) as transactions:
+        transactions.log.create_if_missing()
+    write_entry_as(broker, "evil", PREFIX, encode_entry(entry))
     return Query(broker)
 
 
-def test_lost_commit_of_unproven_decision_reports_unknown_writer(
-    broker: EmbeddedBroker, its_own_ids_alone: None
-) -> None:
+def test_lost_commit_of_unproven_decision_reports_unknown_writer(broker: EmbeddedBroker, restricted_user: None) -> None:
     """To give it up is to believe it."""
     nothing = TransactionIdentity(f"{PREFIX}-1-0-0", 4711, 3, 1)
     decision = Entry(PREFIX, generation=1, timeout_ms=60_000).with_decision(Batch("query-1", 0), BOTH_TASKS, (nothing,))
-    query = forged(broker, decision)
+    query = write_foreign_entry(broker, decision)
     with pytest.raises(CommitLostError, match=r"(?s)give-up.*is unknown who wrote this entry"):
         query.begin()
     with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
-        operations.abort(options(broker), PREFIX, LOG)
+        operations.abort(client_options(broker), PREFIX, LOG)
 
 
-def test_claim_of_unknown_writer_is_not_a_newer_driver(broker: EmbeddedBroker, its_own_ids_alone: None) -> None:
-    with transactions(broker) as held:
-        held.log.create_if_missing()
-        died = held.fence(held.describe_driver_id(), (60_000,))[0]  # a first start that died before its claim
-    query = forged(broker, Entry(PREFIX, generation=1, driver_names=("x",), claim_identity=died._replace(epoch=30_000)))
+def test_claim_of_unknown_writer_is_not_a_newer_driver(broker: EmbeddedBroker, restricted_user: None) -> None:
+    with open_query_transactions(broker) as transactions:
+        transactions.log.create_if_missing()
+        # The first start died before its claim.
+        dead_driver, _ = transactions.fence(transactions.describe_driver_id(), (60_000,))
+    query = write_foreign_entry(
+        broker, Entry(PREFIX, generation=1, driver_names=("x",), claim_identity=dead_driver._replace(epoch=30_000))
+    )
     query.run(0)
-    assert seen(broker) == rows(0)
+    assert read_values(broker) == rows(0)
 
 
 def test_manual_abort_succeeds_with_any_timeout_of_unknown_writer(
-    broker: EmbeddedBroker, its_own_ids_alone: None
+    broker: EmbeddedBroker, restricted_user: None
 ) -> None:
     for timeout_ms in (0, 2**31 - 1):
-        forged(broker, Entry(PREFIX, generation=1, driver_names=("x",), timeout_ms=timeout_ms))
-        assert operations.abort(options(broker), PREFIX, LOG) == []
+        write_foreign_entry(broker, Entry(PREFIX, generation=1, driver_names=("x",), timeout_ms=timeout_ms))
+        assert operations.abort(client_options(broker), PREFIX, LOG) == []
 
 
 def test_listing_omits_invalid_records(broker: EmbeddedBroker) -> None:
     Query(broker).run(0)
-    write_as(broker, "evil", "q", encode_entry(Entry("q", generation=1, driver_names=("x",))))
-    assert [each.prefix for each in operations.list_prefixes(options(broker), LOG)] == [PREFIX]
+    write_entry_as(broker, "evil", "q", encode_entry(Entry("q", generation=1, driver_names=("x",))))
+    assert [each.prefix for each in operations.list_prefixes(client_options(broker), LOG)] == [PREFIX]
     driver = broker.cluster.coordinator.transactions["p-driver"]
     driver.producer_id = broker.cluster.coordinator.new_producer_id()  # with a claim
     for prefix in (None, PREFIX):
         assert [
-            each.entry for each in operations.list_prefixes(options(broker), LOG, prefix) if each.entry is not None
+            each.entry
+            for each in operations.list_prefixes(client_options(broker), LOG, prefix)
+            if each.entry is not None
         ] == []

@@ -37,13 +37,13 @@ from tests.exactly_once.embedded_query import (
     BOTH_TASKS,
     PREFIX,
     Query,
-    client_of,
-    dying,
-    known_without_an_epoch,
-    no_new_epoch,
-    open_ids,
+    assert_no_new_epoch,
+    connect_client,
+    death_before,
+    list_open_ids,
+    read_values,
+    register_id_without_epoch,
     rows,
-    seen,
 )
 from tests.exactly_once.embedded_query import broker as broker
 
@@ -64,24 +64,24 @@ def _job_delivery(query: Query) -> Delivery:
 
 def test_batch_is_visible_only_after_commit(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    assert seen(query.broker) == []
-    query.commit(start, 0, written)
-    assert seen(query.broker) == rows(0)
+    prepared = query.write_tasks(start, 0)
+    assert read_values(query.broker) == []
+    query.commit(start, 0, prepared)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_consecutive_batches_reuse_task_ids(query: Query) -> None:
     first, second = query.run(0), query.run(1)
-    assert seen(query.broker) == rows(0, 1)
+    assert read_values(query.broker) == rows(0, 1)
     assert first.task_id(0, 0) == second.task_id(0, 0)
     assert first.driver_identity != second.driver_identity, "each batch has an epoch of its own"
 
 
 def test_begins_with_driver_id_that_has_no_epoch(query: Query) -> None:
     """Coordinators that cannot write their log keep a producer id without an epoch, until they are restarted."""
-    known_without_an_epoch(query.broker, driver_id(PREFIX))
+    register_id_without_epoch(query.broker, driver_id(PREFIX))
     query.run(0)
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_batch_without_rows_is_not_decided(query: Query) -> None:
@@ -94,86 +94,88 @@ def test_batch_without_rows_is_not_decided(query: Query) -> None:
 
 def test_driver_that_dies_before_its_decision_leaves_nothing_visible(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("decision"):
-        query.commit(start, 0, written)
-    again = query.again()
-    start = again.begin()
-    assert open_ids(query.broker) == [], "no reader has to wait for what it left"
-    assert not start.is_committed(again.batch(0))
-    again.commit(start, 0, again.write_both(start, 0))
-    assert seen(query.broker) == rows(0)
+    prepared = query.write_tasks(start, 0)
+    with death_before("decision"):
+        query.commit(start, 0, prepared)
+    successor = query.with_new_driver()
+    start = successor.begin()
+    assert list_open_ids(query.broker) == [], "no reader has to wait for what it left"
+    assert not start.is_committed(successor.batch(0))
+    successor.commit(start, 0, successor.write_tasks(start, 0))
+    assert read_values(query.broker) == rows(0)
 
 
-@pytest.mark.parametrize("where", ["commit", "done", "losers"])
+@pytest.mark.parametrize("where", ["commit", "done", "superseded"])
 def test_next_driver_finishes_decided_batch_without_writing_it_again(
     query: Query, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     loser = query.write(start, 0, "lost", attempt=1)
-    with dying(where):
-        query.commit(start, 0, written)
-    again = query.again()
-    start = again.begin()
-    assert seen(query.broker) == rows(0)
-    assert start.is_committed(again.batch(0))
-    assert not start.is_committed(again.batch(1))
-    again.run(1)
-    assert seen(query.broker) == rows(0, 1)
-    assert loser.transactional_id not in open_ids(query.broker)
+    with death_before(where):
+        query.commit(start, 0, prepared)
+    successor = query.with_new_driver()
+    start = successor.begin()
+    assert read_values(query.broker) == rows(0)
+    assert start.is_committed(successor.batch(0))
+    assert not start.is_committed(successor.batch(1))
+    successor.run(1)
+    assert read_values(query.broker) == rows(0, 1)
+    assert loser.transactional_id not in list_open_ids(query.broker)
     said = "prefix p: found batch 0 of query query-1 decided and not done, and is finishing it" in caplog.text
-    assert said == (where != "losers")
+    assert said == (where != "superseded")
 
 
 def test_batch_is_committed_once_despite_repeated_deaths(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("commit"):
-        query.commit(start, 0, written)
+    prepared = query.write_tasks(start, 0)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
     for number in range(3):
-        with dying("done"):
-            query.again(name=f"driver-{number + 2}").begin()
-    query.again(name="driver-9").begin()
-    assert seen(query.broker) == rows(0)
-    assert seen(query.broker, "read_uncommitted") == rows(0)
+        with death_before("done"):
+            query.with_new_driver(name=f"driver-{number + 2}").begin()
+    query.with_new_driver(name="driver-9").begin()
+    assert read_values(query.broker) == rows(0)
+    assert read_values(query.broker, "read_uncommitted") == rows(0)
 
 
 def test_records_batch_that_another_driver_has_finished(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("commit"):
-        query.commit(start, 0, written)
-    entry = query.again().begin().entry
+    prepared = query.write_tasks(start, 0)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
+    entry = query.with_new_driver().begin().entry
     assert (entry.state, entry.transactions) == (EntryState.DONE, ())
 
 
 # --- others begin at the same time
 
 
-@pytest.mark.parametrize("spoiled", [1, 4])
-def test_driver_fenced_during_start_retries(query: Query, spoiled: int, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("fenced_starts", [1, 4])
+def test_driver_fenced_during_start_retries(query: Query, fenced_starts: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     query.run(0)
-    again, left, original = query.again(), list(range(spoiled)), QueryTransactions.fence
+    successor, left, original = query.with_new_driver(), list(range(fenced_starts)), QueryTransactions.fence
 
-    def fence(held: QueryTransactions, seen: TransactionDescription | None, *rest: Any) -> Any:
+    def fence(transactions: QueryTransactions, description: TransactionDescription | None, *rest: Any) -> Any:
         if left:  # another gets two epochs, and dies
             left.pop()
-            held.bump_epoch(*original(held, seen, *rest))
-        return original(held, seen, *rest)
+            transactions.bump_epoch(*original(transactions, description, *rest))
+        return original(transactions, description, *rest)
 
     with patch.object(QueryTransactions, "fence", fence):
-        again.begin()
-    assert caplog.text.count("prefix p: the driver was fenced and starts again") == spoiled
-    again.run(1)
-    assert seen(query.broker) == rows(0, 1)
+        successor.begin()
+    assert caplog.text.count("prefix p: the driver was fenced and starts again") == fenced_starts
+    successor.run(1)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_driver_that_is_always_fenced_reports_concurrent_starts(query: Query) -> None:
-    spoiled = patch.object(QueryTransactions, "fence", side_effect=ProducerFencedError("another", code=0, name=""))
-    with spoiled, pytest.raises(ExactlyOnceError, match="Several drivers started under the prefix p at the same"):
+    fenced_starts = patch.object(
+        QueryTransactions, "fence", side_effect=ProducerFencedError("another", code=0, name="")
+    )
+    with fenced_starts, pytest.raises(ExactlyOnceError, match="Several drivers started under the prefix p at the same"):
         query.begin()
 
 
@@ -182,29 +184,29 @@ def test_driver_that_is_always_fenced_reports_concurrent_starts(query: Query) ->
 
 def time_out(query: Query, *transactions: str) -> None:
     """Abort the transaction under a fencing epoch, as brokers do when it has lasted too long."""
-    with client_of(query.broker) as client:
+    with connect_client(query.broker) as client:
         for transactional_id in transactions:
             init_producer_id(client, transactional_id, 60_000)
 
 
 def test_detects_ended_transaction_before_the_decision(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     time_out(query, start.task_id(1, 0))
     with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-1-0: .*more than the transaction timeout \(900 s"):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     assert query.abort(start, 0)
-    assert seen(query.broker) == []
+    assert read_values(query.broker) == []
     query.run(0)
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_detects_forgotten_transaction_before_the_decision(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     del query.broker.cluster.coordinator.transactions[start.task_id(1, 0)]
     with pytest.raises(ExactlyOnceError, match="p-1-1-0: the brokers do not know it"):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     of_driver = query.broker.cluster.coordinator.transactions[driver_id(query.prefix)]
     assert of_driver.state is not TransactionState.ONGOING, "readers of the log would wait for it"
     assert query.begin().entry.state is EntryState.OPEN, "nothing was decided"
@@ -212,18 +214,18 @@ def test_detects_forgotten_transaction_before_the_decision(query: Query) -> None
 
 def test_names_transactions_lost_between_decision_and_commit(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("commit"):
-        query.commit(start, 0, written)
+    prepared = query.write_tasks(start, 0)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
     time_out(query, start.task_id(1, 0))
     for driver in ("driver-2", "driver-3"):
         with pytest.raises(CommitLostError) as error:
-            query.again(name=driver).begin()
+            query.with_new_driver(name=driver).begin()
         words = str(error.value)
         assert words.startswith("batch 0 of query query-1 is decided (prefix p), and 1 of its 2 transactions cannot")
         assert "p-1-1-0 (rows of Spark's partition 1, producer id" in words
         assert "p-1-0-0" not in words
-    assert seen(query.broker) == ["0/0"]
+    assert read_values(query.broker) == ["0/0"]
 
 
 # --- what is refused
@@ -248,22 +250,22 @@ def test_rejects_prefix_of_another_query(query: Query) -> None:
 def test_derived_prefix_of_deleted_checkpoint_starts_again(query: Query) -> None:
     query.has_user_prefix = False
     query.run(7)
-    other = query.again(query="query-2")
+    other = query.with_new_driver(query="query-2")
     other.run(0)
-    assert seen(query.broker) == rows(0, 7)
+    assert read_values(query.broker) == rows(0, 7)
 
 
 def test_rejects_prefix_in_use_with_another_checkpoint_without_affecting_its_owner(query: Query) -> None:
     query.run(0)
     start = query.begin()
-    written = query.write_both(start, 1)
+    prepared = query.write_tasks(start, 1)
     with (
-        no_new_epoch(query.broker),
+        assert_no_new_epoch(query.broker),
         pytest.raises(ExactlyOnceError, match=r"in use by a query with the checkpoint /checkpoint.*write it as before"),
     ):
-        query.again(checkpoint="/other").begin()
-    query.commit(start, 1, written)
-    assert seen(query.broker) == rows(0, 1)
+        query.with_new_driver(checkpoint="/other").begin()
+    query.commit(start, 1, prepared)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 @pytest.mark.parametrize("has_decided", [False, True])
@@ -271,17 +273,17 @@ def test_rejects_job_with_prefix_of_stream_without_affecting_the_stream(query: Q
     if has_decided:
         query.run(0)
     start = query.begin()
-    written = query.write_both(start, 1)
+    prepared = query.write_tasks(start, 1)
     job = _job_delivery(query)
     owner = r"belongs to a stream with the checkpoint /checkpoint \(newest driver: driver-1"
     with (
-        no_new_epoch(query.broker),
+        assert_no_new_epoch(query.broker),
         Driver(job) as driver,
         pytest.raises(ExactlyOnceError, match=rf"{owner}.*this is a batch job.*its own transactionalIdPrefix"),
     ):
         driver.begin("job-1")
-    query.commit(start, 1, written)
-    assert seen(query.broker) == (rows(0, 1) if has_decided else rows(1))
+    query.commit(start, 1, prepared)
+    assert read_values(query.broker) == (rows(0, 1) if has_decided else rows(1))
 
 
 @pytest.mark.parametrize("has_decided", [False, True])
@@ -290,17 +292,17 @@ def test_rejects_stream_with_prefix_of_jobs_without_affecting_the_jobs(query: Qu
     delivery = _job_delivery(query)
     with Driver(delivery) as job:
         start = job.begin("job-1")
-        written = query.write_both(start, 0)
+        prepared = query.write_tasks(start, 0)
         if has_decided:
-            job.commit(start, batch, written, BOTH_TASKS)
+            job.commit(start, batch, prepared, BOTH_TASKS)
         with (
-            no_new_epoch(query.broker),
+            assert_no_new_epoch(query.broker),
             pytest.raises(ExactlyOnceError, match=r"belongs to batch jobs \(newest driver: job-1.*this is a stream"),
         ):
             query.begin()
         if not has_decided:
-            job.commit(start, batch, written, BOTH_TASKS)
-    assert seen(query.broker) == rows(0)
+            job.commit(start, batch, prepared, BOTH_TASKS)
+    assert read_values(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize(
@@ -342,16 +344,22 @@ def test_missing_permission_is_reported_before_the_first_row(query: Query, api: 
 @pytest.mark.parametrize(("before_ms", "after_ms"), [(900_000, 300_000), (300_000, 900_000)])
 def test_each_driver_of_a_start_gets_currently_granted_timeout(query: Query, before_ms: int, after_ms: int) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = before_ms
-    assert query.again(name=build_batch_driver_name("start", "1")).run(0).entry.timeout_ms == before_ms
+    assert query.with_new_driver(name=build_batch_driver_name("start", "1")).run(0).entry.timeout_ms == before_ms
     query.broker.cluster.coordinator.max_timeout_ms = after_ms
-    assert query.again(name=build_batch_driver_name("start", "2")).run(1).entry.timeout_ms == after_ms
+    assert query.with_new_driver(name=build_batch_driver_name("start", "2")).run(1).entry.timeout_ms == after_ms
 
 
 def test_changed_timeout_applies_from_next_start_without_register(query: Query) -> None:
     """Whose drivers count as drivers of one start."""
-    assert query.again(name=build_batch_driver_name("spark", "1"), timeout_ms=70_000).run(0).entry.timeout_ms == 70_000
-    assert query.again(name=build_batch_driver_name("spark", "2"), timeout_ms=50_000).run(1).entry.timeout_ms == 50_000
-    assert query.again(name=build_batch_driver_name("spark", "3")).run(2).entry.timeout_ms == 900_000
+    assert (
+        query.with_new_driver(name=build_batch_driver_name("spark", "1"), timeout_ms=70_000).run(0).entry.timeout_ms
+        == 70_000
+    )
+    assert (
+        query.with_new_driver(name=build_batch_driver_name("spark", "2"), timeout_ms=50_000).run(1).entry.timeout_ms
+        == 50_000
+    )
+    assert query.with_new_driver(name=build_batch_driver_name("spark", "3")).run(2).entry.timeout_ms == 900_000
 
 
 def test_rejected_default_timeouts_name_the_broker_setting(query: Query) -> None:
@@ -369,6 +377,6 @@ def test_transactions_of_unnamed_job_last_at_most_an_hour(query: Query) -> None:
 
 def test_uses_longest_transaction_timeout_that_brokers_grant(query: Query) -> None:
     assert query.begin().entry.timeout_ms == 900_000
-    assert query.again(timeout_ms=70_000).begin().entry.timeout_ms == 70_000
+    assert query.with_new_driver(timeout_ms=70_000).begin().entry.timeout_ms == 70_000
     with pytest.raises(PreflightError, match=r"INVALID_TRANSACTION_TIMEOUT.*Lower kafka\.transaction\.timeout\.ms"):
-        query.again(name="driver-3", timeout_ms=900_001).begin()
+        query.with_new_driver(name="driver-3", timeout_ms=900_001).begin()

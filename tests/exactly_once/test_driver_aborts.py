@@ -23,7 +23,16 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import BOTH_TASKS, LOG, Query, dying, open_ids, rows, seen, transactions
+from tests.exactly_once.embedded_query import (
+    BOTH_TASKS,
+    LOG,
+    Query,
+    death_before,
+    list_open_ids,
+    open_query_transactions,
+    read_values,
+    rows,
+)
 from tests.exactly_once.embedded_query import broker as broker
 
 
@@ -37,76 +46,76 @@ def test_aborted_batch_stays_invisible_and_blocks_no_reader(query: Query) -> Non
     query.write(start, 0, "a")
     query.write(start, 1, "of an attempt that failed", attempt=1)
     assert query.abort(start, 0)
-    assert open_ids(query.broker) == []
-    assert seen(query.broker) == []
+    assert list_open_ids(query.broker) == []
+    assert read_values(query.broker) == []
     query.run(0)
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_abort_of_committed_batch_returns_false(query: Query) -> None:
     query.run(0)
-    again = query.again()
-    start = again.begin()
-    assert start.is_committed(again.batch(0))
-    assert not again.abort(start, 0)
+    successor = query.with_new_driver()
+    start = successor.begin()
+    assert start.is_committed(successor.batch(0))
+    assert not successor.abort(start, 0)
 
 
 def test_aborted_unnamed_job_is_deleted_from_the_log(query: Query) -> None:
     delivery = dataclasses.replace(query.delivery, is_single_use=True, options=DeliveryOptions(topic=LOG))
     with Driver(delivery) as driver:
         start = driver.begin("job")
-        query.write_both(start, 0)
+        query.write_tasks(start, 0)
         assert driver.abort(start, Batch())
     assert operations.list_prefixes(query.options, LOG) == []
 
 
 def test_aborts_nothing_if_no_driver_has_begun(query: Query) -> None:
     query.begin()
-    assert not query.again(prefix="another").abort_unreported()
+    assert not query.with_new_driver(prefix="another").abort_unreported()
 
 
 def test_aborts_open_transactions_of_tasks_without_reports(query: Query) -> None:
     query.run(0)
-    query.write_both(query.begin(), 1)
+    query.write_tasks(query.begin(), 1)
     assert query.abort_unreported()
-    assert open_ids(query.broker) == []
+    assert list_open_ids(query.broker) == []
     query.run(1)
-    assert seen(query.broker) == rows(0, 1)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_older_driver_aborts_nothing_without_reports(query: Query) -> None:
     query.begin()
-    newer = query.again()
-    of_newer = newer.begin()
-    written = newer.write_both(of_newer, 0)
+    newer = query.with_new_driver()
+    newer_start = newer.begin()
+    prepared = newer.write_tasks(newer_start, 0)
     assert not query.abort_unreported()
-    newer.commit(of_newer, 0, written)
-    assert seen(query.broker) == rows(0)
+    newer.commit(newer_start, 0, prepared)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_take_over_during_abort_without_reports_keeps_its_transactions(query: Query) -> None:
-    query.write_both(query.begin(), 0)
-    newer = query.again()
-    of_newer: list[tuple[BatchStart, list[TransactionIdentity]]] = []
+    query.write_tasks(query.begin(), 0)
+    newer = query.with_new_driver()
+    newer_start: list[tuple[BatchStart, list[TransactionIdentity]]] = []
     original = QueryTransactions.list_task_transactions
 
-    def leftovers(prefix: QueryTransactions) -> list[TransactionDescription]:
-        if not of_newer:
+    def list_and_begin(prefix: QueryTransactions) -> list[TransactionDescription]:
+        if not newer_start:
             with patch.object(QueryTransactions, "list_task_transactions", original):
                 start = newer.begin()
-                of_newer.append((start, newer.write_both(start, 0)))
+                newer_start.append((start, newer.write_tasks(start, 0)))
         return original(prefix)
 
-    with patch.object(QueryTransactions, "list_task_transactions", leftovers):
+    with patch.object(QueryTransactions, "list_task_transactions", list_and_begin):
         query.abort_unreported()
-    newer.commit(of_newer[0][0], 0, of_newer[0][1])
-    assert seen(query.broker) == rows(0)
+    newer.commit(newer_start[0][0], 0, newer_start[0][1])
+    assert read_values(query.broker) == rows(0)
 
 
 def test_aborts_nothing_while_a_decision_is_written(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark gives a batch up while its commit is under way. Who aborts does not know that there are reports."""
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     original, aborted = LogTransaction.commit, []
 
     def commit(*arguments: Any) -> WriterState:
@@ -115,64 +124,64 @@ def test_aborts_nothing_while_a_decision_is_written(query: Query, monkeypatch: p
         return original(*arguments)
 
     monkeypatch.setattr(LogTransaction, "commit", commit)
-    query.commit(start, 0, written)
+    query.commit(start, 0, prepared)
     assert aborted == [False]
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_abort_concurrent_with_begin_succeeds_and_begin_retries(
     query: Query,
 ) -> None:
     """The newer one has its epoch, and has not claimed yet."""
-    start, newer, original = query.begin(), query.again(), QueryTransactions.take_over
-    query.write_both(start, 0)
+    start, newer, original = query.begin(), query.with_new_driver(), QueryTransactions.take_over
+    query.write_tasks(start, 0)
     aborted: list[bool] = []
 
-    def take_over(held: QueryTransactions, *given: Any) -> Any:
+    def take_over(transactions: QueryTransactions, *arguments: Any) -> Any:
         if not aborted:
             aborted.append(False)
             aborted[0] = query.abort(start, 0)
-        return original(held, *given)
+        return original(transactions, *arguments)
 
     with patch.object(QueryTransactions, "take_over", take_over):
-        of_newer = newer.begin()
+        newer_start = newer.begin()
     assert aborted == [True]
-    newer.commit(of_newer, 0, newer.write_both(of_newer, 0))
-    assert seen(query.broker) == rows(0)
+    newer.commit(newer_start, 0, newer.write_tasks(newer_start, 0))
+    assert read_values(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize("reported", [True, False])
-@pytest.mark.parametrize("where", ["commit", "done"])
-def test_does_not_abort_decided_batch(query: Query, where: str, *, reported: bool) -> None:
+@pytest.mark.parametrize("step", ["commit", "done"])
+def test_does_not_abort_decided_batch(query: Query, step: str, *, reported: bool) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying(where):
-        query.commit(start, 0, written)
+    prepared = query.write_tasks(start, 0)
+    with death_before(step):
+        query.commit(start, 0, prepared)
     assert not (query.abort(start, 0) if reported else query.abort_unreported())
-    query.again().begin()
-    assert seen(query.broker) == rows(0)
+    query.with_new_driver().begin()
+    assert read_values(query.broker) == rows(0)
 
 
 def test_aborts_stuck_decision_with_its_batch(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.INVALID_REQUEST)
     with pytest.raises(Exception, match="INVALID_REQUEST"):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     query.broker.control.clear()
     assert query.abort(start, 0)
-    assert seen(query.broker) == []
+    assert read_values(query.broker) == []
     query.run(0)
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_aborts_superseded_attempts_after_the_commit(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
-    query.commit(start, 0, written)
-    assert open_ids(query.broker) == []
-    assert seen(query.broker) == rows(0)
+    query.commit(start, 0, prepared)
+    assert list_open_ids(query.broker) == []
+    assert read_values(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize("step", ["list_task_transactions", "abort_task_transactions"])
@@ -181,52 +190,52 @@ def test_commits_batch_although_superseded_attempts_cannot_be_aborted(
 ) -> None:
     """Their transactions time out. If the commit failed, the job would be run again, and its rows be there twice."""
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
     with patch.object(QueryTransactions, step, side_effect=NetworkError("no broker answers")):
-        query.commit(start, 0, written)
-    assert seen(query.broker) == rows(0)
+        query.commit(start, 0, prepared)
+    assert read_values(query.broker) == rows(0)
     assert "batch 0 of query query-1 is committed" in caplog.text
     assert "superseded task attempts may still be open. They end by their timeout" in caplog.text
     assert "no broker answers" in caplog.text
     query.run(1)
-    assert seen(query.broker) == rows(0, 1)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_commit_limits_the_wait_for_superseded_attempts(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
     with patch.object(QueryTransactions, "abort_task_transactions", autospec=True) as abort_task_transactions:
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     ((_, listed, abort_timeout_ms), _) = abort_task_transactions.call_args
     assert len(listed) == 1
     assert abort_timeout_ms == SUPERSEDED_ABORT_TIMEOUT_MS
 
 
-@pytest.mark.parametrize("has_losers", [False, True])
+@pytest.mark.parametrize("has_superseded_attempt", [False, True])
 @pytest.mark.parametrize("fails", [EntryState.DONE, None], ids=["done", "forgotten"])
 def test_commits_job_with_warning_although_log_is_not_writable(
-    query: Query, fails: EntryState | None, caplog: pytest.LogCaptureFixture, *, has_losers: bool
+    query: Query, fails: EntryState | None, caplog: pytest.LogCaptureFixture, *, has_superseded_attempt: bool
 ) -> None:
     delivery = dataclasses.replace(query.delivery, is_single_use=True, options=DeliveryOptions(topic=LOG))
     with Driver(delivery) as driver:
         start = driver.begin("job")
-        written = query.write_both(start, 0)
-        if has_losers:
+        prepared = query.write_tasks(start, 0)
+        if has_superseded_attempt:
             query.write(start, 1, "of an attempt that lost", attempt=1)
         original = QueryTransactions.write
 
-        def write(held_by: QueryTransactions, held: WriterState, entry: Entry | None) -> WriterState:
+        def write(transactions: QueryTransactions, state: WriterState, entry: Entry | None) -> WriterState:
             if (None if entry is None else entry.state) is fails:
                 raise NetworkError("it is gone")
-            return original(held_by, held, entry)
+            return original(transactions, state, entry)
 
         with patch.object(QueryTransactions, "write", write):
-            driver.commit(start, Batch(), written, BOTH_TASKS)
-    assert seen(query.broker) == rows(0)
-    assert open_ids(query.broker) == []
-    is_written = fails is None or has_losers  # where nothing has lost, it is forgotten at once
+            driver.commit(start, Batch(), prepared, BOTH_TASKS)
+    assert read_values(query.broker) == rows(0)
+    assert list_open_ids(query.broker) == []
+    is_written = fails is None or has_superseded_attempt  # where nothing has lost, it is forgotten at once
     assert caplog.text.count("the job is committed (prefix p), but this could not be recorded") == is_written
     assert caplog.text.count("No reader waits for that, and there is nothing to do") == is_written
     assert "readers wait for them" not in caplog.text
@@ -236,10 +245,10 @@ def fail_when_done(error: KafkaSinkError) -> Any:
     """Let the record that a batch is done fail to be written."""
     original = QueryTransactions.write
 
-    def write(transactions: QueryTransactions, held: WriterState, entry: Entry | None) -> WriterState:
+    def write(transactions: QueryTransactions, state: WriterState, entry: Entry | None) -> WriterState:
         if entry is not None and entry.state is EntryState.DONE:
             raise error
-        return original(transactions, held, entry)
+        return original(transactions, state, entry)
 
     return patch.object(QueryTransactions, "write", write)
 
@@ -249,29 +258,29 @@ def test_job_succeeds_with_warning_if_done_record_cannot_be_written(
     query: Query, batch: Batch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     with (
         fail_when_done(build_broker_error(error_codes.NOT_ENOUGH_REPLICAS, "the decision log")),
         Driver(query.delivery) as driver,
     ):
-        driver.commit(start, batch, written, BOTH_TASKS)
-    assert seen(query.broker) == rows(0)
+        driver.commit(start, batch, prepared, BOTH_TASKS)
+    assert read_values(query.broker) == rows(0)
     assert f"{batch} is committed (prefix p), but this could not be recorded" in caplog.text
-    again = query.again().begin()
-    assert (again.entry.state, again.is_committed(batch)) == (EntryState.DONE, batch.key is not None)
-    assert seen(query.broker) == rows(0)
+    successor = query.with_new_driver().begin()
+    assert (successor.entry.state, successor.is_committed(batch)) == (EntryState.DONE, batch.key is not None)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_stream_reports_visible_rows_if_done_record_cannot_be_written(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     with (
         fail_when_done(build_broker_error(error_codes.NOT_ENOUGH_REPLICAS, "the decision log")),
         pytest.raises(ExactlyOnceError, match=r"batch 0 .* is committed .*all of its rows are visible.*Start again"),
     ):
-        query.commit(start, 0, written)
-    assert seen(query.broker) == rows(0)
-    assert query.again().begin().is_committed(query.batch(0))
+        query.commit(start, 0, prepared)
+    assert read_values(query.broker) == rows(0)
+    assert query.with_new_driver().begin().is_committed(query.batch(0))
 
 
 @pytest.mark.parametrize("api", [ApiKey.END_TXN, ApiKey.DESCRIBE_TRANSACTIONS], ids=["commit", "look after a fence"])
@@ -280,7 +289,7 @@ def test_error_warns_against_rerun_of_job_without_key_if_decision_is_in_doubt(
 ) -> None:
     """A fenced commit is followed by a look at the driver's id, which may stay without an answer as well."""
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     original = LogTransaction.commit
 
     def commit(writing: LogTransaction, timeout_ms: float | None = None) -> WriterState:
@@ -295,30 +304,30 @@ def test_error_warns_against_rerun_of_job_without_key_if_decision_is_in_doubt(
         Driver(query.delivery) as driver,
         pytest.raises(ExactlyOnceError, match=r"It is not known whether the job is decided.*do not run it again"),
     ):
-        driver.commit(start, Batch(), written, BOTH_TASKS)
+        driver.commit(start, Batch(), prepared, BOTH_TASKS)
 
 
 @pytest.mark.parametrize("code", [error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
 def test_error_forbids_rerun_of_decided_job_without_key(query: Query, code: int) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     original = LogTransaction.commit
 
     def commit(writing: LogTransaction, timeout_ms: float | None = None) -> WriterState:
-        held = original(writing, timeout_ms)
+        state = original(writing, timeout_ms)
         query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
-        return held
+        return state
 
     with (
         patch.object(LogTransaction, "commit", commit),
         Driver(query.delivery) as driver,
         pytest.raises(ExactlyOnceError, match=r"(?s)the job is decided.*Do not run the job again.*finish") as error,
     ):
-        driver.commit(start, Batch(), written, BOTH_TASKS)
+        driver.commit(start, Batch(), prepared, BOTH_TASKS)
     assert "start again" not in str(error.value)
     query.broker.control.clear()
     assert operations.finish(query.options, "p", LOG) is not None
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_driver_fenced_during_abort_aborts_nothing(query: Query) -> None:
@@ -338,32 +347,32 @@ def test_suspended_abort_does_not_affect_reused_ids_of_newer_driver(
     original = QueryTransactions.abort_task_transactions
 
     def abort_task_transactions(
-        held: QueryTransactions, listed: list[TransactionDescription], abort_timeout_ms: Any = None
+        transactions: QueryTransactions, listed: list[TransactionDescription], abort_timeout_ms: Any = None
     ) -> None:
         with patch.object(QueryTransactions, "abort_task_transactions", original):
-            query.decide_under_ids_of(start)
-        original(held, listed, abort_timeout_ms)
+            query.decide_with_reused_ids(start)
+        original(transactions, listed, abort_timeout_ms)
 
     with patch.object(QueryTransactions, "abort_task_transactions", abort_task_transactions):
         query.abort(start, 0)
-    query.again(name="last").begin()
-    assert seen(query.broker) == rows(0)
+    query.with_new_driver(name="last").begin()
+    assert read_values(query.broker) == rows(0)
 
 
 def test_abort_fenced_after_its_claim_ends_open_transactions(query: Query) -> None:
     """By another start that gets its epoch just then, and dies."""
     start = query.begin()
-    query.write_both(start, 0)
+    query.write_tasks(start, 0)
     original, fenced = QueryTransactions.bump_epoch, list[bool]()
 
-    def bump_epoch(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        if not fenced and held.read_entry().generation > start.entry.generation:
+    def bump_epoch(transactions: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        if not fenced and transactions.read_entry().generation > start.entry.generation:
             fenced.append(True)
-            with transactions(query.broker) as other:
+            with open_query_transactions(query.broker) as other:
                 other.fence(other.describe_driver_id(), (60_000,))
-        return original(held, driver, granted_ms)
+        return original(transactions, driver, granted_ms)
 
     with patch.object(QueryTransactions, "bump_epoch", bump_epoch):
         assert query.abort(start, 0)
     assert fenced
-    assert not open_ids(query.broker)
+    assert not list_open_ids(query.broker)

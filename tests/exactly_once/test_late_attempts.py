@@ -32,46 +32,46 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import LOG, PREFIX, Query, client_of, open_ids, rows, seen
+from tests.exactly_once.embedded_query import LOG, PREFIX, Query, connect_client, list_open_ids, read_values, rows
 from tests.exactly_once.embedded_query import broker as broker
 
 
-def described_by(client: BlockingClient) -> DescribeTransactions:
+def describe_with(client: BlockingClient) -> DescribeTransactions:
     return partial(describe_transactions, client)
 
 
 @contextmanager
-def refused_if_late(query: Query, start: BatchStart) -> Iterator[None]:
+def choose_id_and_check(query: Query, start: BatchStart) -> Iterator[None]:
     """Around the request for the id, as in a task."""
-    with client_of(query.broker) as client:
-        assert choose_task_attempt(described_by(client), start, start.task_attempt(1, 1), 17) == start.task_attempt(
+    with connect_client(query.broker) as client:
+        assert choose_task_attempt(describe_with(client), start, start.task_attempt(1, 1), 17) == start.task_attempt(
             1, 1
         )
         yield
-        raise_if_late(described_by(client), start)
+        raise_if_late(describe_with(client), start)
 
 
 def commit(query: Query, start: BatchStart) -> None:
-    query.commit(start, 0, query.write_both(start, 0))
+    query.commit(start, 0, query.write_tasks(start, 0))
 
 
 def abort(query: Query, start: BatchStart) -> None:
-    query.write_both(start, 0)
+    query.write_tasks(start, 0)
     query.abort(start, 0)
 
 
 def stop(query: Query, start: BatchStart) -> None:
-    query.write_both(start, 0)
+    query.write_tasks(start, 0)
     query.abort_unreported()
 
 
 def take_over(query: Query, start: BatchStart) -> None:
-    query.write_both(start, 0)
-    query.again().begin()
+    query.write_tasks(start, 0)
+    query.with_new_driver().begin()
 
 
 def abort_by_hand(query: Query, start: BatchStart) -> None:
-    query.write_both(start, 0)
+    query.write_tasks(start, 0)
     aborted = operations.abort(query.options, PREFIX, LOG)
     assert len(aborted) == 2, "an id without a transaction is fenced, but is none that was aborted"
 
@@ -82,7 +82,7 @@ def test_attempt_cannot_begin_after_its_batch_ended(
 ) -> None:
     query = Query(broker)
     start = query.begin()
-    with refused_if_late(query, start):
+    with choose_id_and_check(query, start):
         late = query.attempt(start, 1, attempt=1)
     end(query, start)
     late.begin_transaction()
@@ -90,8 +90,8 @@ def test_attempt_cannot_begin_after_its_batch_ended(
     with pytest.raises((ProducerFencedError, TransactionAbortableError)):
         late.prepare_transaction()
     assert future.exception() is not None
-    assert open_ids(broker) == []
-    assert seen(broker) == (rows(0) if end is commit else [])
+    assert list_open_ids(broker) == []
+    assert read_values(broker) == (rows(0) if end is commit else [])
     late.close(timeout=0)
 
 
@@ -107,9 +107,9 @@ def test_attempt_reports_newer_driver_if_its_batch_ends_during_the_write(
     late.send(ProducerRecord("t", "late", partition=1))
     with pytest.raises((ProducerFencedError, TransactionAbortableError)) as fenced:
         late.prepare_transaction()
-    with pytest.raises(ExactlyOnceError, match="a newer driver has taken over") as refused:
+    with pytest.raises(ExactlyOnceError, match="a newer driver has taken over") as rejected:
         raise_if_fenced_late(fenced.value, late.config.client_config(), start, timeout_ms=10_000)
-    assert refused.value.__cause__ is fenced.value
+    assert rejected.value.__cause__ is fenced.value
     late.close(timeout=0)
 
 
@@ -119,7 +119,7 @@ def test_checks_for_late_attempt_only_after_fencing_error(
     """Where they do not say who drives, the error that is known is all."""
     query = Query(broker)
     start = query.begin()
-    query.again().begin()
+    query.with_new_driver().begin()
     config = ClientConfig(tuple(broker.bootstrap_servers.split(",")))
     too_large = BrokerError("x", code=error_codes.MESSAGE_TOO_LARGE, name="")
     raise_if_fenced_late(too_large, config, start, timeout_ms=10_000)
@@ -140,14 +140,14 @@ def test_attempt_writes_nothing_if_batch_ends_before_it_gets_its_id(
     query = Query(broker)
     start = query.begin()
 
-    def get_the_id_too_late() -> None:
-        with refused_if_late(query, start):
+    def get_id_after_end() -> None:
+        with choose_id_and_check(query, start):
             end(query, start)
             query.attempt(start, 1, attempt=1).close()
 
     with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
-        get_the_id_too_late()
-    assert open_ids(broker) == []
+        get_id_after_end()
+    assert list_open_ids(broker) == []
 
 
 def test_id_without_transaction_is_not_listed_as_open(broker: EmbeddedBroker) -> None:
@@ -164,16 +164,16 @@ def test_attempt_takes_another_id_if_its_id_has_a_transaction(broker: EmbeddedBr
     """Spark runs a stage again, and counts its attempts from 0 again. What the first run has reported stands."""
     query = Query(broker)
     start = query.begin()
-    reported = query.write_both(start, 0)
-    with client_of(broker) as client:
-        name = choose_task_attempt(described_by(client), start, start.task_attempt(1, 0), task_attempt_id=17)
+    reported = query.write_tasks(start, 0)
+    with connect_client(broker) as client:
+        name = choose_task_attempt(describe_with(client), start, start.task_attempt(1, 0), task_attempt_id=17)
     assert name.attempt != 0
     other = query.attempt(start, 1, attempt=name.attempt)
     other.begin_transaction()
     other.send(ProducerRecord("t", "of the second run", partition=1))
     query.commit(start, 0, reported)
-    assert seen(broker) == rows(0)
-    assert open_ids(broker) == []
+    assert read_values(broker) == rows(0)
+    assert list_open_ids(broker) == []
     other.close(timeout=0)
 
 
@@ -181,9 +181,9 @@ def test_id_taken_by_another_attempt_is_in_use(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     start = query.begin()
     first = query.attempt(start, 1, attempt=0)
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         names = {
-            choose_task_attempt(described_by(client), start, start.task_attempt(1, 0), task_attempt_id=number)
+            choose_task_attempt(describe_with(client), start, start.task_attempt(1, 0), task_attempt_id=number)
             for number in (17, 18)
         }
     assert len({task_id(PREFIX, name) for name in names} | {start.task_id(1, 0)}) == 3
@@ -194,9 +194,9 @@ def test_next_batch_reuses_task_id(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)
     start = query.begin()
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         assert choose_task_attempt(
-            described_by(client), start, start.task_attempt(1, 0), task_attempt_id=17
+            describe_with(client), start, start.task_attempt(1, 0), task_attempt_id=17
         ) == start.task_attempt(1, 0)
 
 
@@ -206,10 +206,10 @@ def test_id_without_transaction_is_fenced_once_and_free_again(broker: EmbeddedBr
     query.attempt(start, 1, attempt=0).close()  # it died
     query.commit(start, 0, [query.write(start, 0, "0/0")])
     start = query.begin()
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         fenced = describe_transactions(client, [start.task_id(1, 0)])
         assert choose_task_attempt(
-            described_by(client), start, start.task_attempt(1, 0), task_attempt_id=17
+            describe_with(client), start, start.task_attempt(1, 0), task_attempt_id=17
         ) == start.task_attempt(1, 0)
         query.commit(start, 1, [query.write(start, 0, "1/0")])
         assert describe_transactions(client, [start.task_id(1, 0)]) == fenced, "it is not fenced with each batch"
@@ -223,8 +223,8 @@ def test_attempt_of_ended_batch_requests_no_id(
     query = Query(broker)
     start = query.begin()
     end(query, start)
-    with client_of(broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
-        choose_task_attempt(described_by(client), start, start.task_attempt(1, 1), 17)
+    with connect_client(broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
+        choose_task_attempt(describe_with(client), start, start.task_attempt(1, 1), 17)
 
 
 def test_concurrent_id_choice_of_two_attempts_fails_batch_and_rerun_succeeds(
@@ -232,17 +232,17 @@ def test_concurrent_id_choice_of_two_attempts_fails_batch_and_rerun_succeeds(
 ) -> None:
     query = Query(broker)
     start = query.begin()
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         for task_attempt_id in (5, 9):
             assert choose_task_attempt(
-                described_by(client), start, start.task_attempt(0, 0), task_attempt_id
+                describe_with(client), start, start.task_attempt(0, 0), task_attempt_id
             ) == start.task_attempt(0, 0)
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     second = query.attempt(start, 0, attempt=0)
     with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-0-0: Empty, epoch .*- Spark has run a stage again"):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     assert query.abort(start, 0)
     second.close(timeout=0)
     query.run(0)
-    assert seen(broker) == rows(0)
-    assert open_ids(broker) == []
+    assert read_values(broker) == rows(0)
+    assert list_open_ids(broker) == []

@@ -19,13 +19,13 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import LOG, Query, client_of, rows, seen
+from tests.exactly_once.embedded_query import LOG, Query, connect_client, read_values, rows
 from tests.exactly_once.embedded_query import broker as broker
 
 
 def create_if_missing(broker: EmbeddedBroker) -> None:
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         DecisionLog(config, LOG, client).create_if_missing()
 
 
@@ -43,7 +43,7 @@ def test_rejects_log_that_is_not_compacted_before_the_first_row(
 def test_uses_compacted_log_created_by_user(broker: EmbeddedBroker) -> None:
     broker.control.create_topic(LOG, 1, {"cleanup.policy": "compact"})
     Query(broker).run(0)
-    assert seen(broker) == rows(0)
+    assert read_values(broker) == rows(0)
 
 
 @pytest.mark.parametrize("code", [error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.CLUSTER_AUTHORIZATION_FAILED])

@@ -40,13 +40,13 @@ from tests.exactly_once.embedded_query import (
     TOPIC,
     Crash,
     Query,
-    client_of,
-    dying,
-    no_new_epoch,
-    open_ids,
-    options,
+    assert_no_new_epoch,
+    client_options,
+    connect_client,
+    death_before,
+    list_open_ids,
+    read_values,
     rows,
-    seen,
 )
 from tests.exactly_once.embedded_query import broker as broker
 
@@ -56,48 +56,48 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def decided_by_a_driver_that_died(query: Query) -> list[str]:
+def decide_and_die(query: Query) -> list[str]:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("commit"):
-        query.commit(start, 0, written)
+    prepared = query.write_tasks(start, 0)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
     return [start.task_id(partition, 0) for partition in range(2)]
 
 
 def test_lists_nothing_without_a_log(broker: EmbeddedBroker) -> None:
-    assert operations.list_prefixes(options(broker), LOG) == []
+    assert operations.list_prefixes(client_options(broker), LOG) == []
 
 
 @pytest.mark.parametrize("operate", [operations.finish, operations.abort, operations.give_up])
 def test_rejects_log_without_entry_of_the_prefix(query: Query, operate: Callable[..., object]) -> None:
     """With the wrong log, what is decided would look as if it were not, and be aborted."""
-    decided_by_a_driver_that_died(query)
+    decide_and_die(query)
     with pytest.raises(ConfigurationError, match=r"pykafka-decisions does not exist.*Nothing was done"):
-        operate(options(query.broker), PREFIX)
+        operate(client_options(query.broker), PREFIX)
     Query(query.broker, prefix="another").begin()
     query.broker.control.create_topic("other-log", 1, {"cleanup.policy": "compact"})
     with pytest.raises(ConfigurationError, match=r"other-log has no entry of the prefix p.*Nothing was done"):
-        operate(options(query.broker), PREFIX, "other-log")
-    query.again().begin()
-    assert seen(query.broker) == rows(0)
+        operate(client_options(query.broker), PREFIX, "other-log")
+    query.with_new_driver().begin()
+    assert read_values(query.broker) == rows(0)
 
 
 def test_lists_prefixes_with_decided_and_open_transactions(query: Query) -> None:
-    decided = decided_by_a_driver_that_died(query)
+    decided = decide_and_die(query)
     other = Query(query.broker, prefix="pykafka-job-1", query="query-2", checkpoint="/other")
     other.write(other.begin(), 0, "of a batch that is being written")
-    of_other, of_query = sorted(
-        operations.list_prefixes(options(query.broker), LOG), key=lambda each: bool(each.decided)
+    other_status, query_status = sorted(
+        operations.list_prefixes(client_options(query.broker), LOG), key=lambda each: bool(each.decided)
     )
-    assert (of_query.prefix, list(of_query.decided), of_query.undecided) == (PREFIX, decided, ())
-    assert of_query.entry is not None
-    assert str(of_query.entry.batch) == "batch 0 of query query-1"
-    assert (of_other.prefix, of_other.decided) == ("pykafka-job-1", ())
-    (still_open,) = of_other.undecided
-    assert still_open.transactional_id == "pykafka-job-1-1-0-0"
-    assert still_open.partitions == (("t", 0),)
-    assert still_open.timeout_ms == 900_000
-    assert operations.list_prefixes(options(query.broker), LOG, PREFIX) == [of_query]
+    assert (query_status.prefix, list(query_status.decided), query_status.undecided) == (PREFIX, decided, ())
+    assert query_status.entry is not None
+    assert str(query_status.entry.batch) == "batch 0 of query query-1"
+    assert (other_status.prefix, other_status.decided) == ("pykafka-job-1", ())
+    (open_transaction,) = other_status.undecided
+    assert open_transaction.transactional_id == "pykafka-job-1-1-0-0"
+    assert open_transaction.partitions == (("t", 0),)
+    assert open_transaction.timeout_ms == 900_000
+    assert operations.list_prefixes(client_options(query.broker), LOG, PREFIX) == [query_status]
 
 
 def test_omits_transaction_that_ended_after_it_was_listed(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,16 +111,16 @@ def test_omits_transaction_that_ended_after_it_was_listed(query: Query, monkeypa
         return listed
 
     monkeypatch.setattr(operations, "list_transactional_ids", list_and_end)
-    (survey,) = operations.list_prefixes(options(query.broker), LOG, PREFIX)
-    assert survey.open == ()
+    (status,) = operations.list_prefixes(client_options(query.broker), LOG, PREFIX)
+    assert status.open == ()
 
 
 def test_lists_only_prefixes_that_this_user_may_describe(
     query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     query.run(0)
-    query.again(prefix="of-others").run(1)
-    query.again(prefix="forgotten").run(2)
+    query.with_new_driver(prefix="of-others").run(1)
+    query.with_new_driver(prefix="forgotten").run(2)
     del query.broker.cluster.coordinator.transactions["forgotten-driver"]
     # What brokers do for a user who has rights on `p` alone.
     found, owners = FindCoordinator.coordinators, transaction_admin.owners
@@ -138,220 +138,220 @@ def test_lists_only_prefixes_that_this_user_may_describe(
     monkeypatch.setattr(operations, "owners", listed)
     for prefix in (PREFIX, None):
         clients.CLIENTS.close()
-        (mine,) = operations.list_prefixes(options(query.broker), LOG, prefix)
+        (mine,) = operations.list_prefixes(client_options(query.broker), LOG, prefix)
         assert (mine.prefix, mine.entry and mine.entry.batch) == (PREFIX, query.batch(0))
     (warned,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "or the brokers have forgotten them: " in warned.getMessage()
     assert "1 of 3 prefixes are shown: this user may not describe the driver ids of the others" in warned.getMessage()
     with pytest.raises(AuthorizationError, match="of-others-driver"):
-        operations.list_prefixes(options(query.broker), LOG, "of-others")
+        operations.list_prefixes(client_options(query.broker), LOG, "of-others")
 
 
 def test_lists_producer_ids_once_for_many_forgotten_prefixes(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, asked = transaction_admin.owners, list[BlockingClient]()
+    original, clients_used = transaction_admin.owners, list[BlockingClient]()
 
     def owners(client: BlockingClient) -> dict[int, str]:
-        asked.append(client)
+        clients_used.append(client)
         return dict(original(client))
 
     for prefix in ("a", "b", "c"):
-        query.again(prefix=prefix, name=prefix).run(0)
+        query.with_new_driver(prefix=prefix, name=prefix).run(0)
         del query.broker.cluster.coordinator.transactions[f"{prefix}-driver"]
     monkeypatch.setattr(operations, "owners", owners)
-    found = operations.list_prefixes(options(query.broker), LOG)
+    found = operations.list_prefixes(client_options(query.broker), LOG)
     assert [each.prefix for each in found] == ["a", "b", "c"]
-    assert len(asked) == 1
+    assert len(clients_used) == 1
 
 
 def test_finish_commits_decided_transactions(query: Query) -> None:
-    decided = decided_by_a_driver_that_died(query)
-    finished = operations.finish(options(query.broker), PREFIX, LOG)
+    decided = decide_and_die(query)
+    finished = operations.finish(client_options(query.broker), PREFIX, LOG)
     assert finished is not None
     assert (list(finished.committed), finished.lost) == (decided, {})
-    assert seen(query.broker) == rows(0)
-    assert operations.finish(options(query.broker), PREFIX, LOG) is None
-    assert query.again().begin().is_committed(query.batch(0))
+    assert read_values(query.broker) == rows(0)
+    assert operations.finish(client_options(query.broker), PREFIX, LOG) is None
+    assert query.with_new_driver().begin().is_committed(query.batch(0))
 
 
 def test_finish_without_decision_affects_no_driver(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with no_new_epoch(query.broker):
-        assert operations.finish(options(query.broker), PREFIX, LOG) is None
-    query.commit(start, 0, written)
-    assert seen(query.broker) == rows(0)
+    prepared = query.write_tasks(start, 0)
+    with assert_no_new_epoch(query.broker):
+        assert operations.finish(client_options(query.broker), PREFIX, LOG) is None
+    query.commit(start, 0, prepared)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_decision_made_while_abort_begins_is_not_aborted(query: Query) -> None:
     """The driver decides, and dies, between the look into the log and the fence."""
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     original = QueryTransactions.fence
 
-    def fence(held: QueryTransactions, *given: Any) -> Any:
-        with dying("commit"):
-            query.commit(start, 0, written)
-        return original(held, *given)
+    def fence(transactions: QueryTransactions, *given: Any) -> Any:
+        with death_before("commit"):
+            query.commit(start, 0, prepared)
+        return original(transactions, *given)
 
     with patch.object(QueryTransactions, "fence", fence), pytest.raises(ExactlyOnceError, match="is decided"):
-        operations.abort(options(query.broker), PREFIX, LOG)
-    query.again().begin()
-    assert seen(query.broker) == rows(0)
+        operations.abort(client_options(query.broker), PREFIX, LOG)
+    query.with_new_driver().begin()
+    assert read_values(query.broker) == rows(0)
 
 
 def test_commit_during_manual_abort_is_not_reported_as_newer_driver(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     check_unchanged = QueryTransactions.check_unchanged
 
     def commit(transactions: QueryTransactions, found: TransactionDescription | None) -> None:
         with patch.object(QueryTransactions, "check_unchanged", check_unchanged):
-            if not seen(query.broker):
-                query.commit(start, 0, written)
+            if not read_values(query.broker):
+                query.commit(start, 0, prepared)
         check_unchanged(transactions, found)
 
     with patch.object(QueryTransactions, "check_unchanged", commit):
-        assert operations.abort(options(query.broker), PREFIX, LOG) == []
-    assert seen(query.broker) == rows(0)
+        assert operations.abort(client_options(query.broker), PREFIX, LOG) == []
+    assert read_values(query.broker) == rows(0)
 
 
 def test_lists_open_transactions_of_prefix_without_entry(query: Query) -> None:
-    query.write_both(query.begin(), 0)
-    (shown,) = operations.list_prefixes(options(query.broker), "other-log", PREFIX)
-    assert [each.transactional_id for each in shown.open] == open_ids(query.broker)
-    assert not shown.log_exists
+    query.write_tasks(query.begin(), 0)
+    (status,) = operations.list_prefixes(client_options(query.broker), "other-log", PREFIX)
+    assert [each.transactional_id for each in status.open] == list_open_ids(query.broker)
+    assert not status.log_exists
 
 
 def test_does_not_list_transactions_of_other_programs(query: Query) -> None:
     query.begin()
-    with KafkaProducer({**options(query.broker), "transactional.id": "of another program"}) as producer:
+    with KafkaProducer({**client_options(query.broker), "transactional.id": "of another program"}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(ProducerRecord(TOPIC, "x")).result(10)
-        (shown,) = operations.list_prefixes(options(query.broker), LOG)
-        (of_one,) = operations.list_prefixes(options(query.broker), LOG, "not known")
+        (status,) = operations.list_prefixes(client_options(query.broker), LOG)
+        (unknown_status,) = operations.list_prefixes(client_options(query.broker), LOG, "not known")
         producer.abort_transaction()
-    assert (shown.prefix, shown.open, shown.decided) == (PREFIX, (), ())
-    assert (of_one.entry, of_one.open, of_one.decided) == (None, (), ())
+    assert (status.prefix, status.open, status.decided) == (PREFIX, (), ())
+    assert (unknown_status.entry, unknown_status.open, unknown_status.decided) == (None, (), ())
 
 
 def test_rejects_abort_of_decided_batch(query: Query) -> None:
-    decided_by_a_driver_that_died(query)
+    decide_and_die(query)
     with pytest.raises(ExactlyOnceError, match=r"batch 0 of query query-1 \(prefix p\) is decided"):
-        operations.abort(options(query.broker), PREFIX, LOG)
-    query.again().begin()
-    assert seen(query.broker) == rows(0)
+        operations.abort(client_options(query.broker), PREFIX, LOG)
+    query.with_new_driver().begin()
+    assert read_values(query.broker) == rows(0)
 
 
 def test_abort_ends_undecided_batch_and_prevents_its_commit(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    aborted = operations.abort(options(query.broker), PREFIX, LOG)
+    prepared = query.write_tasks(start, 0)
+    aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
     assert [each.transactional_id for each in aborted] == ["p-1-0-0", "p-1-1-0"]
-    assert open_ids(query.broker) == []
+    assert list_open_ids(query.broker) == []
     with pytest.raises(ExactlyOnceError, match="or `pykafka transactions` has"):
-        query.commit(start, 0, written)
-    assert seen(query.broker) == []
+        query.commit(start, 0, prepared)
+    assert read_values(query.broker) == []
     with pytest.raises(ExactlyOnceError, match=r"A newer driver has taken over .*`pykafka transactions` on"):
         query.begin()
-    query.again().run(0)
-    assert seen(query.broker) == rows(0)
+    query.with_new_driver().run(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_give_up_commits_the_rest_and_names_lost_transactions(query: Query) -> None:
-    first, second = decided_by_a_driver_that_died(query)
-    with client_of(query.broker) as client:
+    first, second = decide_and_die(query)
+    with connect_client(query.broker) as client:
         init_producer_id(client, second, 60_000)
-    finished = operations.finish(options(query.broker), PREFIX, LOG)
+    finished = operations.finish(client_options(query.broker), PREFIX, LOG)
     assert finished is not None
     assert (finished.committed, list(finished.lost)) == ((first,), [second])
     with pytest.raises(CommitLostError):
-        query.again().begin()
-    as_given_up = operations.give_up(options(query.broker), PREFIX, LOG)
-    assert as_given_up is not None
-    assert list(as_given_up.lost) == [second]
-    start = query.again().begin()
+        query.with_new_driver().begin()
+    given_up = operations.give_up(client_options(query.broker), PREFIX, LOG)
+    assert given_up is not None
+    assert list(given_up.lost) == [second]
+    start = query.with_new_driver().begin()
     assert start.entry.state is EntryState.DONE
     assert start.is_committed(query.batch(0)), "it is not written again by itself"
-    query.again().run(1)
-    assert seen(query.broker) == ["0/0", *rows(1)]
+    query.with_new_driver().run(1)
+    assert read_values(query.broker) == ["0/0", *rows(1)]
 
 
 def test_skips_given_up_batch_of_forgotten_driver(query: Query) -> None:
-    decided_by_a_driver_that_died(query)
+    decide_and_die(query)
     query.broker.cluster.coordinator.transactions.clear()
     with pytest.raises(ExactlyOnceError, match="give-up"):
-        query.again().begin()
-    assert operations.give_up(options(query.broker), PREFIX, LOG) is not None
-    start = query.again().begin()
+        query.with_new_driver().begin()
+    assert operations.give_up(client_options(query.broker), PREFIX, LOG) is not None
+    start = query.with_new_driver().begin()
     assert start.is_committed(query.batch(0))
     start.check_skipped_batch(query.batch(0), BOTH_TASKS, tolerate_mismatch=False)
-    query.again().run(1)
+    query.with_new_driver().run(1)
 
 
 def test_rejects_invalid_prefix(broker: EmbeddedBroker) -> None:
     with pytest.raises(ConfigurationError, match="is not a valid prefix"):
-        operations.finish(options(broker), "a b", LOG)
+        operations.finish(client_options(broker), "a b", LOG)
 
 
 @pytest.mark.parametrize("code", [error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
 def test_rejects_give_up_while_a_transaction_can_be_committed(query: Query, code: int) -> None:
     """A right that was revoked says nothing of the transaction: it is open, and its rows are not lost."""
-    first, second = decided_by_a_driver_that_died(query)
+    first, second = decide_and_die(query)
     query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
     with pytest.raises(ExactlyOnceError, match=r"(?s)2 of its 2 transactions could not be committed now.*is lost"):
-        operations.give_up(options(query.broker), PREFIX, LOG)
+        operations.give_up(client_options(query.broker), PREFIX, LOG)
     with pytest.raises(ExactlyOnceError, match="could not be committed now") as error:
-        query.again().begin()
+        query.with_new_driver().begin()
     assert not isinstance(error.value, CommitLostError)
     query.broker.control.clear()
-    as_given_up = operations.give_up(options(query.broker), PREFIX, LOG)
-    assert as_given_up is not None
-    assert (list(as_given_up.committed), as_given_up.lost) == ([first, second], {})
-    assert seen(query.broker) == rows(0)
+    given_up = operations.give_up(client_options(query.broker), PREFIX, LOG)
+    assert given_up is not None
+    assert (list(given_up.committed), given_up.lost) == ([first, second], {})
+    assert read_values(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize("operation", [operations.abort, operations.finish, operations.give_up])
 def test_reports_newer_driver_during_manual_operation(query: Query, operation: Callable[..., object]) -> None:
     if operation is operations.abort:
-        query.write_both(query.begin(), 0)
+        query.write_tasks(query.begin(), 0)
     else:
-        decided_by_a_driver_that_died(query)
-    overtaken = ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
+        decide_and_die(query)
+    fenced = ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
     with (
-        patch.object(QueryTransactions, "claim", side_effect=overtaken),
+        patch.object(QueryTransactions, "claim", side_effect=fenced),
         pytest.raises(ExactlyOnceError, match=r"newer driver .* at the same time\. Nothing that belongs to it was"),
     ):
-        operation(options(query.broker), PREFIX, LOG)
+        operation(client_options(query.broker), PREFIX, LOG)
 
 
 def test_manual_abort_ends_open_decision_of_dead_driver(query: Query) -> None:
     """Brokers abort its record for the person's fence, and refuse that."""
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     with patch.object(LogTransaction, "commit", side_effect=Crash), pytest.raises(Crash):
-        query.commit(start, 0, written)
-    aborted = operations.abort(options(query.broker), PREFIX, LOG)
-    assert [each.transactional_id for each in aborted] == [each.transactional_id for each in written]
-    assert open_ids(query.broker) == []
+        query.commit(start, 0, prepared)
+    aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
+    assert [each.transactional_id for each in aborted] == [each.transactional_id for each in prepared]
+    assert list_open_ids(query.broker) == []
 
 
 def test_operation_does_not_fence_driver_that_claims_concurrently(query: Query) -> None:
-    query.write_both(query.begin(), 0)
+    query.write_tasks(query.begin(), 0)
     check_unchanged = QueryTransactions.check_unchanged
     newer = list[BatchStart]()
 
     def begin(transactions: QueryTransactions, found: TransactionDescription | None) -> None:
         if not newer:
             with patch.object(QueryTransactions, "check_unchanged", check_unchanged):
-                newer.append(query.again(name="newer").begin())
+                newer.append(query.with_new_driver(name="newer").begin())
         check_unchanged(transactions, found)
 
     with (
         patch.object(QueryTransactions, "check_unchanged", begin),
         pytest.raises(ExactlyOnceError, match=r"newer driver .* at the same time\. Nothing that belongs to it was"),
     ):
-        operations.abort(options(query.broker), PREFIX, LOG)
-    again = query.again(name="newer")
-    again.commit(newer[0], 0, again.write_both(newer[0], 0))
-    assert seen(query.broker) == rows(0)
+        operations.abort(client_options(query.broker), PREFIX, LOG)
+    successor = query.with_new_driver(name="newer")
+    successor.commit(newer[0], 0, successor.write_tasks(newer[0], 0))
+    assert read_values(query.broker) == rows(0)

@@ -19,46 +19,46 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import LOG, PREFIX, Query, client_of, open_ids, transactions
+from tests.exactly_once.embedded_query import LOG, PREFIX, Query, connect_client, list_open_ids, open_query_transactions
 from tests.exactly_once.embedded_query import broker as broker
 
 GRANTED_MS = 60_000
 
 
 @pytest.fixture
-def of_two(broker: EmbeddedBroker) -> Iterator[tuple[QueryTransactions, QueryTransactions]]:
-    with transactions(broker) as one, transactions(broker) as other:
+def two_drivers(broker: EmbeddedBroker) -> Iterator[tuple[QueryTransactions, QueryTransactions]]:
+    with open_query_transactions(broker) as one, open_query_transactions(broker) as other:
         one.log.create_if_missing()
         yield one, other
 
 
-def holds(query: QueryTransactions, driver: ProducerIdAndEpoch) -> bool:
+def is_current(query: QueryTransactions, driver: ProducerIdAndEpoch) -> bool:
     known = query.describe_driver_id()
     return known is not None and known.id_and_epoch == driver
 
 
-def claim_of(name: str) -> Entry:
+def claim_entry(name: str) -> Entry:
     return Entry(PREFIX).with_claim(name, "", GRANTED_MS)
 
 
 def test_aborting_nothing_sends_no_request(
-    of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
+    two_drivers: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, _ = of_two
+    one, _ = two_drivers
     monkeypatch.setattr(query_transactions, "abort_transactions", lambda *_: pytest.fail("it asks"))
     one.abort_task_transactions([])
 
 
 def test_missing_permission_is_not_reported_as_rejected_timeout(
-    broker: EmbeddedBroker, of_two: tuple[QueryTransactions, QueryTransactions]
+    broker: EmbeddedBroker, two_drivers: tuple[QueryTransactions, QueryTransactions]
 ) -> None:
     broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
-        of_two[0].fence(None, (GRANTED_MS, 5_000))
+        two_drivers[0].fence(None, (GRANTED_MS, 5_000))
 
 
-def test_one_of_two_first_drivers_gets_the_id(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
-    one, other = of_two
+def test_one_of_two_first_drivers_gets_the_id(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
+    one, other = two_drivers
     assert one.describe_driver_id() is None
     assert other.describe_driver_id() is None
     one.fence(None, (GRANTED_MS,))
@@ -67,63 +67,63 @@ def test_one_of_two_first_drivers_gets_the_id(of_two: tuple[QueryTransactions, Q
 
 
 def test_rejects_fence_with_stale_description(
-    of_two: tuple[QueryTransactions, QueryTransactions],
+    two_drivers: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     """A driver that hung in its start does not fence one that began later and works."""
-    one, other = of_two
+    one, other = two_drivers
     one.fence(None, (GRANTED_MS,))
-    seen = other.describe_driver_id()
-    driver = one.claim(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("one"))
+    description = other.describe_driver_id()
+    driver = one.claim(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("one"))
     with pytest.raises(ProducerFencedError):
-        other.fence(seen, (GRANTED_MS,))
-    assert holds(one, driver)
+        other.fence(description, (GRANTED_MS,))
+    assert is_current(one, driver)
 
 
-def test_one_of_two_drivers_with_one_epoch_claims(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
+def test_one_of_two_drivers_with_one_epoch_claims(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
     """Kafka takes the second request for the next epoch for a repetition of the first."""
-    one, other = of_two
+    one, other = two_drivers
     one.fence(None, (GRANTED_MS,))
-    seen = one.describe_driver_id()
-    first, second = one.fence(seen, (GRANTED_MS,))[0], other.fence(seen, (GRANTED_MS,))[0]
+    description = one.describe_driver_id()
+    first, second = one.fence(description, (GRANTED_MS,))[0], other.fence(description, (GRANTED_MS,))[0]
     assert first == second, "both hold it"
-    driver = one.claim(first, Entry(PREFIX), claim_of("one"))
+    driver = one.claim(first, Entry(PREFIX), claim_entry("one"))
     with pytest.raises(ProducerFencedError):
-        other.claim(second, Entry(PREFIX), claim_of("other"))
-    assert one.read_entry() == claim_of("one")
-    assert holds(one, driver)
+        other.claim(second, Entry(PREFIX), claim_entry("other"))
+    assert one.read_entry() == claim_entry("one")
+    assert is_current(one, driver)
 
 
 def test_driver_is_fenced_if_its_transaction_ends_under_the_same_epoch(
-    of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
+    two_drivers: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In version 1 leaders say then that the transaction is not open any more, in place of "fenced"."""
-    one, other = of_two
+    one, other = two_drivers
     one.fence(None, (GRANTED_MS,))
     driver = one.fence(one.describe_driver_id(), (GRANTED_MS,))[0]
     original = log_writer.LogTransaction
 
     def open_write(*arguments: Any) -> Any:
         monkeypatch.undo()  # the other one's partition is added
-        one.write(WriterState(driver), claim_of("one"))
+        one.write(WriterState(driver), claim_entry("one"))
         return original(*arguments)
 
     monkeypatch.setattr(log_writer, "LogTransaction", open_write)
     with pytest.raises(ProducerFencedError):
-        other.claim(driver, Entry(PREFIX), claim_of("other"))
+        other.claim(driver, Entry(PREFIX), claim_entry("other"))
 
 
 @pytest.mark.parametrize("claims_first", [True, False])
 def test_rejects_second_of_claim_and_decision_under_one_epoch(
-    of_two: tuple[QueryTransactions, QueryTransactions], *, claims_first: bool
+    two_drivers: tuple[QueryTransactions, QueryTransactions], *, claims_first: bool
 ) -> None:
-    one, other = of_two
+    one, other = two_drivers
     one.fence(None, (GRANTED_MS,))
-    seen = one.describe_driver_id()
-    first, second = one.fence(seen, (GRANTED_MS,))[0], other.fence(seen, (GRANTED_MS,))[0]
-    decision = claim_of("before").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": 1}, 1), ())
+    description = one.describe_driver_id()
+    first, second = one.fence(description, (GRANTED_MS,))[0], other.fence(description, (GRANTED_MS,))[0]
+    decision = claim_entry("before").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": 1}, 1), ())
 
     def claim() -> None:
-        one.claim(first, Entry(PREFIX), claim_of("one"))
+        one.claim(first, Entry(PREFIX), claim_entry("one"))
 
     def decide() -> None:
         other.write(WriterState(second), decision)
@@ -134,18 +134,18 @@ def test_rejects_second_of_claim_and_decision_under_one_epoch(
         steps[1]()
     known = one.describe_driver_id()
     assert known is not None
-    assert one.read_entry() == (claim_of("one") if claims_first else decision)
+    assert one.read_entry() == (claim_entry("one") if claims_first else decision)
 
 
 def test_gives_up_after_max_tries_fenced_writes(
-    of_two: tuple[QueryTransactions, QueryTransactions],
+    two_drivers: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
-    one, _ = of_two
-    driver = one.claim(one.fence(None, (GRANTED_MS,))[0], Entry(PREFIX), claim_of("one"))
+    one, _ = two_drivers
+    driver = one.claim(one.fence(None, (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("one"))
     before, tried = one.read_entry(), list[WriterState]()
 
-    def refused(held: WriterState, entry: Entry) -> WriterState:
-        tried.append(held)
+    def refused(state: WriterState, entry: Entry) -> WriterState:
+        tried.append(state)
         assert len(tried) <= MAX_TRIES, "it does not give up"
         raise precommit_errors.fenced_error(one.driver_id)
 
@@ -157,24 +157,24 @@ def test_gives_up_after_max_tries_fenced_writes(
             refused,
         )
     assert len(tried) == MAX_TRIES
-    assert len({held.id_and_epoch for held in tried}) == MAX_TRIES, "each turn has an epoch of its own"
+    assert len({state.id_and_epoch for state in tried}) == MAX_TRIES, "each turn has an epoch of its own"
 
 
-def test_rejects_claim_after_newer_claim(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
-    one, other = of_two
+def test_rejects_claim_after_newer_claim(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
+    one, other = two_drivers
     driver, _ = one.fence(None, (GRANTED_MS,))
-    newer = other.claim(other.fence(other.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("other"))
+    newer = other.claim(other.fence(other.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("other"))
     with pytest.raises(ProducerFencedError):
-        one.claim(driver, Entry(PREFIX), claim_of("one"))
+        one.claim(driver, Entry(PREFIX), claim_entry("one"))
     with pytest.raises(ProducerFencedError):
         one.bump_epoch(driver, GRANTED_MS)
-    assert holds(other, newer)
+    assert is_current(other, newer)
 
 
 def test_rejected_timeout_changes_nothing(
-    of_two: tuple[QueryTransactions, QueryTransactions],
+    two_drivers: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
-    one, _ = of_two
+    one, _ = two_drivers
     driver, granted_ms = one.fence(None, (10**9, 900_001, 900_000, 5_000))
     assert granted_ms == 900_000
     assert driver.epoch == 0
@@ -185,59 +185,59 @@ def test_accepts_granted_timeout_below_a_minute(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     assert query.begin().entry.timeout_ms == 10_000
     query.run(0)
-    query.again().run(1)
+    query.with_new_driver().run(1)
 
 
 def test_fenced_driver_id_is_not_marked_as_claimed(
-    of_two: tuple[QueryTransactions, QueryTransactions],
+    two_drivers: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
-    one, _ = of_two
+    one, _ = two_drivers
     driver, granted_ms = one.fence(None, (GRANTED_MS,))
-    seen = one.describe_driver_id()
-    assert seen is not None
-    assert not has_claimed(seen)
+    description = one.describe_driver_id()
+    assert description is not None
+    assert not has_claimed(description)
     one.claim(driver, Entry(PREFIX), Entry(PREFIX).with_claim("one", "", granted_ms))
-    seen = one.describe_driver_id()
-    assert seen is not None
-    assert has_claimed(seen)
+    description = one.describe_driver_id()
+    assert description is not None
+    assert has_claimed(description)
 
 
 def test_aborts_listed_transactions_only_without_newer_driver(broker: EmbeddedBroker) -> None:
     """The driver stands still between its list and its claim; another one takes over, and its tasks write."""
     newer = Query(broker, name="driver-2")
-    with QueryTransactions(newer.client, PREFIX, LOG) as held:
-        held.log.create_if_missing()
-        driver, _ = held.fence(None, (GRANTED_MS,))
-        of_newer = newer.begin()
-        written = newer.write_both(of_newer, 0)
+    with QueryTransactions(newer.client, PREFIX, LOG) as transactions:
+        transactions.log.create_if_missing()
+        driver, _ = transactions.fence(None, (GRANTED_MS,))
+        newer_start = newer.begin()
+        prepared = newer.write_tasks(newer_start, 0)
         with pytest.raises(ProducerFencedError):
-            held.take_over(driver, Entry(PREFIX), claim_of("one"))
-    assert len(open_ids(broker)) == 2
-    newer.commit(of_newer, 0, written)
+            transactions.take_over(driver, Entry(PREFIX), claim_entry("one"))
+    assert len(list_open_ids(broker)) == 2
+    newer.commit(newer_start, 0, prepared)
 
 
 def test_abort_keeps_transactions_begun_after_the_list(broker: EmbeddedBroker) -> None:
     """The driver stands still between the look and the end, and the id is given to another."""
     query = Query(broker)
     start = query.begin()
-    query.write_both(start, 0)
-    with QueryTransactions(query.client, PREFIX, LOG) as held:
-        listed = held.list_task_transactions()
+    query.write_tasks(start, 0)
+    with QueryTransactions(query.client, PREFIX, LOG) as transactions:
+        listed = transactions.list_task_transactions()
         for partition in range(2):
             query.write(start, partition, "of another")
-        before = open_ids(broker)
-        held.abort_task_transactions(listed)
-    assert open_ids(broker) == before
+        before = list_open_ids(broker)
+        transactions.abort_task_transactions(listed)
+    assert list_open_ids(broker) == before
 
 
 def test_fences_id_without_transaction_only_once(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     start = query.begin()
     query.attempt(start, 1, attempt=0).close()
-    with QueryTransactions(query.client, PREFIX, LOG) as held:
-        (found,) = held.list_task_transactions()
-        held.abort_task_transactions([found])
-        assert held.list_task_transactions() == []
-    with client_of(broker) as client:
+    with QueryTransactions(query.client, PREFIX, LOG) as transactions:
+        (found,) = transactions.list_task_transactions()
+        transactions.abort_task_transactions([found])
+        assert transactions.list_task_transactions() == []
+    with connect_client(broker) as client:
         (after,) = describe_transactions(client, [start.task_id(1, 0)]).values()
     assert after.id_and_epoch != found.id_and_epoch

@@ -19,7 +19,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once import rules
-from tests.exactly_once.embedded_query import PREFIX, Query, client_of, transactions
+from tests.exactly_once.embedded_query import PREFIX, Query, connect_client, open_query_transactions
 from tests.exactly_once.embedded_query import broker as broker
 
 GRANTED_MS = [1_000, 1_997, 5_000, 10_500, 60_000, 900_000, 86_400_000]
@@ -61,7 +61,7 @@ def test_ids_with_user_timeout_that_looks_marked_have_no_mark(broker: EmbeddedBr
     query.timeout_ms = 59_998
     start = query.begin()
     attempt = query.attempt(start, 0, 0)
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         (described,) = describe_transactions(client, [start.task_id(0, 0)]).values()
     assert can_write(described)
     attempt.close(timeout=0)
@@ -71,7 +71,7 @@ def test_fenced_id_in_version_1_has_time_for_replication(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         init_producer_id(client, "attempt", 60_000)
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
         (described,) = describe_transactions(client, ["attempt"]).values()
@@ -84,7 +84,7 @@ def test_each_batch_fences_ids_of_version_1_again_without_the_mark(
 ) -> None:
     """Of a job of 300 tasks each micro-batch would begin with 300 requests."""
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
-    with client_of(broker) as client, transactions(broker) as next_start:
+    with connect_client(broker) as client, open_query_transactions(broker) as next_start:
         for partition in range(3):
             init_producer_id(client, task_id(PREFIX, TaskAttempt(1, partition, 0)), 60_000)
         abort_transactions(client, next_start.list_task_transactions())

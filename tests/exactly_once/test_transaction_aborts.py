@@ -23,32 +23,40 @@ from spark_kafka_sink.requests.transaction_admin import describe_transactions, e
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.exactly_once.embedded_query import broker as broker
-from tests.exactly_once.embedded_query import client_of, known_without_an_epoch, seen, writer_of
-from tests.exactly_once.open_transactions import ids
-from tests.exactly_once.open_transactions import written as written
+from tests.exactly_once.embedded_query import connect_client, get_log_writer, read_values, register_id_without_epoch
+from tests.exactly_once.open_transactions import prepared as prepared
+from tests.exactly_once.open_transactions import transactional_ids
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
-def test_rejects_writes_after_abort(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
+def create_attempt(broker: EmbeddedBroker) -> KafkaProducer:
+    """Return the producer of a task attempt, with the transactional id "attempt" and no transaction yet."""
+    return KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0})
+
+
+def test_rejects_writes_after_abort(broker: EmbeddedBroker, prepared: list[TransactionIdentity]) -> None:
     """A task that lost may be alive still. In version 1 the end of its transaction alone would not stop it."""
-    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
-    alive.init_transactions()
-    alive.begin_transaction()
-    alive.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-    with client_of(broker) as client:
+    attempt = KafkaProducer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0}
+    )
+    attempt.init_transactions()
+    attempt.begin_transaction()
+    attempt.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
+    with connect_client(broker) as client:
         abort_transactions(
-            client, [*describe_transactions(client, ["alive", *(each.transactional_id for each in written)]).values()]
+            client,
+            [*describe_transactions(client, ["attempt", *(each.transactional_id for each in prepared)]).values()],
         )
         with pytest.raises(KafkaSinkError):
-            alive.send(ProducerRecord("t", b"2", partition=1)).result(WAIT_TIMEOUT_SECONDS)
-        assert [each.is_open for each in describe_transactions(client, ["alive", *ids(written)]).values()] == [
-            False
-        ] * 3
-        assert end_transactions(client, written, commit=True).keys() == set(ids(written))
-    alive.close(timeout=0)
-    assert seen(broker) == []
+            attempt.send(ProducerRecord("t", b"2", partition=1)).result(WAIT_TIMEOUT_SECONDS)
+        assert [
+            each.is_open for each in describe_transactions(client, ["attempt", *transactional_ids(prepared)]).values()
+        ] == [False] * 3
+        assert end_transactions(client, prepared, commit=True).keys() == set(transactional_ids(prepared))
+    attempt.close(timeout=0)
+    assert read_values(broker) == []
 
 
 def test_rejects_writes_after_abort_at_leaders_that_do_not_verify(
@@ -56,19 +64,21 @@ def test_rejects_writes_after_abort_at_leaders_that_do_not_verify(
 ) -> None:
     """Before Kafka 3.6 a task that still lives wrote on into a partition that it had, and readers waited for ever."""
     monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
-    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
-    alive.init_transactions()
-    alive.begin_transaction()
-    alive.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-    with client_of(broker) as client:
-        abort_transactions(client, [*describe_transactions(client, ["alive"]).values()])
+    attempt = KafkaProducer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0}
+    )
+    attempt.init_transactions()
+    attempt.begin_transaction()
+    attempt.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
+    with connect_client(broker) as client:
+        abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
         with pytest.raises(KafkaSinkError):
-            alive.send(ProducerRecord("t", b"2", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-        assert not describe_transactions(client, ["alive"])["alive"].is_open
-    alive.close(timeout=0)
+            attempt.send(ProducerRecord("t", b"2", partition=0)).result(WAIT_TIMEOUT_SECONDS)
+        assert not describe_transactions(client, ["attempt"])["attempt"].is_open
+    attempt.close(timeout=0)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as other:
         other.send(ProducerRecord("t", b"3", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-    assert seen(broker) == ["3"]
+    assert read_values(broker) == ["3"]
 
 
 @pytest.mark.parametrize("step", ["before the end", "between end and fence"])
@@ -77,38 +87,40 @@ def test_rejects_writes_to_partition_added_during_abort(
 ) -> None:
     """Before Kafka 3.6: what a leader took then was seen with the next transaction of the id."""
     monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
-    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
+    attempt = KafkaProducer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0}
+    )
 
     def send(partition: int) -> None:
-        alive.send(ProducerRecord("t", b"late", partition=partition)).result(WAIT_TIMEOUT_SECONDS)
+        attempt.send(ProducerRecord("t", b"late", partition=partition)).result(WAIT_TIMEOUT_SECONDS)
 
-    alive.init_transactions()
-    alive.begin_transaction()
+    attempt.init_transactions()
+    attempt.begin_transaction()
     send(0)
-    with client_of(broker) as client:
-        listed = [*describe_transactions(client, ["alive"]).values()]
+    with connect_client(broker) as client:
+        listed = [*describe_transactions(client, ["attempt"]).values()]
         if step == "before the end":
             send(1)
-        looks = iter([False, step == "between end and fence", False])
+        should_send = iter([False, step == "between end and fence", False])
 
-        def look(*arguments: Any, **options: Any) -> Any:
+        def describe_and_send(*arguments: Any, **options: Any) -> Any:
             found = describe_transactions(*arguments, **options)
-            if next(looks):
+            if next(should_send):
                 send(1)
             return found
 
-        monkeypatch.setattr(transaction_aborts, "describe_transactions", look)
+        monkeypatch.setattr(transaction_aborts, "describe_transactions", describe_and_send)
         abort_transactions(client, listed)
         with pytest.raises(KafkaSinkError):
             send(1 if step == "before the end" else 0)
-    alive.close(timeout=0)
-    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive"}) as another:
+    attempt.close(timeout=0)
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt"}) as another:
         another.init_transactions()
         another.begin_transaction()
         for partition in (0, 1):
             another.send(ProducerRecord("t", b"its own", partition=partition))
         another.commit_transaction()
-    assert seen(broker) == ["its own"] * 2
+    assert read_values(broker) == ["its own"] * 2
 
 
 def test_rejects_writes_of_transaction_that_another_process_ended(
@@ -116,43 +128,44 @@ def test_rejects_writes_of_transaction_that_another_process_ended(
 ) -> None:
     """Who aborted it first may have died before the fence. Before Kafka 3.6 the partitions that it had were open."""
     monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
-    with embedded_broker(topics={"t": 2}, transaction_version=1) as broker, client_of(broker) as client:
-        config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0}
-        alive = KafkaProducer(config)
-        alive.init_transactions()
-        alive.begin_transaction()
-        alive.send(ProducerRecord("t", b"late", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-        listed = [*describe_transactions(client, ["alive"]).values()]
-        end_transactions(client, [TransactionIdentity("alive", *listed[0].id_and_epoch, 1)], commit=False)
-        alive.send(ProducerRecord("t", b"late", partition=1)).result(WAIT_TIMEOUT_SECONDS)
+    with embedded_broker(topics={"t": 2}, transaction_version=1) as broker, connect_client(broker) as client:
+        attempt = create_attempt(broker)
+        attempt.init_transactions()
+        attempt.begin_transaction()
+        attempt.send(ProducerRecord("t", b"late", partition=0)).result(WAIT_TIMEOUT_SECONDS)
+        listed = [*describe_transactions(client, ["attempt"]).values()]
+        end_transactions(client, [TransactionIdentity("attempt", *listed[0].id_and_epoch, 1)], commit=False)
+        attempt.send(ProducerRecord("t", b"late", partition=1)).result(WAIT_TIMEOUT_SECONDS)
         abort_transactions(client, listed)
         with pytest.raises(KafkaSinkError):
-            alive.send(ProducerRecord("t", b"late", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-        alive.close(timeout=0)
+            attempt.send(ProducerRecord("t", b"late", partition=0)).result(WAIT_TIMEOUT_SECONDS)
+        attempt.close(timeout=0)
         with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as other:
             other.send(ProducerRecord("t", b"seen", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-        assert seen(broker) == ["seen"]
+        assert read_values(broker) == ["seen"]
 
 
 def test_ends_transactions_although_they_cannot_be_described_again(
-    written: list[TransactionIdentity],
+    prepared: list[TransactionIdentity],
     broker: EmbeddedBroker,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """One that is silent holds up no other."""
-    with client_of(broker) as client:
-        listed = [*describe_transactions(client, ids(written)).values()]
-        looks = iter([True])
+    with connect_client(broker) as client:
+        listed = [*describe_transactions(client, transactional_ids(prepared)).values()]
+        should_send = iter([True])
 
-        def look(*arguments: Any, **options: Any) -> Any:
-            if next(looks, False):
+        def describe_and_send(*arguments: Any, **options: Any) -> Any:
+            if next(should_send, False):
                 raise NetworkError("a coordinator says nothing")
             return describe_transactions(*arguments, **options)
 
-        monkeypatch.setattr(transaction_aborts, "describe_transactions", look)
+        monkeypatch.setattr(transaction_aborts, "describe_transactions", describe_and_send)
         abort_transactions(client, listed)
-        assert not [each for each in describe_transactions(client, ids(written)).values() if each.is_open]
+        assert not [
+            each for each in describe_transactions(client, transactional_ids(prepared)).values() if each.is_open
+        ]
         looks_once_more = client.transaction_version < 2
     assert (
         "Could not describe the transactions to abort again: a coordinator says nothing" in caplog.text
@@ -163,18 +176,20 @@ def test_aborts_attempt_whose_first_request_is_in_progress(
     broker: EmbeddedBroker,
 ) -> None:
     """Brokers answer "concurrent" then as well, and abort nothing."""
-    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
-    alive.init_transactions()
-    with client_of(broker) as client:
-        listed = [*describe_transactions(client, ["alive"]).values()]
+    attempt = KafkaProducer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0}
+    )
+    attempt.init_transactions()
+    with connect_client(broker) as client:
+        listed = [*describe_transactions(client, ["attempt"]).values()]
         for api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID):
             broker.control.when(api=api).fail(error_codes.CONCURRENT_TRANSACTIONS)
-        alive.begin_transaction()
-        alive.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
+        attempt.begin_transaction()
+        attempt.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
         abort_transactions(client, listed)
-        assert not describe_transactions(client, ["alive"])["alive"].is_open
-    alive.close(timeout=0)
-    assert seen(broker) == []
+        assert not describe_transactions(client, ["attempt"])["attempt"].is_open
+    attempt.close(timeout=0)
+    assert read_values(broker) == []
 
 
 def test_fences_at_remaining_leaders_although_a_topic_was_deleted(
@@ -183,18 +198,20 @@ def test_fences_at_remaining_leaders_although_a_topic_was_deleted(
     """Brokers refuse the other partitions with that of a topic which they do not know, however often they are asked."""
     monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
     broker.control.create_topic("gone", 1)
-    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
-    alive.init_transactions()
-    alive.begin_transaction()
+    attempt = KafkaProducer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0}
+    )
+    attempt.init_transactions()
+    attempt.begin_transaction()
     for topic in ("t", "gone"):
-        alive.send(ProducerRecord(topic, b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
+        attempt.send(ProducerRecord(topic, b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
     broker.control.delete_topic("gone")
-    with client_of(broker, timeout_ms=5_000) as client:
-        abort_transactions(client, [*describe_transactions(client, ["alive"]).values()])
+    with connect_client(broker, timeout_ms=5_000) as client:
+        abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
         with pytest.raises(KafkaSinkError):
-            alive.send(ProducerRecord("t", b"2", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-    alive.close(timeout=0)
-    assert seen(broker) == []
+            attempt.send(ProducerRecord("t", b"2", partition=0)).result(WAIT_TIMEOUT_SECONDS)
+    attempt.close(timeout=0)
+    assert read_values(broker) == []
 
 
 def test_rejected_fence_is_a_warning(
@@ -202,7 +219,7 @@ def test_rejected_fence_is_a_warning(
 ) -> None:
     """The transaction has ended by then; what is left is that its attempt may begin another one."""
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         init_producer_id(client, "attempt", 60_000)
         broker.cluster.coordinator.max_timeout_ms = 500
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
@@ -211,32 +228,32 @@ def test_rejected_fence_is_a_warning(
 
 
 def test_rejected_abort_is_a_warning(
-    broker: EmbeddedBroker, written: list[TransactionIdentity], caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, prepared: list[TransactionIdentity], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with client_of(broker) as client:
-        listed = [*describe_transactions(client, ids(written)).values()]
+    with connect_client(broker) as client:
+        listed = [*describe_transactions(client, transactional_ids(prepared)).values()]
         broker.control.when(api=ApiKey.END_TXN).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         abort_transactions(client, listed)
-        again = describe_transactions(client, ids(written)).values()
-    assert sum(each.is_open for each in again) == 1
+        descriptions = describe_transactions(client, transactional_ids(prepared)).values()
+    assert sum(each.is_open for each in descriptions) == 1
     assert "Could not abort a transaction" in caplog.text
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in caplog.text
 
 
 def test_fences_id_that_has_no_epoch(broker: EmbeddedBroker) -> None:
-    known_without_an_epoch(broker, "attempt")
-    with client_of(broker) as client:
+    register_id_without_epoch(broker, "attempt")
+    with connect_client(broker) as client:
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
         assert describe_transactions(client, ["attempt"])["attempt"].id_and_epoch.epoch >= 0
 
 
 def test_fences_attempt_without_transaction(broker: EmbeddedBroker) -> None:
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         attempt = init_producer_id(client, "attempt", 60_000)
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
         assert not [each for each in describe_transactions(client, ["attempt"]).values() if can_write(each)]
         with pytest.raises(ProducerFencedError):
-            writer_of(client).begin_transaction(
+            get_log_writer(client).begin_transaction(
                 "attempt", WriterState(attempt), TopicPartition("t", 0), [(b"k", b"late")]
             ).wait()
 
@@ -245,17 +262,17 @@ def test_keeps_transaction_that_began_after_the_listing(
     broker: EmbeddedBroker,
 ) -> None:
     """Ids are used again. Kafka would abort what is open now for the one who asks under the old epoch for the next."""
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         init_producer_id(client, "again", 60_000)
         listed = [*describe_transactions(client, ["again"]).values()]
         newer = init_producer_id(client, "again", 60_000)
-        writing = writer_of(client).begin_transaction(
+        writing = get_log_writer(client).begin_transaction(
             "again", WriterState(newer), TopicPartition("t", 0), [(b"k", b"newer")]
         )
         writing.wait()
         abort_transactions(client, listed)
         writing.commit()
-    assert seen(broker) == ["newer"]
+    assert read_values(broker) == ["newer"]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -272,8 +289,8 @@ def test_fences_aborted_transaction_although_its_markers_are_late(version: int) 
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
     with new_client(config, system=system) as client:
         client.topic("t")
-        held = init_producer_id(client, "x", 60_000)
-        coordinator, identity = cluster.core.coordinator, ProducerIdentity(*held)
+        granted = init_producer_id(client, "x", 60_000)
+        coordinator, identity = cluster.core.coordinator, ProducerIdentity(*granted)
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == 0
         abort_transactions(client, [*describe_transactions(client, ["x"]).values()])
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == error_codes.PRODUCER_FENCED

@@ -27,31 +27,31 @@ from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import broker as broker
-from tests.exactly_once.embedded_query import client_of, open_ids, rows, seen
-from tests.exactly_once.open_transactions import ids
-from tests.exactly_once.open_transactions import written as written
+from tests.exactly_once.embedded_query import connect_client, list_open_ids, read_values, rows
+from tests.exactly_once.open_transactions import prepared as prepared
+from tests.exactly_once.open_transactions import transactional_ids
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_ends_transactions_together_and_repeatedly(
-    broker: EmbeddedBroker, written: list[TransactionIdentity], commit: bool
+    broker: EmbeddedBroker, prepared: list[TransactionIdentity], commit: bool
 ) -> None:
-    with client_of(broker) as client:
-        assert end_transactions(client, written, commit=commit) == {}
-        assert end_transactions(client, written, commit=commit) == {}
-    assert seen(broker) == (rows(0) if commit else [])
+    with connect_client(broker) as client:
+        assert end_transactions(client, prepared, commit=commit) == {}
+        assert end_transactions(client, prepared, commit=commit) == {}
+    assert read_values(broker) == (rows(0) if commit else [])
 
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_retries_end_transaction_after_lost_response(
-    broker: EmbeddedBroker, written: list[TransactionIdentity], applied: bool
+    broker: EmbeddedBroker, prepared: list[TransactionIdentity], applied: bool
 ) -> None:
     broker.control.when(api=ApiKey.END_TXN).drop(applied=applied)
-    with client_of(broker) as client:
-        assert end_transactions(client, written, commit=True) == {}
-    assert seen(broker) == rows(0)
+    with connect_client(broker) as client:
+        assert end_transactions(client, prepared, commit=True) == {}
+    assert read_values(broker) == rows(0)
 
 
 @pytest.mark.parametrize(
@@ -65,76 +65,81 @@ def test_retries_end_transaction_after_lost_response(
 )
 @pytest.mark.parametrize("api", [ApiKey.END_TXN, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.INIT_PRODUCER_ID])
 def test_retries_busy_or_moved_coordinator(
-    broker: EmbeddedBroker, written: list[TransactionIdentity], api: ApiKey, code: int
+    broker: EmbeddedBroker, prepared: list[TransactionIdentity], api: ApiKey, code: int
 ) -> None:
     broker.control.when(api=api, times=3).fail(code)
-    with client_of(broker) as client:
-        assert sorted(describe_transactions(client, ids(written))) == ids(written)
-        assert end_transactions(client, written, commit=True) == {}
-        assert init_producer_id(client, written[0].transactional_id, 60_000).producer_id == written[0].producer_id
-    assert seen(broker) == rows(0)
+    with connect_client(broker) as client:
+        assert sorted(describe_transactions(client, transactional_ids(prepared))) == transactional_ids(prepared)
+        assert end_transactions(client, prepared, commit=True) == {}
+        assert init_producer_id(client, prepared[0].transactional_id, 60_000).producer_id == prepared[0].producer_id
+    assert read_values(broker) == rows(0)
 
 
 @pytest.mark.parametrize("code", [error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE])
 def test_lists_open_transactions_of_all_brokers_after_retries(
-    broker: EmbeddedBroker, written: list[TransactionIdentity], code: int
+    broker: EmbeddedBroker, prepared: list[TransactionIdentity], code: int
 ) -> None:
     broker.control.when(api=ApiKey.LIST_TRANSACTIONS, times=3).fail(code)
     broker.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.COORDINATOR_NOT_AVAILABLE)
-    assert open_ids(broker) == ids(written)
+    assert list_open_ids(broker) == transactional_ids(prepared)
 
 
 def test_lists_transactions_that_move_to_broker_already_listed(
-    broker: EmbeddedBroker, written: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, prepared: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def move(pause_ms: float) -> None:
-        for name in ids(written):
+        for name in transactional_ids(prepared):
             broker.control.move_coordinator(name, 0)
         pause(pause_ms)
 
-    for name in ids(written):
+    for name in transactional_ids(prepared):
         broker.control.move_coordinator(name, 1)
     broker.control.when(api=ApiKey.LIST_TRANSACTIONS, node=1).fail(error_codes.COORDINATOR_NOT_AVAILABLE)
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         pause = client.pause
         monkeypatch.setattr(client, "pause", move)
-        assert list_transactional_ids(client, ONGOING) == ids(written)
+        assert list_transactional_ids(client, ONGOING) == transactional_ids(prepared)
 
 
-def test_finds_coordinators_that_move_between_calls(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
-    with client_of(broker) as client:
-        describe_transactions(client, ids(written))
+def test_finds_coordinators_that_move_between_calls(
+    broker: EmbeddedBroker, prepared: list[TransactionIdentity]
+) -> None:
+    with connect_client(broker) as client:
+        describe_transactions(client, transactional_ids(prepared))
         for node in (0, 1):
-            for name in ids(written):
+            for name in transactional_ids(prepared):
                 broker.control.move_coordinator(name, node)
-            assert sorted(describe_transactions(client, ids(written))) == ids(written)
-        assert end_transactions(client, written, commit=True) == {}
-    assert seen(broker) == rows(0)
+            assert sorted(describe_transactions(client, transactional_ids(prepared))) == transactional_ids(prepared)
+        assert end_transactions(client, prepared, commit=True) == {}
+    assert read_values(broker) == rows(0)
 
 
-def test_finds_new_coordinator_when_broker_stops(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
-    with client_of(broker) as client:
-        describe_transactions(client, ids(written))
-        for name in ids(written):
+def test_finds_new_coordinator_when_broker_stops(broker: EmbeddedBroker, prepared: list[TransactionIdentity]) -> None:
+    with connect_client(broker) as client:
+        describe_transactions(client, transactional_ids(prepared))
+        for name in transactional_ids(prepared):
             broker.control.move_coordinator(name, 1)
-        describe_transactions(client, ids(written))
+        describe_transactions(client, transactional_ids(prepared))
         broker.control.stop_node(1)
-        assert end_transactions(client, written, commit=True) == {}
-    assert seen(broker) == rows(0)
+        assert end_transactions(client, prepared, commit=True) == {}
+    assert read_values(broker) == rows(0)
 
 
-def test_does_not_end_transaction_of_newer_epoch(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
-    with client_of(broker) as client:
-        newer = init_producer_id(client, written[0].transactional_id, 60_000)
-        errors = end_transactions(client, written[:1], commit=False)
-        assert isinstance(errors[written[0].transactional_id], ProducerFencedError)
-        assert describe_transactions(client, ids(written))[written[0].transactional_id].id_and_epoch == newer
+def test_does_not_end_transaction_of_newer_epoch(broker: EmbeddedBroker, prepared: list[TransactionIdentity]) -> None:
+    with connect_client(broker) as client:
+        newer = init_producer_id(client, prepared[0].transactional_id, 60_000)
+        errors = end_transactions(client, prepared[:1], commit=False)
+        assert isinstance(errors[prepared[0].transactional_id], ProducerFencedError)
+        assert (
+            describe_transactions(client, transactional_ids(prepared))[prepared[0].transactional_id].id_and_epoch
+            == newer
+        )
         with pytest.raises(ProducerFencedError):
-            init_producer_id(client, written[0].transactional_id, 60_000, written[0].id_and_epoch)
+            init_producer_id(client, prepared[0].transactional_id, 60_000, prepared[0].id_and_epoch)
 
 
 def test_description_omits_id_unknown_to_coordinator(broker: EmbeddedBroker) -> None:
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         assert describe_transactions(client, ["p-1-0-0"]) == {}
 
 
@@ -142,22 +147,22 @@ def test_unauthorized_description_is_an_error(broker: EmbeddedBroker) -> None:
     """An unknown driver id would mean that there is no driver."""
     code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     broker.control.when(api=ApiKey.DESCRIBE_TRANSACTIONS, times=None).fail(code)
-    with client_of(broker) as client, pytest.raises(BrokerError, match=r"transactional id p-driver.*Grant"):
+    with connect_client(broker) as client, pytest.raises(BrokerError, match=r"transactional id p-driver.*Grant"):
         describe_transactions(client, ["p-driver"])
 
 
-def test_call_without_response_times_out(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
+def test_call_without_response_times_out(broker: EmbeddedBroker, prepared: list[TransactionIdentity]) -> None:
     broker.control.when(api=ApiKey.END_TXN, times=None).drop()
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
     with (
         new_client(config, timeout_ms=50) as client,
         pytest.raises(KafkaSinkError, match="timed out after 50 ms"),
     ):
-        end_transactions(client, written, commit=True)
+        end_transactions(client, prepared, commit=True)
 
 
 def test_description_sanitizes_state_and_topics(
-    broker: EmbeddedBroker, written: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, prepared: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = load_handler(ApiKey.DESCRIBE_TRANSACTIONS).handle
 
@@ -170,8 +175,8 @@ def test_description_sanitizes_state_and_topics(
         return response
 
     monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_TRANSACTIONS), "handle", add_control_characters)
-    with client_of(broker) as client:
-        text = str(describe_transactions(client, [identity.transactional_id for identity in written]))
+    with connect_client(broker) as client:
+        text = str(describe_transactions(client, [identity.transactional_id for identity in prepared]))
     assert "forged" in text
     assert "\\n" not in text
     assert "\\x1b" not in text
@@ -200,8 +205,11 @@ def test_cost_of_description_is_linear_in_transactions(
     with new_client(config, system=system) as client:
         client.topic("t")
         describe_transactions(client, ["warm"])
-        ids = [f"id-{number}" for number in range(80)]
-        calls = [count_function_calls(partial(describe_transactions, client, some)) for some in (ids[:20], ids)]
+        transactional_ids = [f"id-{number}" for number in range(80)]
+        calls = [
+            count_function_calls(partial(describe_transactions, client, some))
+            for some in (transactional_ids[:20], transactional_ids)
+        ]
     assert calls[1] < 5 * calls[0]
 
 

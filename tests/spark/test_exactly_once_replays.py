@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.transaction_names import derive_prefix
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic
-from tests.exactly_once.embedded_query import LOG, seen, write_as
+from tests.exactly_once.embedded_query import LOG, read_values, write_entry_as
 from tests.spark.test_exactly_once_writers import Spark, micro_batch, rows
 from tests.spark.test_exactly_once_writers import broker as broker
 
@@ -57,7 +57,7 @@ def test_rejects_key_of_other_rows_with_both_counts(broker: EmbeddedBroker, monk
     assert words.startswith("the job with the idempotencyKey 'today' is in Kafka already")
     assert "2 rows of 2 bytes (t: 2) were committed" in words
     assert "this run has 1 rows of 1 bytes (t: 1)" in words
-    assert seen(broker) == ["a", "b"]
+    assert read_values(broker) == ["a", "b"]
 
 
 def test_does_not_trust_commit_of_key_that_no_driver_wrote(
@@ -71,13 +71,13 @@ def test_does_not_trust_commit_of_key_that_no_driver_wrote(
         Batch(key="today", scope="t"),
         BatchContent.from_row_counts({"t": 2}, 2),
     )
-    write_as(broker, "evil", prefix, encode_entry(Entry(prefix).with_decision(batch, content, ()).as_done()))
+    write_entry_as(broker, "evil", prefix, encode_entry(Entry(prefix).with_decision(batch, content, ()).as_done()))
     monkeypatch.setattr(query_transactions, "owners", lambda client: {})
     for _ in range(2):
         with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
             job(idempotencyKey="today")
     job(idempotencyKey="today", onReplayMismatch="warn")
-    assert seen(broker) == ["a", "b"], "of yesterday"
+    assert read_values(broker) == ["a", "b"], "of yesterday"
 
 
 def test_rejects_batch_number_as_key_after_new_checkpoint_restarts_at_0(
@@ -90,7 +90,7 @@ def test_rejects_batch_number_as_key_after_new_checkpoint_restarts_at_0(
         job_of(broker, monkeypatch, ("b", "c"), transactionalIdPrefix="mine", idempotencyKey="0")
     for query in ("q1", "q2"):
         job_of(broker, monkeypatch, ("d",), transactionalIdPrefix="mine", idempotencyKey=f"{query}-0")
-    assert seen(broker) == ["a", "a", "d", "d"]
+    assert read_values(broker) == ["a", "a", "d", "d"]
 
 
 def test_checkpoint_copy_with_other_topic_and_original_write_all_rows(
@@ -113,7 +113,7 @@ def test_replay_with_other_rows_is_an_error(broker: EmbeddedBroker, monkeypatch:
     restored = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
     with pytest.raises(ExactlyOnceError, match=r"batch 1 of query q is in Kafka already .*1 rows.*2 rows.*restored"):
         micro_batch(restored, 1, "y2", "y3")
-    assert seen(broker) == ["y1", "y2"]
+    assert read_values(broker) == ["y1", "y2"]
 
 
 def test_replay_to_another_topic_is_an_error(both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_replay_with_other_rows_only_warns_with_on_replay_mismatch_warn(
     again = Spark(broker, monkeypatch, **given)
     micro_batch(again, 0, "a")
     micro_batch(again, 1, "c")
-    assert seen(broker) == ["a", "b", "c"], "what was committed first stands"
+    assert read_values(broker) == ["a", "b", "c"], "what was committed first stands"
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "2 rows of 2 bytes (t: 2) were committed, and this run has 1 rows" in warning
 
@@ -149,5 +149,5 @@ def test_replay_with_same_rows_logs_no_warning(
     writer = again.batch()
     messages = [again.task(writer, rows(*part), partition_id=at, **where) for at, part in enumerate(["a", ["b", "cc"]])]
     again.committing().commit([*messages, again.task(writer, rows(), partition_id=2, **where)], 0)
-    assert seen(broker, "read_uncommitted") == ["a", "b", "c"]
+    assert read_values(broker, "read_uncommitted") == ["a", "b", "c"]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -11,7 +11,7 @@ from spark_kafka_sink.exactly_once.entries import build_batch_driver_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark import exactly_once
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import seen
+from tests.exactly_once.embedded_query import read_values
 from tests.spark.test_exactly_once_writers import Spark, open_count, rows
 from tests.spark.test_exactly_once_writers import broker as broker
 from tests.spark.test_exactly_once_writers import spark as spark
@@ -31,7 +31,7 @@ def test_attempt_begins_no_transaction_if_batch_ends_while_it_gets_its_id(
     monkeypatch.setattr(KafkaProducer, "init_transactions", init_transactions)
     with pytest.raises(ExactlyOnceError, match=r"This attempt came too late.*It wrote nothing"):
         spark.task(writer, rows("a"), attempt_number=1)
-    assert (seen(broker, "read_uncommitted"), open_count(broker)) == (["a"], 0)
+    assert (read_values(broker, "read_uncommitted"), open_count(broker)) == (["a"], 0)
 
 
 def test_start_name_identifies_spark_application_without_register(

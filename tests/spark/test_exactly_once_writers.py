@@ -28,7 +28,7 @@ from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.exactly_once.embedded_query import client_of, seen
+from tests.exactly_once.embedded_query import connect_client, read_values
 from tests.waiting import wait_until
 
 SCHEMA = StructType([StructField("value", StringType())])
@@ -77,7 +77,7 @@ def micro_batch(spark: Spark, number: int, *values: str, query: str = "q") -> No
 
 
 def open_count(broker: EmbeddedBroker) -> int:
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         return len(list_transactional_ids(client, ONGOING))
 
 
@@ -91,9 +91,9 @@ def test_commits_job_with_all_of_its_tasks(spark: Spark, broker: EmbeddedBroker)
     messages = [spark.task(writer, rows(f"{part}"), partition_id=part) for part in range(3)]
     messages.append(spark.task(writer, rows(), partition_id=3))
     assert messages[3].transaction is None, "a partition without rows has no transaction"
-    assert seen(broker) == []
+    assert read_values(broker) == []
     writer.commit(messages)
-    assert seen(broker) == ["0", "1", "2"]
+    assert read_values(broker) == ["0", "1", "2"]
     assert len(POOL) == 1, "one producer served one task after the other"
 
 
@@ -102,15 +102,15 @@ def test_unpickled_data_source_begins_job(spark: Spark, broker: EmbeddedBroker) 
     spark._source = pickle.loads(pickle.dumps(spark._source))
     writer = spark.job()
     message = spark.task(writer, rows("a"))
-    assert seen(broker) == []
+    assert read_values(broker) == []
     writer.commit([message])
-    assert seen(broker) == ["a"]
+    assert read_values(broker) == ["a"]
 
 
 def test_task_without_exactly_once_state_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
     with pytest.raises(IllegalStateError, match="has no transaction"):
         spark.task(spark.committing(), rows("a"))
-    assert seen(broker) == []
+    assert read_values(broker) == []
 
 
 def test_task_sends_transaction_requests_over_connections_of_its_producer(spark: Spark, broker: EmbeddedBroker) -> None:
@@ -119,7 +119,7 @@ def test_task_sends_transaction_requests_over_connections_of_its_producer(spark:
     with patch.object(BlockingClient, "__init__", side_effect=AssertionError("a client of its own")):
         message = spark.task(writer, rows("a"))
     writer.commit([message])
-    assert seen(broker) == ["a"]
+    assert read_values(broker) == ["a"]
 
 
 def test_jobs_with_different_prefixes_share_producers(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_jobs_with_different_prefixes_share_producers(broker: EmbeddedBroker, mo
             writer = job.job()
             writer.commit([job.task(writer, rows("a"))])
     assert len(POOL) == 1
-    assert seen(broker) == ["a"] * 6
+    assert read_values(broker) == ["a"] * 6
 
 
 def test_task_reports_exclude_keys_of_earlier_jobs(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_task_reports_exclude_keys_of_earlier_jobs(broker: EmbeddedBroker, monke
         message = job.task(writer, rows("a"))
         writer.commit([message])
         assert b"kkk" not in pickle.dumps(message)
-    assert seen(broker) == ["a"] * 3
+    assert read_values(broker) == ["a"] * 3
 
 
 def test_does_not_commit_job_with_missing_report(spark: Spark, broker: EmbeddedBroker) -> None:
@@ -151,7 +151,7 @@ def test_does_not_commit_job_with_missing_report(spark: Spark, broker: EmbeddedB
     with pytest.raises(DeliveryError, match="1 of 2 tasks have not reported"):
         writer.commit(messages)
     writer.abort(messages)
-    assert seen(broker) == []
+    assert read_values(broker) == []
     assert open_count(broker) == 0
 
 
@@ -166,7 +166,7 @@ def test_failed_task_aborts_its_rows_and_retry_is_committed(spark: Spark, broker
         spark.task(writer, failing())
     assert open_count(broker) == 0
     writer.commit([spark.task(writer, rows("a"), attempt_number=1)])
-    assert seen(broker) == ["a"]
+    assert read_values(broker) == ["a"]
 
 
 def test_failed_task_aborts_before_it_queries_the_cause(
@@ -192,7 +192,7 @@ def test_committed_job_without_key_and_rows_leaves_no_entry_in_decision_log(
 ) -> None:
     writer = spark.job()
     writer.commit([spark.task(writer, rows(), partition_id=partition) for partition in range(partitions)])
-    assert seen(broker) == []
+    assert read_values(broker) == []
     assert operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers}) == []
 
 
@@ -214,7 +214,7 @@ def test_driver_aborts_transaction_of_killed_task(spark: Spark, broker: Embedded
     with pytest.raises(KeyboardInterrupt):
         spark.task(writer, killed(), attempt_number=1)
     writer.commit([spark.task(writer, rows("a"))])
-    assert seen(broker) == ["a"]
+    assert read_values(broker) == ["a"]
     assert open_count(broker) == 0
 
 
@@ -225,7 +225,7 @@ def test_attempt_that_starts_after_commit_of_job_writes_nothing(spark: Spark, br
     with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
         spark.task(writer, rows("a"), attempt_number=1)
     assert open_count(broker) == 0
-    assert seen(broker) == ["a"]
+    assert read_values(broker) == ["a"]
 
 
 def test_attempt_that_starts_after_abort_of_job_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
@@ -233,7 +233,7 @@ def test_attempt_that_starts_after_abort_of_job_writes_nothing(spark: Spark, bro
     writer.abort([spark.task(writer, rows("a"))])
     with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
         spark.task(writer, rows("a"), attempt_number=1)
-    assert (open_count(broker), seen(broker)) == (0, [])
+    assert (open_count(broker), read_values(broker)) == (0, [])
 
 
 def test_attempt_of_ended_micro_batch_takes_no_id_of_next_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
@@ -246,7 +246,7 @@ def test_attempt_of_ended_micro_batch_takes_no_id_of_next_micro_batch(spark: Spa
         spark.task(writer, rows("a"), **where)
     assert open_count(broker) == 1
     spark.committing().commit([message], 1)
-    assert seen(broker) == ["a", "b"]
+    assert read_values(broker) == ["a", "b"]
 
 
 def test_process_that_knows_only_the_options_commits_stream(spark: Spark, broker: EmbeddedBroker) -> None:
@@ -255,7 +255,7 @@ def test_process_that_knows_only_the_options_commits_stream(spark: Spark, broker
         where = {"query_id": "q", "batch_id": str(number)}
         messages = [spark.task(writer, rows(f"{number}"), partition_id=part, **where) for part in range(2)]
         spark.committing().commit(messages, number)
-    assert seen(broker) == ["0", "0", "1", "1", "2", "2"]
+    assert read_values(broker) == ["0", "0", "1", "1", "2", "2"]
 
 
 def test_skips_all_rows_of_decided_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
@@ -266,14 +266,14 @@ def test_skips_all_rows_of_decided_micro_batch(spark: Spark, broker: EmbeddedBro
     assert next(again, None) is None
     assert (message.was_already_committed, message.totals.rows, message.transaction) == (True, 0, None)
     spark.committing().commit([message], 0)
-    assert seen(broker, "read_uncommitted") == ["a"]
+    assert read_values(broker, "read_uncommitted") == ["a"]
 
 
 def test_aborts_failed_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
     where = {"query_id": "q", "batch_id": "0"}
     message = spark.task(spark.batch(), rows("a"), **where)
     spark.committing().abort([message, None], 0)
-    assert (seen(broker), open_count(broker)) == ([], 0)
+    assert (read_values(broker), open_count(broker)) == ([], 0)
 
 
 def test_decided_job_without_key_names_the_command_that_finishes_it(
@@ -290,7 +290,7 @@ def test_decided_job_without_key_names_the_command_that_finishes_it(
     assert "The write failed: it is already decided" in caplog.text
     assert f"`pykafka transactions finish --bootstrap-server HOST:PORT --prefix {prefix}` commits" in caplog.text
     operations.finish({"bootstrap.servers": broker.bootstrap_servers}, prefix)
-    assert seen(broker) == ["a"]
+    assert read_values(broker) == ["a"]
 
 
 @pytest.mark.parametrize("is_decided", [False, True])
@@ -308,7 +308,7 @@ def test_report_of_aborted_write_counts_no_rows(
     assert (report.status, report.rows) == ("failed", 2 if is_decided else 0)
     assert sum(written.rows for written in merge_report_ranges([report]).get("t", {}).values()) == report.rows
     assert [task.rows for task in report.task_list] == [2]
-    assert len(seen(broker)) == report.rows
+    assert len(read_values(broker)) == report.rows
 
 
 def test_unreported_micro_batch_leaves_no_open_transaction(spark: Spark, broker: EmbeddedBroker) -> None:
@@ -316,7 +316,7 @@ def test_unreported_micro_batch_leaves_no_open_transaction(spark: Spark, broker:
     spark.task(spark.batch(), rows("a"), query_id="q", batch_id="0")
     assert open_count(broker) == 1
     spark.committing().abort([None], 0)
-    assert (seen(broker), open_count(broker)) == ([], 0)
+    assert (read_values(broker), open_count(broker)) == ([], 0)
 
 
 def test_does_not_commit_tasks_of_two_drivers_together(spark: Spark, broker: EmbeddedBroker) -> None:
@@ -338,13 +338,13 @@ def test_does_not_commit_batch_that_only_some_tasks_skipped(spark: Spark, broker
     passed_over = dataclasses.replace(written, task=task, was_already_committed=True, transaction=None)
     with pytest.raises(DeliveryError, match="Some tasks have written the batch, and others have skipped it"):
         spark.committing().commit([written, passed_over], 0)
-    assert seen(broker) == []
+    assert read_values(broker) == []
 
 
 def test_task_without_batch_id_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
     with pytest.raises(DeliveryError, match="query id and batch id"):
         spark.task(spark.batch(), rows("a"))
-    assert seen(broker, "read_uncommitted") == []
+    assert read_values(broker, "read_uncommitted") == []
 
 
 def test_tasks_reject_deleted_checkpoint_with_fixed_prefix(
@@ -354,14 +354,14 @@ def test_tasks_reject_deleted_checkpoint_with_fixed_prefix(
     spark.committing().commit([spark.task(spark.batch(), rows("a"), query_id="q", batch_id="5")], 5)
     with pytest.raises(ExactlyOnceError, match="the checkpoint was deleted"):
         spark.task(spark.batch(), rows("a"), query_id="another", batch_id="0")
-    assert seen(broker, "read_uncommitted") == ["a"]
+    assert read_values(broker, "read_uncommitted") == ["a"]
 
 
 def test_drivers_on_one_checkpoint_may_take_turns(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two notebooks on one checkpoint, never at once: each start is another driver."""
     for number in range(4):
         micro_batch(Spark(broker, monkeypatch, checkpointLocation="/checkpoint"), number, f"{number}")
-    assert seen(broker) == ["0", "1", "2", "3"]
+    assert read_values(broker) == ["0", "1", "2", "3"]
 
 
 def test_new_start_in_same_process_ends_open_transactions_at_once(
@@ -380,5 +380,5 @@ def test_commits_rerun_stage_with_same_attempt_numbers(spark: Spark, broker: Emb
     again = spark.task(writer, rows("a"), partition_id=1, task_attempt_id=7, stage_id=1)
     assert again.transaction is not None
     writer.commit([first[0], first[1]])
-    assert seen(broker) == ["a", "a"], "the message of the first run was there sooner"
+    assert read_values(broker) == ["a", "a"], "the message of the first run was there sooner"
     assert open_count(broker) == 0

@@ -37,7 +37,7 @@ from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity
 from spark_kafka_sink.spark.worker_log import LOGGER
 from spark_kafka_sink.spark.writer import KafkaBatchWriter
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.exactly_once.embedded_query import client_of, seen
+from tests.exactly_once.embedded_query import connect_client, read_values
 
 SCHEMA = StructType([StructField("value", StringType())])
 EXACTLY_ONCE = {"deliveryguarantee": "exactly-once", "idempotencykey": "today"}
@@ -106,7 +106,7 @@ def sink_options(broker: EmbeddedBroker, tmp_path: Path) -> dict[str, str]:
 
 
 def open_count(broker: EmbeddedBroker) -> int:
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         return len(list_transactional_ids(client, ONGOING))
 
 
@@ -114,7 +114,7 @@ def test_writes_rows_and_reports_all_tasks(
     broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_with_map_in_arrow(FakeFrame([["a", "b"], [], ["c"]], monkeypatch, run_all), sink_options)
-    assert seen(broker) == ["a", "b", "c"]
+    assert read_values(broker) == ["a", "b", "c"]
     (report,) = read_reports(sink_options["reportpath"])
     assert (report.status, report.tasks, report.rows) == ("committed", 3, 3)
 
@@ -124,7 +124,7 @@ def test_writes_column_whose_name_spark_cannot_resolve(
 ) -> None:
     frame = FakeFrame([["x"]], monkeypatch, run_all, StructType([StructField("a.b", StringType())]))
     write_with_map_in_arrow(frame, sink_options | {"valueformat": "json"})
-    assert seen(broker) == ['{"a.b":"x"}']
+    assert read_values(broker) == ['{"a.b":"x"}']
 
 
 def test_writes_dataframe_without_partitions(sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_commits_only_attempts_whose_results_spark_returned(
         return [frame.run_task(0, attempt=1), frame.run_task(1)]
 
     write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, run), sink_options | EXACTLY_ONCE)
-    assert seen(broker) == ["a", "b"]
+    assert read_values(broker) == ["a", "b"]
     assert open_count(broker) == 0
 
 
@@ -171,11 +171,11 @@ def test_failed_job_aborts_transactions_of_finished_tasks(
 
     with pytest.raises(RuntimeError, match="of Spark"):
         write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, fail), sink_options | EXACTLY_ONCE)
-    assert (seen(broker), open_count(broker)) == ([], 0)
+    assert (read_values(broker), open_count(broker)) == ([], 0)
     assert "The write failed: its transactions were aborted" in caplog.text
     assert [report.status for report in read_reports(sink_options["reportpath"])] == ["failed"]
     write_with_map_in_arrow(FakeFrame([["a"], ["b"]], monkeypatch, run_all), sink_options | EXACTLY_ONCE)
-    assert seen(broker) == ["a", "b"]
+    assert read_values(broker) == ["a", "b"]
 
 
 def test_failed_micro_batch_that_is_already_committed_is_not_reported_as_aborted(
@@ -205,7 +205,7 @@ def test_failed_micro_batch_that_is_already_committed_is_not_reported_as_aborted
         write_with_map_in_arrow(
             FakeFrame([["a"]], monkeypatch, fail, micro_batch=batch), stream | {STREAM_START_OPTION: "second"}
         )
-    assert seen(broker) == ["a"]
+    assert read_values(broker) == ["a"]
     assert "The write failed: it is already decided" in caplog.text
     assert "were aborted" not in caplog.text
     reports = read_reports(sink_options["reportpath"])
@@ -221,7 +221,7 @@ def test_interrupted_job_aborts_its_transactions(
 
     with pytest.raises(KeyboardInterrupt):
         write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, interrupt), sink_options | EXACTLY_ONCE)
-    assert (seen(broker), open_count(broker)) == ([], 0)
+    assert (read_values(broker), open_count(broker)) == ([], 0)
 
 
 def test_interrupt_during_commit_is_raised_after_its_end(
@@ -241,7 +241,7 @@ def test_interrupt_during_commit_is_raised_after_its_end(
     monkeypatch.setattr(map_in_arrow, "wait", wait_with_interrupts)
     with pytest.raises(KeyboardInterrupt):
         write_with_map_in_arrow(FakeFrame([["a"], ["b"], ["c"]], monkeypatch, run_all), sink_options | EXACTLY_ONCE)
-    assert (seen(broker), open_count(broker)) == (["a", "b", "c"], 0)
+    assert (read_values(broker), open_count(broker)) == (["a", "b", "c"], 0)
     assert "cannot be interrupted now" in caplog.text
     assert "The write failed" not in caplog.text
 
@@ -271,7 +271,7 @@ def test_interrupt_while_report_is_published_does_not_fail_the_write(
     monkeypatch.setattr(map_in_arrow, "wait", wait_with_interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, run_all), sink_options | EXACTLY_ONCE)
-    assert (seen(broker), open_count(broker)) == (["a"], 0)
+    assert (read_values(broker), open_count(broker)) == (["a"], 0)
     assert [report.status for report in read_reports(sink_options["reportpath"])] == ["committed"]
     assert "The write failed" not in caplog.text
 
@@ -290,7 +290,7 @@ def test_task_that_outlives_its_job_writes_nothing(
         write_with_map_in_arrow(FakeFrame([["a"]], monkeypatch, fail), sink_options | EXACTLY_ONCE)
     with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
         frames[0].run_task(0)
-    assert (seen(broker), open_count(broker)) == ([], 0)
+    assert (read_values(broker), open_count(broker)) == ([], 0)
 
 
 def test_failed_job_warns_that_tasks_may_have_written(
@@ -320,7 +320,7 @@ def test_rejects_two_reports_of_one_task(
     frame = FakeFrame([["a"]], monkeypatch, lambda frame: [frame.run_task(0), frame.run_task(0, attempt=1)])
     with pytest.raises(DeliveryError, match="1 partitions were committed by more than one task"):
         write_with_map_in_arrow(frame, sink_options | EXACTLY_ONCE)
-    assert (seen(broker), open_count(broker)) == ([], 0)
+    assert (read_values(broker), open_count(broker)) == ([], 0)
 
 
 def test_raises_error_of_the_job_if_it_cannot_be_aborted(

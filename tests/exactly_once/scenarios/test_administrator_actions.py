@@ -17,10 +17,20 @@ from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_f
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import LOG, PREFIX, Crash, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.embedded_query import (
+    LOG,
+    PREFIX,
+    Crash,
+    Query,
+    connect_client,
+    death_before,
+    list_open_ids,
+    read_values,
+    rows,
+)
 from tests.exactly_once.embedded_query import broker as broker
 
-MORE = 2 * PARTITION_COUNT + 1
+INCREASED_PARTITION_COUNT = 2 * PARTITION_COUNT + 1
 """Partitions of the log."""
 
 
@@ -31,40 +41,43 @@ def query(broker: EmbeddedBroker) -> Query:
 
 def test_moved_query_continues_under_new_prefix_after_manual_operation(query: Query) -> None:
     query.run(0)
-    query.write_both(query.begin(), 1)
-    moved = query.again(prefix="moved", checkpoint="/elsewhere")
+    query.write_tasks(query.begin(), 1)
+    moved = query.with_new_driver(prefix="moved", checkpoint="/elsewhere")
     moved.run(1)
-    assert len(open_ids(query.broker)) == 2, "it is not looked for"
+    assert len(list_open_ids(query.broker)) == 2, "it is not looked for"
     assert len(operations.abort(query.options, PREFIX, LOG)) == 2
-    assert (seen(query.broker), open_ids(query.broker)) == (rows(0, 1), [])
+    assert (read_values(query.broker), list_open_ids(query.broker)) == (rows(0, 1), [])
 
 
-@pytest.mark.parametrize("all_have_written", [True, False])
+@pytest.mark.parametrize("have_all_tasks_written", [True, False])
 def test_driver_fenced_without_successor_commits_written_batch_or_must_restart(
-    query: Query, *, all_have_written: bool
+    query: Query, *, have_all_tasks_written: bool
 ) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("done"):  # before its claim
-        query.again().begin()
-    if all_have_written:
-        query.commit(start, 0, written)
+    prepared = query.write_tasks(start, 0)
+    with death_before("done"):  # before its claim
+        query.with_new_driver().begin()
+    if have_all_tasks_written:
+        query.commit(start, 0, prepared)
     else:
-        with client_of(query.broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
+        with (
+            connect_client(query.broker) as client,
+            pytest.raises(ExactlyOnceError, match="This attempt came too late"),
+        ):
             raise_if_late(partial(describe_transactions, client), start)
-        query.again(name="driver-3").run(0)
-    assert seen(query.broker) == rows(0)
+        query.with_new_driver(name="driver-3").run(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_starts_without_register_follow_each_other_in_one_application(query: Query) -> None:
     """Each batch has a driver of its own there, and all of them are of one start."""
     for number in range(3):
-        query.again(name=build_batch_driver_name("spark-1", f"{number}")).run(number)
-    query.again(name=build_batch_driver_name("spark-2", "0")).run(3)
+        query.with_new_driver(name=build_batch_driver_name("spark-1", f"{number}")).run(number)
+    query.with_new_driver(name=build_batch_driver_name("spark-2", "0")).run(3)
     with pytest.raises(ExactlyOnceError, match=r"A newer driver has taken over .*spark-2"):
-        query.again(name=build_batch_driver_name("spark-1", "3")).begin()
-    query.again(name="spark-1-started-anew").run(4)
-    assert seen(query.broker) == rows(0, 1, 2, 3, 4)
+        query.with_new_driver(name=build_batch_driver_name("spark-1", "3")).begin()
+    query.with_new_driver(name="spark-1-started-anew").run(4)
+    assert read_values(query.broker) == rows(0, 1, 2, 3, 4)
 
 
 def delete_log(broker: EmbeddedBroker) -> None:
@@ -73,8 +86,8 @@ def delete_log(broker: EmbeddedBroker) -> None:
 
 def add_partitions(broker: EmbeddedBroker) -> None:
     """The prefix is hashed to another one then; and a client that knows of it."""
-    assert partition_for(PREFIX, MORE) != partition_for(PREFIX, PARTITION_COUNT)
-    broker.control.add_partitions(LOG, MORE)
+    assert partition_for(PREFIX, INCREASED_PARTITION_COUNT) != partition_for(PREFIX, PARTITION_COUNT)
+    broker.control.add_partitions(LOG, INCREASED_PARTITION_COUNT)
     clients.CLIENTS.close()
 
 
@@ -83,53 +96,53 @@ def test_added_log_partitions_stop_queries_with_the_reason(query: Query) -> None
     add_partitions(query.broker)
     for _ in range(2):
         with pytest.raises(ExactlyOnceError, match=r"has no entry of the prefix p.*partitions were added to it"):
-            query.again().begin()
-    query.again(prefix="another").run(1)
-    assert seen(query.broker) == rows(0, 1)
+            query.with_new_driver().begin()
+    query.with_new_driver(prefix="another").run(1)
+    assert read_values(query.broker) == rows(0, 1)
 
 
-def is_read_elsewhere(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
-    broker.control.add_partitions(LOG, MORE)
+def move_prefix_to_other_partition(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
+    broker.control.add_partitions(LOG, INCREASED_PARTITION_COUNT)
     transactions.client.topic(LOG, fresh=True)
 
 
-def dies(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
+def die(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
     raise Crash
 
 
 @pytest.mark.parametrize(
-    ("happens", "words"),
-    [(is_read_elsewhere, "has no entry of the prefix p"), (dies, None)],
+    ("lose_log_access", "message"),
+    [(move_prefix_to_other_partition, "has no entry of the prefix p"), (die, None)],
 )
 def test_next_start_detects_log_lost_during_start(
-    query: Query, happens: Callable[[QueryTransactions, EmbeddedBroker], None], words: str | None
+    query: Query, lose_log_access: Callable[[QueryTransactions, EmbeddedBroker], None], message: str | None
 ) -> None:
     """The driver has got its epoch, and the timeout of its id says still that it has claimed."""
     query.run(0)
     original = QueryTransactions.fence
 
-    def lose(transactions: QueryTransactions, *given: Any) -> Any:
+    def lose_log(transactions: QueryTransactions, *given: Any) -> Any:
         fenced = original(transactions, *given)
-        happens(transactions, query.broker)
+        lose_log_access(transactions, query.broker)
         return fenced
 
-    with patch.object(QueryTransactions, "fence", lose), pytest.raises((ExactlyOnceError, Crash), match=words):
-        query.again().begin()
-    if happens is dies:
+    with patch.object(QueryTransactions, "fence", lose_log), pytest.raises((ExactlyOnceError, Crash), match=message):
+        query.with_new_driver().begin()
+    if lose_log_access is die:
         delete_log(query.broker)
     with pytest.raises(ExactlyOnceError, match="has no entry of the prefix p"):
-        query.again().begin()
+        query.with_new_driver().begin()
 
 
-@pytest.mark.parametrize("lose", [delete_log, add_partitions])
+@pytest.mark.parametrize("lose_log", [delete_log, add_partitions])
 def test_log_lost_after_id_expiration_is_undetected_and_batch_duplicated(
-    query: Query, lose: Callable[[EmbeddedBroker], None]
+    query: Query, lose_log: Callable[[EmbeddedBroker], None]
 ) -> None:
     query.run(0)
     query.broker.cluster.coordinator.transactions.clear()
-    lose(query.broker)
-    query.again().run(0)
-    assert seen(query.broker) == rows(0, 0)
+    lose_log(query.broker)
+    query.with_new_driver().run(0)
+    assert read_values(query.broker) == rows(0, 0)
 
 
 def test_log_lost_after_death_between_fence_and_mark_is_undetected_and_batch_duplicated(
@@ -140,7 +153,7 @@ def test_log_lost_after_death_between_fence_and_mark_is_undetected_and_batch_dup
     """
     query.run(0)
     with patch.object(QueryTransactions, "bump_epoch", side_effect=Crash), pytest.raises(Crash):
-        query.again().begin()
+        query.with_new_driver().begin()
     delete_log(query.broker)
-    query.again().run(0)
-    assert seen(query.broker) == rows(0, 0)
+    query.with_new_driver().run(0)
+    assert read_values(query.broker) == rows(0, 0)

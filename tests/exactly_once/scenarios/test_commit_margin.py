@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import Query, open_ids, rows, seen
+from tests.exactly_once.embedded_query import Query, list_open_ids, read_values, rows
 from tests.exactly_once.embedded_query import broker as broker
 
 
@@ -31,18 +31,18 @@ def test_does_not_decide_with_too_little_time_left(query: Query) -> None:
     """Decided with a tenth of a second left, a part of it would be lost for good."""
     query.timeout_ms = 60_000
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     transaction = query.broker.cluster.coordinator.transactions[start.task_id(1, 0)]
     transaction.start_wall_ms -= 51_000
     with pytest.raises(ExactlyOnceError, match=r"of the 60 s .* (8\.\d|9\.0) s were left for p-1-1-0"):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     assert query.abort(start, 0)
-    assert (seen(query.broker), open_ids(query.broker)) == ([], [])
+    assert (read_values(query.broker), list_open_ids(query.broker)) == ([], [])
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     query.broker.cluster.coordinator.transactions[start.task_id(1, 0)].start_wall_ms -= 30_000
-    query.commit(start, 0, written)
-    assert seen(query.broker) == rows(0)
+    query.commit(start, 0, prepared)
+    assert read_values(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize("offset_ms", [50_000, -50_000], ids=["ahead", "behind"])
@@ -52,72 +52,72 @@ def test_driver_with_clock_ahead_does_not_decide_and_with_clock_behind_decides_t
     """Of the 60 s of the transaction are 60 s left for the first, and 5 s for the second."""
     query.timeout_ms = 60_000
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     wall_ms = BlockingClient.wall_ms
     monkeypatch.setattr(BlockingClient, "wall_ms", lambda client: wall_ms(client) + offset_ms)
     if offset_ms > 0:
         with pytest.raises(ExactlyOnceError, match="clocks of this machine and of the brokers"):
-            query.commit(start, 0, written)
-        assert seen(query.broker) == []
+            query.commit(start, 0, prepared)
+        assert read_values(query.broker) == []
     else:
         query.broker.cluster.coordinator.transactions[start.task_id(1, 0)].start_wall_ms -= 55_000
-        query.commit(start, 0, written)
-        assert seen(query.broker) == rows(0)
+        query.commit(start, 0, prepared)
+        assert read_values(query.broker) == rows(0)
 
 
 def test_commit_margin_of_short_timeout_is_a_quarter(query: Query) -> None:
     query.timeout_ms = 8_000
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     query.broker.cluster.coordinator.transactions[start.task_id(0, 0)].start_wall_ms -= 6_500
     with pytest.raises(ExactlyOnceError, match="Make batches smaller, or let transactions last longer"):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
 
 
-@pytest.mark.parametrize("after", ["the record is written", "the look, before the clock is read"])
+@pytest.mark.parametrize("suspended_after", ["the record is written", "the look, before the clock is read"])
 def test_decision_fails_if_too_much_time_passed_since_the_check(
-    query: Query, after: str, monkeypatch: pytest.MonkeyPatch
+    query: Query, suspended_after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that stands still, or a log that elects a leader."""
     query.timeout_ms = 60_000
     start = query.begin()
-    written = query.write_both(start, 0)
-    at = "wait" if after == "the record is written" else "begin_write"
+    prepared = query.write_tasks(start, 0)
+    at = "wait" if suspended_after == "the record is written" else "begin_write"
     owner: type = LogTransaction if at == "wait" else QueryTransactions
     original = getattr(owner, at)
 
-    def then_time_passes(*arguments: Any) -> Any:
+    def advance_clock(*arguments: Any) -> Any:
         found = original(*arguments)
         wall_ms = BlockingClient.wall_ms
         monkeypatch.setattr(BlockingClient, "wall_ms", lambda client: wall_ms(client) + 50_000)
         return found
 
-    monkeypatch.setattr(owner, at, then_time_passes)
+    monkeypatch.setattr(owner, at, advance_clock)
     with pytest.raises(ExactlyOnceError, match="too little to commit it safely"):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     monkeypatch.undo()
     assert query.abort(start, 0)
-    assert open_ids(query.broker) == []
+    assert list_open_ids(query.broker) == []
     query.run(0)
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
-def timed_out_before_its_commit(
-    query: Query, start: BatchStart, monkeypatch: pytest.MonkeyPatch, *, all_of_it: bool
+def time_out_before_commit(
+    query: Query, start: BatchStart, monkeypatch: pytest.MonkeyPatch, *, tasks_too: bool
 ) -> None:
     """Let the driver stand still before its decision's commit, until brokers have ended the decision; or all."""
     coordinator, original = query.broker.cluster.coordinator, LogTransaction.commit
 
-    def stands_still(writing: LogTransaction, *arguments: Any) -> WriterState:
+    def suspend_commit(writing: LogTransaction, *arguments: Any) -> WriterState:
         monkeypatch.undo()
         with query.broker.cluster.lock:
             now = max(each.start_ms for each in coordinator.transactions.values())
             assert coordinator.abort_timed_out(now + decision_timeout_ms(start.entry.timeout_ms)) == [start.driver_id]
-            if all_of_it:
+            if tasks_too:
                 coordinator.abort_timed_out(1e12)
         return original(writing, *arguments)
 
-    monkeypatch.setattr(LogTransaction, "commit", stands_still)
+    monkeypatch.setattr(LogTransaction, "commit", suspend_commit)
 
 
 def test_driver_suspended_between_check_and_decision_decides_nothing(
@@ -126,39 +126,39 @@ def test_driver_suspended_between_check_and_decision_decides_nothing(
     """Its own transaction has timed out before those of its tasks: they are aborted here as late as brokers may be."""
     query.run(0)
     start = query.begin()
-    written = query.write_both(start, 1)
-    timed_out_before_its_commit(query, start, monkeypatch, all_of_it=True)
+    prepared = query.write_tasks(start, 1)
+    time_out_before_commit(query, start, monkeypatch, tasks_too=True)
     with pytest.raises(ExactlyOnceError, match="are not open any more"):
-        query.commit(start, 1, written)
-    query.again().run(1)
-    assert seen(query.broker) == rows(0, 1)
+        query.commit(start, 1, prepared)
+    query.with_new_driver().run(1)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_retries_decision_that_timed_out_before_the_tasks(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other driver has claimed the prefix, and its tasks' transactions have time left."""
     query.run(0)
     start = query.begin()
-    written = query.write_both(start, 1)
-    timed_out_before_its_commit(query, start, monkeypatch, all_of_it=False)
-    query.commit(start, 1, written)
-    assert seen(query.broker) == rows(0, 1)
+    prepared = query.write_tasks(start, 1)
+    time_out_before_commit(query, start, monkeypatch, tasks_too=False)
+    query.commit(start, 1, prepared)
+    assert read_values(query.broker) == rows(0, 1)
     query.run(2)
-    assert seen(query.broker) == rows(0, 1, 2)
+    assert read_values(query.broker) == rows(0, 1, 2)
 
 
 def test_aborts_batch_after_failed_retry_of_decision(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has claimed the prefix again meanwhile, so the log does not say any more what it said at the start."""
     query.run(0)
     start = query.begin()
-    written = query.write_both(start, 1)
-    timed_out_before_its_commit(query, start, monkeypatch, all_of_it=False)
+    prepared = query.write_tasks(start, 1)
+    time_out_before_commit(query, start, monkeypatch, tasks_too=False)
     looks = patch.object(Driver, "_find_commit_error", side_effect=[None, ExactlyOnceError("too late")])
     with looks, pytest.raises(ExactlyOnceError, match="too late"):
-        query.commit(start, 1, written)
+        query.commit(start, 1, prepared)
     assert query.abort(start, 1)
-    assert (seen(query.broker), open_ids(query.broker)) == (rows(0), [])
+    assert (read_values(query.broker), list_open_ids(query.broker)) == (rows(0), [])
     query.run(1)
-    assert seen(query.broker) == rows(0, 1)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_retries_commit_of_decision_only_within_the_decision_timeout(
@@ -166,13 +166,13 @@ def test_retries_commit_of_decision_only_within_the_decision_timeout(
 ) -> None:
     query.timeout_ms = 12_000
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(ExactlyOnceError, match=r"It is not known whether batch 0 .* timed out after 1000 ms"):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     query.broker.control.clear()
-    query.again().run(0)
-    assert seen(query.broker) == rows(0)
+    query.with_new_driver().run(0)
+    assert read_values(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize("granted_ms", [1_000, 5_000, 60_000, 900_000, 86_400_000])

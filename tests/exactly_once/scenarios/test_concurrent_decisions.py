@@ -26,52 +26,52 @@ from tests.exactly_once.two_driver_simulation import (
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("step", mark_always_run(range(9), {2}))
-@pytest.mark.parametrize("place", mark_always_run(START_POINTS[2:], {5}))
+@pytest.mark.parametrize("point", mark_always_run(START_POINTS[2:], {5}))
 def test_driver_suspended_during_start_does_not_prevent_decision_of_newer_driver(
-    version: int, place: int, step: int
+    version: int, point: int, step: int
 ) -> None:
     """The newer one has made this number of requests of its commit when the older one goes on. Brokers abort what it
     has open for any client that asks for the next epoch.
     """
-    simulation = met_in_the_decision(version, place, step)
+    simulation = simulate_concurrent_decision(version, point, step)
     assert "driver-3" not in simulation.errors
     assert "newer driver" in str(simulation.errors["driver-2"])
     restart_and_check(simulation)
 
 
-def met_in_the_decision(version: int, place: int, step: int) -> Simulation:
+def simulate_concurrent_decision(version: int, point: int, step: int) -> Simulation:
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
 
-    def commits() -> bool:
+    def is_committing() -> bool:
         return have_tasks_ended(simulation, "driver-3")
 
-    script.suspend("driver-2", place, until=lambda: commits() and script.count_points("driver-3") >= step)
-    script.suspend("driver-3", step, until=lambda: script.has_ended("driver-2"), since=commits)
+    script.suspend("driver-2", point, until=lambda: is_committing() and script.count_points("driver-3") >= step)
+    script.suspend("driver-3", step, until=lambda: script.has_ended("driver-2"), since=is_committing)
     script.run()
     return simulation
 
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("step", range(6))
-@pytest.mark.parametrize("place", range(16))
-def test_suspended_abort_does_not_prevent_decision_of_newer_driver(version: int, place: int, step: int) -> None:
+@pytest.mark.parametrize("point", range(16))
+def test_suspended_abort_does_not_prevent_decision_of_newer_driver(version: int, point: int, step: int) -> None:
     simulation = simulate_first_batch(version)
     simulation.should_fail = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
     script = Script(simulation)
     simulation.add_driver("driver-2")
     simulation.add_driver("driver-3", suspended=True)
 
-    def commits() -> bool:
+    def is_committing() -> bool:
         return have_tasks_ended(simulation, "driver-3")
 
     script.suspend(
         "driver-2",
-        place,
-        until=lambda: commits() and script.count_points("driver-3") >= step,
+        point,
+        until=lambda: is_committing() and script.count_points("driver-3") >= step,
         since=lambda: have_tasks_ended(simulation, "driver-2"),
     )
-    script.suspend("driver-3", step, until=lambda: script.has_ended("driver-2"), since=commits)
+    script.suspend("driver-3", step, until=lambda: script.has_ended("driver-2"), since=is_committing)
     script.run()
     assert "driver-3" not in simulation.errors
     restart_and_check(simulation)
@@ -113,8 +113,8 @@ def test_one_of_two_starts_with_the_same_name_decides(version: int, first: int, 
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("step", mark_always_run(range(8), {0}))
-@pytest.mark.parametrize("place", mark_always_run(range(14), {2}))
-def test_suspended_abort_without_reports_keeps_decision(version: int, place: int, step: int) -> None:
+@pytest.mark.parametrize("point", mark_always_run(range(14), {2}))
+def test_suspended_abort_without_reports_keeps_decision(version: int, point: int, step: int) -> None:
     """Spark gives a batch up while its commit is under way. The abort stands still for three requests of the commit,
     and the commit then for what is left of the abort.
     """
@@ -123,20 +123,23 @@ def test_suspended_abort_without_reports_keeps_decision(version: int, place: int
     simulation.add_driver("driver-2")
     simulation.scheduler.add("stop", lambda actor: simulation.stop_query(actor, "driver-2"), suspended=True)
 
-    def commits() -> bool:
+    def is_committing() -> bool:
         return have_tasks_ended(simulation, "driver-2")
 
-    later = step + 3
+    resumed_step = step + 3
     script.suspend(
         "stop",
-        place,
-        until=lambda: script.has_ended("driver-2") or script.count_points("driver-2") >= later,
-        since=commits,
+        point,
+        until=lambda: script.has_ended("driver-2") or script.count_points("driver-2") >= resumed_step,
+        since=is_committing,
     )
     script.suspend(
-        "driver-2", step, until=lambda: script.has_ended("stop") or script.count_points("stop") >= place, since=commits
+        "driver-2",
+        step,
+        until=lambda: script.has_ended("stop") or script.count_points("stop") >= point,
+        since=is_committing,
     )
-    script.suspend("driver-2", later, until=lambda: script.has_ended("stop"), since=commits)
+    script.suspend("driver-2", resumed_step, until=lambda: script.has_ended("stop"), since=is_committing)
     script.run()
     assert not any("cannot be committed any more" in str(error) for error in simulation.errors.values())
     restart_and_check(simulation)
@@ -151,21 +154,23 @@ def test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim(
 ) -> None:
     rules.skip_reclaim(monkeypatch)
 
-    def drives(version: int, place: int, step: int) -> None:
-        current_driver_does_not_give_up(met_in_the_decision(version, place, step))
+    def check_current_driver(version: int, point: int, step: int) -> None:
+        current_driver_does_not_give_up(simulate_concurrent_decision(version, point, step))
 
-    assert any(fails(drives, version, place, step) for place in (5, *START_POINTS[2:]) for step in (2, 3, 1))
+    assert any(
+        fails(check_current_driver, version, point, step) for point in (5, *START_POINTS[2:]) for step in (2, 3, 1)
+    )
 
 
 def test_two_starts_with_the_same_name_both_decide_if_batches_share_driver_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.share_driver_name_between_batches(monkeypatch)
-    promise = test_one_of_two_starts_with_the_same_name_decides
-    assert any(fails(promise, 2, first, second) for first in range(5) for second in range(6))
+    test = test_one_of_two_starts_with_the_same_name_decides
+    assert any(fails(test, 2, first, second) for first in range(5) for second in range(6))
 
 
 def test_abort_without_reports_ends_decided_transactions_if_it_does_not_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.abort_without_claim(monkeypatch)
-    promise = test_suspended_abort_without_reports_keeps_decision
-    assert any(fails(promise, 2, place, step) for place in (2, *range(14)) for step in range(8))
+    test = test_suspended_abort_without_reports_keeps_decision
+    assert any(fails(test, 2, point, step) for point in (2, *range(14)) for step in range(8))

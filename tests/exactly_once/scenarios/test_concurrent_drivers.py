@@ -30,7 +30,7 @@ from tests.exactly_once.two_driver_simulation import (
 from tests.producer.virtual_time import simulated_producer
 
 
-def committed_by(simulation: Simulation, driver: str) -> list[str]:
+def committed_ids(simulation: Simulation, driver: str) -> list[str]:
     """The transactions of tasks that this driver has committed."""
     return [
         end.identity[0]
@@ -45,11 +45,11 @@ def is_open(simulation: Simulation, transactional_id: str) -> bool:
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", START_POINTS)
-def test_driver_suspended_during_start_duplicates_no_rows(version: int, place: int) -> None:
+@pytest.mark.parametrize("point", START_POINTS)
+def test_driver_suspended_during_start_duplicates_no_rows(version: int, point: int) -> None:
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
-    script.suspend("driver-2", place, until=lambda: script.has_ended("driver-3"))
+    script.suspend("driver-2", point, until=lambda: script.has_ended("driver-3"))
     script.run()
     assert "driver-3" not in simulation.errors
     assert [number for driver, number in simulation.committed_batches if driver == "driver-3"] == [1, 2]
@@ -57,11 +57,11 @@ def test_driver_suspended_during_start_duplicates_no_rows(version: int, place: i
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", START_POINTS[1:])
-def test_driver_suspended_during_start_is_rejected_and_newer_driver_continues(version: int, place: int) -> None:
+@pytest.mark.parametrize("point", START_POINTS[1:])
+def test_driver_suspended_during_start_is_rejected_and_newer_driver_continues(version: int, point: int) -> None:
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
-    script.suspend("driver-2", place, until=lambda: ("driver-3", 1) in simulation.committed_batches)
+    script.suspend("driver-2", point, until=lambda: ("driver-3", 1) in simulation.committed_batches)
     script.suspend(
         "driver-3",
         0,
@@ -76,15 +76,15 @@ def test_driver_suspended_during_start_is_rejected_and_newer_driver_continues(ve
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", START_POINTS)
+@pytest.mark.parametrize("point", START_POINTS)
 @pytest.mark.parametrize("ended", range(TASKS + 1))
-def test_decision_of_dead_newer_driver_is_neither_duplicated_nor_aborted(version: int, place: int, ended: int) -> None:
+def test_decision_of_dead_newer_driver_is_neither_duplicated_nor_aborted(version: int, point: int, ended: int) -> None:
     """`ended`: of the two transactions that were decided, when it died."""
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
-    script.suspend("driver-2", place, until=lambda: script.has_ended("driver-3"))
+    script.suspend("driver-2", point, until=lambda: script.has_ended("driver-3"))
     script.kill(
-        "driver-3", since=lambda: is_decided(simulation, 1) and len(committed_by(simulation, "driver-3")) >= ended
+        "driver-3", since=lambda: is_decided(simulation, 1) and len(committed_ids(simulation, "driver-3")) >= ended
     )
     script.run()
     assert is_decided(simulation, 1)
@@ -92,8 +92,8 @@ def test_decision_of_dead_newer_driver_is_neither_duplicated_nor_aborted(version
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", mark_always_run(range(16), {10, 11}))
-def test_suspended_abort_keeps_decision_of_newer_driver(version: int, place: int) -> None:
+@pytest.mark.parametrize("point", mark_always_run(range(16), {10, 11}))
+def test_suspended_abort_keeps_decision_of_newer_driver(version: int, point: int) -> None:
     simulation = simulate_first_batch(version)
     simulation.should_fail = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
     script = Script(simulation)
@@ -101,7 +101,7 @@ def test_suspended_abort_keeps_decision_of_newer_driver(version: int, place: int
     simulation.add_driver("driver-3", suspended=True)
     script.suspend(
         "driver-2",
-        place,
+        point,
         until=lambda: script.has_ended("driver-3"),
         since=lambda: have_tasks_ended(simulation, "driver-2"),
     )
@@ -112,13 +112,13 @@ def test_suspended_abort_keeps_decision_of_newer_driver(version: int, place: int
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", range(1, 14))
-def test_suspended_manual_abort_keeps_decision_of_newer_driver(version: int, place: int) -> None:
+@pytest.mark.parametrize("point", range(1, 14))
+def test_suspended_manual_abort_keeps_decision_of_newer_driver(version: int, point: int) -> None:
     simulation = simulate_first_batch(version)
     script = Script(simulation)
     simulation.add_operator("operator", suspended=False)
     simulation.add_driver("driver-3")
-    script.suspend("operator", place, until=lambda: script.has_ended("driver-3"))
+    script.suspend("operator", point, until=lambda: script.has_ended("driver-3"))
     script.kill("driver-3", since=lambda: is_decided(simulation, 1))
     script.run()
     assert is_decided(simulation, 1)
@@ -126,8 +126,8 @@ def test_suspended_manual_abort_keeps_decision_of_newer_driver(version: int, pla
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", range(1, 12))
-def test_fenced_driver_with_decision_in_doubt_aborts_nothing(version: int, place: int) -> None:
+@pytest.mark.parametrize("point", range(1, 12))
+def test_fenced_driver_with_decision_in_doubt_aborts_nothing(version: int, point: int) -> None:
     """It loses the answer to its decision, and is fenced when it asks again. The newer driver stands still at
     each place between its fence and the commit of what was decided.
     """
@@ -139,10 +139,10 @@ def test_fenced_driver_with_decision_in_doubt_aborts_nothing(version: int, place
         "driver-2", to=lambda actor: actor.action == "END_TXN" and have_tasks_ended(simulation, "driver-2")
     )
     script.suspend(
-        "driver-3", place, until=lambda: script.has_ended("driver-2"), since=lambda: is_decided(simulation, 1)
+        "driver-3", point, until=lambda: script.has_ended("driver-2"), since=lambda: is_decided(simulation, 1)
     )
     script.suspend(
-        "driver-2", 0, until=lambda: script.count_points("driver-3") >= place, since=lambda: is_decided(simulation, 1)
+        "driver-2", 0, until=lambda: script.count_points("driver-3") >= point, since=lambda: is_decided(simulation, 1)
     )
     script.run()
     assert is_decided(simulation, 1)
@@ -212,11 +212,11 @@ def test_foreign_records_in_the_log_stop_no_query(version: int, value: bytes) ->
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", mark_always_run(START_POINTS[2:], {8}))
-def test_driver_suspended_during_start_aborts_no_transactions_of_newer_driver(version: int, place: int) -> None:
+@pytest.mark.parametrize("point", mark_always_run(START_POINTS[2:], {8}))
+def test_driver_suspended_during_start_aborts_no_transactions_of_newer_driver(version: int, point: int) -> None:
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
-    script.suspend("driver-2", place, until=lambda: have_tasks_ended(simulation, "driver-3"))
+    script.suspend("driver-2", point, until=lambda: have_tasks_ended(simulation, "driver-3"))
     script.suspend(
         "driver-3",
         0,
@@ -240,19 +240,21 @@ def test_one_of_two_drivers_that_start_concurrently_continues(version: int, firs
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("decides_at", [10, 11])
-@pytest.mark.parametrize("place", range(8, 15))
+@pytest.mark.parametrize("decision_point", [10, 11])
+@pytest.mark.parametrize("point", range(8, 15))
 def test_driver_suspended_during_concurrent_start_keeps_decision_of_the_other(
-    version: int, place: int, decides_at: int
+    version: int, point: int, decision_point: int
 ) -> None:
     """driver-2 waits with its decision until driver-3 has come to this place, which waits until that is made."""
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
     script.alternate("driver-2", "driver-3", first_points=1, second_points=1)
     script.suspend(
-        "driver-2", decides_at, until=lambda: script.count_points("driver-3") >= place or script.has_ended("driver-3")
+        "driver-2",
+        decision_point,
+        until=lambda: script.count_points("driver-3") >= point or script.has_ended("driver-3"),
     )
-    script.suspend("driver-3", place, until=lambda: is_decided(simulation, 1) or script.has_ended("driver-2"))
+    script.suspend("driver-3", point, until=lambda: is_decided(simulation, 1) or script.has_ended("driver-2"))
     script.run()
     restart_and_check(simulation)
 
@@ -270,16 +272,16 @@ def test_aborts_transactions_of_newer_driver_if_aborts_precede_the_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.abort_before_claim(monkeypatch)
-    promise = test_driver_suspended_during_start_aborts_no_transactions_of_newer_driver
-    assert any(fails(promise, 2, place) for place in (8, *START_POINTS))
+    test = test_driver_suspended_during_start_aborts_no_transactions_of_newer_driver
+    assert any(fails(test, 2, point) for point in (8, *START_POINTS))
 
 
 def test_fenced_driver_aborts_newer_decision_if_aborts_ignore_fencing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.abort_despite_fencing(monkeypatch)
-    promise = test_suspended_abort_keeps_decision_of_newer_driver
-    assert any(fails(promise, 2, place) for place in range(16))
+    test = test_suspended_abort_keeps_decision_of_newer_driver
+    assert any(fails(test, 2, point) for point in range(16))
 
 
 def test_claim_of_dead_driver_stops_next_start_if_start_does_not_wait(
@@ -294,5 +296,5 @@ def test_aborts_decision_of_newer_driver_if_the_list_follows_the_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.list_after_claim(monkeypatch)
-    promise = test_suspended_abort_keeps_decision_of_newer_driver
-    assert any(fails(promise, 2, place) for place in (10, *range(16)))
+    test = test_suspended_abort_keeps_decision_of_newer_driver
+    assert any(fails(test, 2, point) for point in (10, *range(16)))

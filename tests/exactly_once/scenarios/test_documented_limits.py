@@ -22,7 +22,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, end_transactions
 from spark_kafka_sink.requests.transactions import AddPartitions, DescribeTransactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import TOPIC, Crash, Query, client_of, open_ids, rows, seen
+from tests.exactly_once.embedded_query import TOPIC, Crash, Query, connect_client, list_open_ids, read_values, rows
 from tests.exactly_once.embedded_query import broker as broker
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -35,34 +35,34 @@ def query(broker: EmbeddedBroker) -> Query:
 
 def test_rows_of_tasks_may_become_visible_at_different_times(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
 
     def commit_one(query: QueryTransactions, entry: Entry, *given: Any, **named: Any) -> None:
         end_transactions(query.client, entry.transactions[:1], commit=True)
         raise Crash
 
     with patch.object(QueryTransactions, "commit", commit_one), pytest.raises(Crash):
-        query.commit(start, 0, written)
-    assert seen(query.broker) == ["0/0"]
-    query.again().begin()
-    assert seen(query.broker) == rows(0)
+        query.commit(start, 0, prepared)
+    assert read_values(query.broker) == ["0/0"]
+    query.with_new_driver().begin()
+    assert read_values(query.broker) == rows(0)
 
 
 def test_read_uncommitted_readers_see_uncommitted_and_aborted_rows(query: Query) -> None:
     start = query.begin()
-    query.write_both(start, 0)
-    assert seen(query.broker, "read_uncommitted") == rows(0)
+    query.write_tasks(start, 0)
+    assert read_values(query.broker, "read_uncommitted") == rows(0)
     assert query.abort(start, 0)
-    assert (seen(query.broker, "read_uncommitted"), seen(query.broker)) == (rows(0), [])
+    assert (read_values(query.broker, "read_uncommitted"), read_values(query.broker)) == (rows(0), [])
 
 
 def test_open_transactions_block_readers_until_the_next_start(query: Query) -> None:
-    query.write_both(query.begin(), 0)
+    query.write_tasks(query.begin(), 0)
     with KafkaProducer(query.options) as another:
         another.send(ProducerRecord(TOPIC, "of another program", partition=0)).result(10)
-    assert seen(query.broker) == []
-    query.again().begin()
-    assert seen(query.broker) == ["of another program"]
+    assert read_values(query.broker) == []
+    query.with_new_driver().begin()
+    assert read_values(query.broker) == ["of another program"]
 
 
 def test_rows_of_late_attempt_stay_invisible_and_next_batch_aborts_them(
@@ -71,9 +71,9 @@ def test_rows_of_late_attempt_stay_invisible_and_next_batch_aborts_them(
     """Its look was answered by a coordinator that was one no more."""
     start = query.run(0)
     query.write(start, 0, "late", attempt=1)
-    assert len(open_ids(query.broker)) == 1
+    assert len(list_open_ids(query.broker)) == 1
     query.run(1)
-    assert (seen(query.broker), open_ids(query.broker)) == (rows(0, 1), [])
+    assert (read_values(query.broker), list_open_ids(query.broker)) == (rows(0, 1), [])
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
@@ -82,14 +82,14 @@ def test_late_add_partitions_opens_transaction_that_the_next_start_aborts(
 ) -> None:
     """In version 1. In version 2 leaders add them."""
     start = query.begin()
-    written = query.write_both(start, 0)
-    query.commit(start, 0, written)
-    with client_of(query.broker) as client:
-        late = AddPartitions(written[0], frozenset([TopicPartition(TOPIC, 0)]))
-        client.send(late)
-    assert open_ids(query.broker) == [written[0].transactional_id]
-    query.again().begin()
-    assert (seen(query.broker), open_ids(query.broker)) == (rows(0), [])
+    prepared = query.write_tasks(start, 0)
+    query.commit(start, 0, prepared)
+    with connect_client(query.broker) as client:
+        late_addition = AddPartitions(prepared[0], frozenset([TopicPartition(TOPIC, 0)]))
+        client.send(late_addition)
+    assert list_open_ids(query.broker) == [prepared[0].transactional_id]
+    query.with_new_driver().begin()
+    assert (read_values(query.broker), list_open_ids(query.broker)) == (rows(0), [])
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
@@ -100,19 +100,19 @@ def test_late_fence_of_reused_id_loses_and_reports_commit(
     start = query.begin()
     query.attempt(start, 1, attempt=0).close(timeout=0)
     original = describe_transactions
-    looks = list[object]()
+    descriptions = list[object]()
 
     def describe(client: BlockingClient, ids: Iterable[str], *arguments: Any, **named: Any) -> Any:
         found = original(client, ids, *arguments, **named)
         if start.task_id(1, 0) in found:
-            looks.append(found)
-        if len(looks) == 3:  # for the list, before the end, before the fence
-            looks.append(found)
+            descriptions.append(found)
+        if len(descriptions) == 3:  # for the list, before the end, before the fence
+            descriptions.append(found)
             with (
                 patch.object(transaction_aborts, "describe_transactions", original),
                 patch.object(query_transactions, "describe_transactions", original),
             ):
-                query.decide_under_ids_of(start)
+                query.decide_with_reused_ids(start)
         return found
 
     with (
@@ -121,8 +121,8 @@ def test_late_fence_of_reused_id_loses_and_reports_commit(
     ):
         query.abort(start, 0)
     with pytest.raises(CommitLostError):
-        query.again(name="last").begin()
-    assert seen(query.broker) == ["0/0"]
+        query.with_new_driver(name="last").begin()
+    assert read_values(query.broker) == ["0/0"]
 
 
 def test_machine_sleep_counts_as_waiting_for_brokers() -> None:

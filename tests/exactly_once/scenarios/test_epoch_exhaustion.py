@@ -33,24 +33,24 @@ from tests.exactly_once.embedded_query import (
     PREFIX,
     Crash,
     Query,
-    client_of,
-    dying,
-    ends_at,
-    open_ids,
-    options,
+    client_options,
+    connect_client,
+    death_before,
+    list_open_ids,
+    open_query_transactions,
+    read_values,
     rows,
-    seen,
-    transactions,
+    stale_end_offsets,
     use_up_epochs,
-    write_as,
+    write_entry_as,
 )
 from tests.exactly_once.embedded_query import broker as broker
-from tests.exactly_once.embedded_query import its_own_ids_alone as its_own_ids_alone
+from tests.exactly_once.embedded_query import restricted_user as restricted_user
 from tests.exactly_once.explorer import explore_seed
-from tests.exactly_once.scenarios.test_stale_log_reads import TIMES, decide_and_die, end_of
+from tests.exactly_once.scenarios.test_stale_log_reads import STALE_LOOKUPS, decide_and_die, log_end_offset
 
-AT_THE_END = 32_767 - HAND_OVER_EPOCH
-LEFT = (16, *range(AT_THE_END - 1, AT_THE_END + 8))
+EPOCHS_AFTER_HAND_OVER = 32_767 - HAND_OVER_EPOCH
+REMAINING_EPOCHS = (16, *range(EPOCHS_AFTER_HAND_OVER - 1, EPOCHS_AFTER_HAND_OVER + 8))
 """Epochs that are left: so that the end is reached at each step of a batch and of a start."""
 SEEDS_OF_A_TEST = 20
 SEEDS = 2_000 if os.environ.get("SOAK") else 40
@@ -58,8 +58,8 @@ REQUESTS_OF_A_START = 8
 """At least so many change the driver's ids, in a start that hands over."""
 
 
-@pytest.fixture(params=LEFT)
-def query(broker: EmbeddedBroker, its_own_ids_alone: None, request: pytest.FixtureRequest) -> Query:
+@pytest.fixture(params=REMAINING_EPOCHS)
+def query(broker: EmbeddedBroker, restricted_user: None, request: pytest.FixtureRequest) -> Query:
     """Its driver has written batch 0, and has few epochs left: they are used up at each step of a batch."""
     query = Query(broker)
     query.run(0)
@@ -67,12 +67,12 @@ def query(broker: EmbeddedBroker, its_own_ids_alone: None, request: pytest.Fixtu
     return query
 
 
-def number_in_use(broker: EmbeddedBroker) -> int:
+def current_driver_number(broker: EmbeddedBroker) -> int:
     """The number of the driver's id that a new process finds."""
     decision_log._partition_cache.clear()
     driver_ids._remembered_numbers.clear()
-    with transactions(broker) as held:
-        return held.read_current_entry(held.describe_driver_id())[1].driver_number
+    with open_query_transactions(broker) as transactions:
+        return transactions.read_current_entry(transactions.describe_driver_id())[1].driver_number
 
 
 def test_continues_under_next_driver_id_when_epochs_are_exhausted(
@@ -82,48 +82,50 @@ def test_continues_under_next_driver_id_when_epochs_are_exhausted(
     query.run(0)
     for number in range(1, 9):
         if number in (2, 5):
-            use_up_epochs(broker, driver_id(PREFIX, number_in_use(broker)), AT_THE_END + 2)
+            use_up_epochs(broker, driver_id(PREFIX, current_driver_number(broker)), EPOCHS_AFTER_HAND_OVER + 2)
         query.run(number)
-    assert number_in_use(broker) == 3
-    assert seen(broker) == rows(*range(9))
-    assert query.again().begin().is_committed(query.batch(8))
+    assert current_driver_number(broker) == 3
+    assert read_values(broker) == rows(*range(9))
+    assert query.with_new_driver().begin().is_committed(query.batch(8))
     assert "is ignored" not in caplog.text
 
 
 def test_driver_id_without_records_does_not_hand_over(broker: EmbeddedBroker) -> None:
-    with transactions(broker) as held:
-        held.log.create_if_missing()
-        held.fence(held.describe_driver_id(), (60_000,))
-        use_up_epochs(broker, "p-driver", AT_THE_END)
-        held.fence(held.describe_driver_id(), (60_000,))
-    assert end_of(Query(broker)) == 0
+    with open_query_transactions(broker) as transactions:
+        transactions.log.create_if_missing()
+        transactions.fence(transactions.describe_driver_id(), (60_000,))
+        use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER)
+        transactions.fence(transactions.describe_driver_id(), (60_000,))
+    assert log_end_offset(Query(broker)) == 0
 
 
 def test_decision_stays_proven_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
     query.run(1)
     for name in ("driver-1", "driver-1", "driver-2"):  # starts that decide nothing, as of empty batches
         decision_log._partition_cache.clear()
-        query.again(name=name).begin().check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
+        query.with_new_driver(name=name).begin().check_skipped_batch(
+            query.batch(1), BOTH_TASKS, tolerate_mismatch=False
+        )
 
 
 def test_begin_returns_newest_epoch_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
     """Else its tasks would take themselves for late ones."""
     for name in ("driver-1", "driver-2", "driver-3"):
-        start = query.again(name=name).begin()
-        with client_of(broker) as client:
+        start = query.with_new_driver(name=name).begin()
+        with connect_client(broker) as client:
             assert start.is_waiting_for_tasks(describe_transactions(client, [start.driver_id])[start.driver_id])
 
 
 def test_abort_succeeds_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
     for name in ("driver-2", "driver-3"):
-        newer = query.again(name=name)
+        newer = query.with_new_driver(name=name)
         start = newer.begin()
-        newer.write_both(start, 1)
+        newer.write_tasks(start, 1)
         decision_log._partition_cache.clear()
         assert newer.abort(start, 1)
-        assert not open_ids(broker)
-    query.again(name="driver-4").run(1)
-    assert seen(broker) == rows(0, 1)
+        assert not list_open_ids(broker)
+    query.with_new_driver(name="driver-4").run(1)
+    assert read_values(broker) == rows(0, 1)
 
 
 def test_foreign_id_with_exhausted_epochs_decides_nothing_if_epochs_run_out_at_any_step(
@@ -131,114 +133,114 @@ def test_foreign_id_with_exhausted_epochs_decides_nothing_if_epochs_run_out_at_a
 ) -> None:
     """What tasks of a driver that died have open would be committed, and the batch written again."""
     query.run(1)
-    written = query.write_both(query.begin(), 2)  # dies here
-    write_as(broker, "evil", "p", None)
+    prepared = query.write_tasks(query.begin(), 2)  # dies here
+    write_entry_as(broker, "evil", "p", None)
     use_up_epochs(broker, "evil")
-    forged = Entry(PREFIX, generation=9).with_decision(Batch(query.query, 0), BOTH_TASKS, tuple(written))
-    write_as(broker, "evil", "p", encode_entry(forged))
+    forged = Entry(PREFIX, generation=9).with_decision(Batch(query.query, 0), BOTH_TASKS, tuple(prepared))
+    write_entry_as(broker, "evil", "p", encode_entry(forged))
     decision_log._partition_cache.clear()
-    query.again().run(2)
-    assert seen(broker) == rows(0, 1, 2)
+    query.with_new_driver().run(2)
+    assert read_values(broker) == rows(0, 1, 2)
 
 
-@pytest.mark.parametrize("left", LEFT)
+@pytest.mark.parametrize("remaining", REMAINING_EPOCHS)
 def test_foreign_id_with_exhausted_epochs_is_not_mistaken_for_the_driver(
-    broker: EmbeddedBroker, its_own_ids_alone: None, left: int
+    broker: EmbeddedBroker, restricted_user: None, remaining: int
 ) -> None:
     query = Query(broker)
     query.run(0)
-    with transactions(broker) as held:
-        look = held.describe_driver_id()
-        assert look is not None
-        old = held.read_entry()
+    with open_query_transactions(broker) as transactions:
+        description = transactions.describe_driver_id()
+        assert description is not None
+        old = transactions.read_entry()
     driver = broker.cluster.coordinator.transactions["p-driver"]
     producer_id = driver.producer_id
-    use_up_epochs(broker, "p-driver", left)
+    use_up_epochs(broker, "p-driver", remaining)
     query.run(1)
     assert driver.producer_id == producer_id
     has_next_id = "p-driver-2" in broker.cluster.coordinator.transactions
-    assert has_next_id or left >= AT_THE_END, "not each step of a batch is tried"
-    assert not has_next_id or left < LEFT[-1], "not each step of a batch is tried"
-    write_as(broker, "evil", "p", None)
+    assert has_next_id or remaining >= EPOCHS_AFTER_HAND_OVER, "not each step of a batch is tried"
+    assert not has_next_id or remaining < REMAINING_EPOCHS[-1], "not each step of a batch is tried"
+    write_entry_as(broker, "evil", "p", None)
     use_up_epochs(broker, "evil")
-    write_as(broker, "evil", "p", encode_entry(old))
+    write_entry_as(broker, "evil", "p", encode_entry(old))
     decision_log._partition_cache.clear()
     start = query.begin()
     assert start.is_committed(query.batch(1))
     query.run(2)
     query.run(3)
-    assert seen(broker) == rows(0, 1, 2, 3)
+    assert read_values(broker) == rows(0, 1, 2, 3)
 
 
 def test_rejected_batch_can_be_aborted_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 1)
-    with client_of(broker) as client:
-        init_producer_id(client, written[0].transactional_id, 60_000)
+    prepared = query.write_tasks(start, 1)
+    with connect_client(broker) as client:
+        init_producer_id(client, prepared[0].transactional_id, 60_000)
     with pytest.raises(ExactlyOnceError, match="are not open any more"):
-        query.commit(start, 1, written)
+        query.commit(start, 1, prepared)
     assert query.abort(start, 1)
-    assert not open_ids(broker)
+    assert not list_open_ids(broker)
 
 
 @pytest.mark.parametrize("at", ["commit", "done"])
 def test_decision_of_dead_driver_stays_proven_if_epochs_run_out_at_any_step(query: Query, at: str) -> None:
     start = query.begin()
-    written = query.write_both(start, 1)
-    with dying(at):
-        query.commit(start, 1, written)
-    again = query.again().begin()
-    assert again.is_committed(query.batch(1))
-    again.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
+    prepared = query.write_tasks(start, 1)
+    with death_before(at):
+        query.commit(start, 1, prepared)
+    successor = query.with_new_driver().begin()
+    assert successor.is_committed(query.batch(1))
+    successor.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
 def test_driver_fenced_without_successor_records_commit_if_epochs_run_out_at_any_step(
     broker: EmbeddedBroker, query: Query
 ) -> None:
     start = query.begin()
-    written = query.write_both(start, 1)
+    prepared = query.write_tasks(start, 1)
     original = Driver._commit_transactions
 
     def commit_all(driver: Driver, *arguments: Any, **named: Any) -> None:
         original(driver, *arguments, **named)
         # Another start gets its epoch, and dies.
-        with transactions(broker) as other, suppress(ProducerFencedError):
+        with open_query_transactions(broker) as other, suppress(ProducerFencedError):
             other.fence(other.describe_driver_id(), (60_000,))
 
     with patch.object(Driver, "_commit_transactions", commit_all):
-        query.commit(start, 1, written)
-    again = query.again().begin()
-    again.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
+        query.commit(start, 1, prepared)
+    successor = query.with_new_driver().begin()
+    successor.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
-@TIMES
-@pytest.mark.parametrize("left", LEFT)
+@STALE_LOOKUPS
+@pytest.mark.parametrize("remaining", REMAINING_EPOCHS)
 def test_stale_read_overwrites_no_decision_if_epochs_run_out_at_any_step(
-    broker: EmbeddedBroker, left: int, times: int
+    broker: EmbeddedBroker, remaining: int, lookups: int
 ) -> None:
     query = Query(broker)
     query.run(0)
-    old_end = end_of(query)
+    stale_end = log_end_offset(query)
     decide_and_die(query)
-    use_up_epochs(broker, "p-driver", left)
-    again = query.again()
-    with ends_at(old_end, times):
-        start = again.begin()
-    assert start.is_committed(again.batch(1))
-    assert seen(broker) == rows(0, 1)
+    use_up_epochs(broker, "p-driver", remaining)
+    successor = query.with_new_driver()
+    with stale_end_offsets(stale_end, lookups):
+        start = successor.begin()
+    assert start.is_committed(successor.batch(1))
+    assert read_values(broker) == rows(0, 1)
 
 
 @contextmanager
-def dying_after(requests: int) -> Iterator[None]:
+def death_after_requests(requests: int) -> Iterator[None]:
     """Let the driver die when brokers have carried out that many requests for an epoch of its id, or its end."""
-    original, left = BlockingClient.finish, [requests]
+    original, remaining = BlockingClient.finish, [requests]
 
     def finish(client: BlockingClient, call: Call[Any], timeout_ms: float | None = None) -> Any:
         responses = original(client, call, timeout_ms)
         request = next(iter(call._requests.values()), None)
         if isinstance(request, InitProducerId | EndTransaction) and f"{PREFIX}-driver" in request.coordinator.key:
-            left[0] -= 1
-            if not left[0]:
+            remaining[0] -= 1
+            if not remaining[0]:
                 raise Crash
         return responses
 
@@ -246,10 +248,10 @@ def dying_after(requests: int) -> Iterator[None]:
         yield
 
 
-def died_in_a_start(query: Query, after: int) -> bool:
+def dies_in_start(query: Query, after: int) -> bool:
     """False: the start was over before."""
     try:
-        with dying_after(after):
+        with death_after_requests(after):
             query.begin()
     except Crash:
         return True
@@ -261,18 +263,18 @@ def test_next_start_continues_after_death_at_each_request_of_hand_over(broker: E
     query = Query(broker)
     query.run(0)
     decide_and_die(query)
-    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
-    has_died = died_in_a_start(query.again(), after)
+    use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 1)
+    has_died = dies_in_start(query.with_new_driver(), after)
     decision_log._partition_cache.clear()
     driver_ids._remembered_numbers.clear()
-    last = query.again(name="driver-3")
+    last = query.with_new_driver(name="driver-3")
     start = last.begin()
     assert start.is_committed(query.batch(1))
     start.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
     last.run(2)
-    assert seen(broker) == rows(0, 1, 2)
-    assert not open_ids(broker)
-    assert number_in_use(broker) == 2
+    assert read_values(broker) == rows(0, 1, 2)
+    assert not list_open_ids(broker)
+    assert current_driver_number(broker) == 2
     assert has_died or after > REQUESTS_OF_A_START
 
 
@@ -280,43 +282,43 @@ def test_repeatedly_failing_starts_leave_enough_epochs(broker: EmbeddedBroker) -
     """A commit is lost, and a supervisor starts the query until a person gives it up."""
     query = Query(broker)
     start = query.begin()
-    written = query.write_both(start, 1)
-    with dying("commit"):
-        query.commit(start, 1, written)
-    with client_of(broker) as client:
-        init_producer_id(client, written[0].transactional_id, 60_000)
-    use_up_epochs(broker, "p-driver", AT_THE_END + 5)
+    prepared = query.write_tasks(start, 1)
+    with death_before("commit"):
+        query.commit(start, 1, prepared)
+    with connect_client(broker) as client:
+        init_producer_id(client, prepared[0].transactional_id, 60_000)
+    use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 5)
     for number in range(10):
         with pytest.raises(CommitLostError):
-            query.again(name=f"again-{number}").begin()
-    assert number_in_use(broker) == 2
-    finished = operations.give_up(options(broker), PREFIX, LOG)
+            query.with_new_driver(name=f"again-{number}").begin()
+    assert current_driver_number(broker) == 2
+    finished = operations.give_up(client_options(broker), PREFIX, LOG)
     assert finished is not None
-    assert list(finished.lost) == [written[0].transactional_id]
-    query.again(name="last").run(2)
+    assert list(finished.lost) == [prepared[0].transactional_id]
+    query.with_new_driver(name="last").run(2)
 
 
-@pytest.mark.parametrize("left", range(AT_THE_END - 1, AT_THE_END + 9))
-def test_abort_fenced_after_its_claim_continues_with_exhausted_epochs(broker: EmbeddedBroker, left: int) -> None:
+@pytest.mark.parametrize("remaining", range(EPOCHS_AFTER_HAND_OVER - 1, EPOCHS_AFTER_HAND_OVER + 9))
+def test_abort_fenced_after_its_claim_continues_with_exhausted_epochs(broker: EmbeddedBroker, remaining: int) -> None:
     query = Query(broker)
     query.run(0)
     start = query.begin()
-    query.write_both(start, 1)
-    use_up_epochs(broker, "p-driver", left)
+    query.write_tasks(start, 1)
+    use_up_epochs(broker, "p-driver", remaining)
     original, fenced = QueryTransactions.bump_epoch, list[bool]()
 
-    def bump_epoch(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        if not fenced and held.read_entry().generation > start.entry.generation:
+    def bump_epoch(transactions: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        if not fenced and transactions.read_entry().generation > start.entry.generation:
             fenced.append(True)
-            with transactions(broker) as other:  # another start gets its epochs, and dies
+            with open_query_transactions(broker) as other:  # another start gets its epochs, and dies
                 for _ in range(2):
                     other._request_epoch(expected_identity(other.describe_driver_id()), (60_000,))
-        return original(held, driver, granted_ms)
+        return original(transactions, driver, granted_ms)
 
     with patch.object(QueryTransactions, "bump_epoch", bump_epoch):
         assert query.abort(start, 1)
     assert fenced
-    assert not open_ids(broker)
+    assert not list_open_ids(broker)
 
 
 def test_next_driver_id_requests_currently_granted_timeout(
@@ -324,39 +326,39 @@ def test_next_driver_id_requests_currently_granted_timeout(
 ) -> None:
     query = Query(broker)
     query.run(0)
-    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
+    use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 1)
     broker.cluster.coordinator.max_timeout_ms = 10_000
-    again = query.again()
-    again.run(1)
-    assert seen(broker) == rows(0, 1)
-    assert again.begin().entry.timeout_ms == 10_000
+    successor = query.with_new_driver()
+    successor.run(1)
+    assert read_values(broker) == rows(0, 1)
+    assert successor.begin().entry.timeout_ms == 10_000
 
 
 @contextmanager
-def few_epochs(end: int, more: int) -> Iterator[set[str]]:
+def limit_epochs(end: int, more: int) -> Iterator[set[str]]:
     """Of a producer id: who gets this one or one of those after it goes on under the driver's next id. What is yielded
     has the prefixes of those that did.
     """
-    original, moved = QueryTransactions._hand_over, set[str]()
+    original, handed_over_runs = QueryTransactions._hand_over, set[str]()
 
-    def hand_over(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
-        moved.add(held.prefix)
-        original(held, driver, granted_ms)
+    def hand_over(transactions: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
+        handed_over_runs.add(transactions.prefix)
+        original(transactions, driver, granted_ms)
 
     with ExitStack() as patches:
         for module in (query_transactions, driver_module):
             patches.enter_context(patch.object(module, "HAND_OVER_EPOCH", end))
         patches.enter_context(patch.object(transaction_coordinator, "MAX_EPOCH", end + more))
         patches.enter_context(patch.object(QueryTransactions, "_hand_over", hand_over))
-        yield moved
+        yield handed_over_runs
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_OF_A_TEST))
 def test_rows_are_read_exactly_once_while_epochs_are_exhausted_repeatedly(first: int) -> None:
     """The runs of the explorer, with two drivers and what may happen to them."""
-    moved = 0
+    handed_over_runs = 0
     for seed in range(first, first + SEEDS_OF_A_TEST):
-        with few_epochs(2 + seed % 8, 500) as prefixes:
+        with limit_epochs(2 + seed % 8, 500) as prefixes:
             explore_seed(seed)
-        moved += bool(prefixes)
-    assert moved, "no run comes to the end of its epochs"
+        handed_over_runs += bool(prefixes)
+    assert handed_over_runs, "no run comes to the end of its epochs"

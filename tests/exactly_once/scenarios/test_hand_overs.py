@@ -23,23 +23,23 @@ from tests.exactly_once.embedded_query import (
     PREFIX,
     Crash,
     Query,
+    client_options,
     compacted_log,
-    dying,
-    dying_after_its_claim,
-    ends_at,
-    open_ids,
-    options,
+    death_after_claim,
+    death_before,
+    list_open_ids,
+    open_query_transactions,
+    read_values,
     rows,
-    seen,
-    transactions,
+    stale_end_offsets,
     use_up_epochs,
-    write_as,
+    write_entry_as,
 )
 from tests.exactly_once.embedded_query import broker as broker
-from tests.exactly_once.embedded_query import its_own_ids_alone as its_own_ids_alone
-from tests.exactly_once.scenarios.test_epoch_exhaustion import AT_THE_END, number_in_use
-from tests.exactly_once.scenarios.test_lost_records import delete_all
-from tests.exactly_once.scenarios.test_stale_log_reads import TIMES, decide_and_die, end_of
+from tests.exactly_once.embedded_query import restricted_user as restricted_user
+from tests.exactly_once.scenarios.test_epoch_exhaustion import EPOCHS_AFTER_HAND_OVER, current_driver_number
+from tests.exactly_once.scenarios.test_lost_records import delete_log_records
+from tests.exactly_once.scenarios.test_stale_log_reads import STALE_LOOKUPS, decide_and_die, log_end_offset
 from tests.exactly_once.script import Script
 from tests.exactly_once.simulation import Simulation
 from tests.exactly_once.two_driver_simulation import (
@@ -54,11 +54,11 @@ from tests.exactly_once.two_driver_simulation import (
 # --- two drivers at a hand-over, each of which stands still at each of its requests
 
 
-REQUESTS = range(1, 21)
+HAND_OVER_POINTS = range(1, 21)
 """Of a start that hands over, and of the batch after it."""
 
 
-def world_before_a_hand_over(version: int) -> Simulation:
+def simulate_before_hand_over(version: int) -> Simulation:
     """driver-1 has written batch 0, and is gone. The next start gets one of the last epochs."""
     simulation = simulate_first_batch(version)
     driver = simulation.cluster.core.coordinator.transactions["p-driver"]
@@ -71,11 +71,11 @@ def has_handed_over(simulation: Simulation) -> bool:
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", REQUESTS)
-def test_driver_suspended_during_hand_over_duplicates_no_rows(version: int, place: int) -> None:
-    simulation = world_before_a_hand_over(version)
+@pytest.mark.parametrize("point", HAND_OVER_POINTS)
+def test_driver_suspended_during_hand_over_duplicates_no_rows(version: int, point: int) -> None:
+    simulation = simulate_before_hand_over(version)
     script = add_two_drivers(simulation)
-    script.suspend("driver-2", place, until=lambda: script.has_ended("driver-3"))
+    script.suspend("driver-2", point, until=lambda: script.has_ended("driver-3"))
     script.run()
     assert "driver-3" not in simulation.errors
     assert has_handed_over(simulation)
@@ -83,20 +83,20 @@ def test_driver_suspended_during_hand_over_duplicates_no_rows(version: int, plac
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", REQUESTS)
-def test_restart_succeeds_after_death_at_each_request_of_hand_over(version: int, place: int) -> None:
-    simulation = world_before_a_hand_over(version)
+@pytest.mark.parametrize("point", HAND_OVER_POINTS)
+def test_restart_succeeds_after_death_at_each_request_of_hand_over(version: int, point: int) -> None:
+    simulation = simulate_before_hand_over(version)
     script = Script(simulation)
     simulation.add_driver("driver-2")
-    script.kill("driver-2", since=lambda: True, point=place)
+    script.kill("driver-2", since=lambda: True, point=point)
     script.run()
     restart_and_check(simulation)
     assert has_handed_over(simulation)
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", REQUESTS)
-def test_driver_under_previous_id_decides_nothing_after_hand_over(version: int, place: int) -> None:
+@pytest.mark.parametrize("point", HAND_OVER_POINTS)
+def test_driver_under_previous_id_decides_nothing_after_hand_over(version: int, point: int) -> None:
     """driver-2 has written a batch when another start hands over; it stands still at each request of its commit."""
     simulation = simulate_first_batch(version)
     driver = simulation.cluster.core.coordinator.transactions["p-driver"]
@@ -106,7 +106,7 @@ def test_driver_under_previous_id_decides_nothing_after_hand_over(version: int, 
     simulation.add_driver("driver-3", suspended=True)
     script.suspend(
         "driver-2",
-        place,
+        point,
         until=lambda: script.has_ended("driver-3"),
         since=lambda: have_tasks_ended(simulation, "driver-2"),
     )
@@ -115,13 +115,13 @@ def test_driver_under_previous_id_decides_nothing_after_hand_over(version: int, 
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", REQUESTS)
-def test_suspended_manual_hand_over_keeps_decision(version: int, place: int) -> None:
-    simulation = world_before_a_hand_over(version)
+@pytest.mark.parametrize("point", HAND_OVER_POINTS)
+def test_suspended_manual_hand_over_keeps_decision(version: int, point: int) -> None:
+    simulation = simulate_before_hand_over(version)
     script = Script(simulation)
     simulation.add_operator("operator", suspended=False)
     simulation.add_driver("driver-3")
-    script.suspend("operator", place, until=lambda: script.has_ended("driver-3"))
+    script.suspend("operator", point, until=lambda: script.has_ended("driver-3"))
     script.kill("driver-3", since=lambda: is_decided(simulation, 1))
     script.run()
     assert is_decided(simulation, 1)
@@ -133,7 +133,7 @@ def test_suspended_manual_hand_over_keeps_decision(version: int, place: int) -> 
 def test_one_of_two_drivers_that_start_concurrently_after_hand_over_continues(
     version: int, first: int, second: int
 ) -> None:
-    simulation = world_before_a_hand_over(version)
+    simulation = simulate_before_hand_over(version)
     script = Script(simulation)
     simulation.add_driver("driver-2")
     script.kill("driver-2", since=lambda: has_handed_over(simulation))
@@ -150,18 +150,18 @@ def test_one_of_two_drivers_that_start_concurrently_after_hand_over_continues(
 # --- what is read after a hand-over
 
 
-def handed_over(broker: EmbeddedBroker) -> Query:
+def run_past_hand_over(broker: EmbeddedBroker) -> Query:
     """A query that has handed over, and written batches 0 to 2: the last one under its second id."""
     query = Query(broker)
     query.run(0)
     query.run(1)
-    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
+    use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 1)
     query.run(2)
-    assert number_in_use(broker) == 2
+    assert current_driver_number(broker) == 2
     return query
 
 
-def forget(broker: EmbeddedBroker, *names: str) -> None:
+def expire_ids(broker: EmbeddedBroker, *names: str) -> None:
     """As brokers do with an id that was not used for a week, and as a new process begins."""
     for name in names:
         del broker.cluster.coordinator.transactions[name]
@@ -170,18 +170,18 @@ def forget(broker: EmbeddedBroker, *names: str) -> None:
 
 
 def test_continues_under_second_driver_id_after_brokers_forgot_the_first(broker: EmbeddedBroker) -> None:
-    query = handed_over(broker)
-    forget(broker, "p-driver")
-    start = query.again().begin()
+    query = run_past_hand_over(broker)
+    expire_ids(broker, "p-driver")
+    start = query.with_new_driver().begin()
     start.check_skipped_batch(query.batch(2), BOTH_TASKS, tolerate_mismatch=False)
     assert start.driver_id == "p-driver-2"
     assert "p-driver" not in broker.cluster.coordinator.transactions
 
 
 def test_begins_under_first_driver_id_after_brokers_forgot_all(broker: EmbeddedBroker) -> None:
-    query = handed_over(broker)
-    forget(broker, "p-driver", "p-driver-2")
-    start = query.again().begin()
+    query = run_past_hand_over(broker)
+    expire_ids(broker, "p-driver", "p-driver-2")
+    start = query.with_new_driver().begin()
     assert start.driver_id == "p-driver"
     assert start.is_committed(query.batch(2))
     with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
@@ -190,23 +190,23 @@ def test_begins_under_first_driver_id_after_brokers_forgot_all(broker: EmbeddedB
 
 @pytest.mark.parametrize("forgets", [True, False])
 def test_next_start_detects_log_deleted_after_hand_over(broker: EmbeddedBroker, *, forgets: bool) -> None:
-    query = handed_over(broker)
-    forget(broker, *(["p-driver"] if forgets else []))
-    delete_all(broker)
+    query = run_past_hand_over(broker)
+    expire_ids(broker, *(["p-driver"] if forgets else []))
+    delete_log_records(broker)
     with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
-        query.again().begin()
+        query.with_new_driver().begin()
 
 
 @pytest.mark.parametrize("number", [2, 3, 7])
 def test_does_not_trust_driver_number_in_foreign_record(
-    broker: EmbeddedBroker, number: int, its_own_ids_alone: None
+    broker: EmbeddedBroker, number: int, restricted_user: None
 ) -> None:
-    query = handed_over(broker)
+    query = run_past_hand_over(broker)
     forged = Entry(PREFIX, generation=9, driver_number=number).with_decision(query.batch(8), BOTH_TASKS, ()).as_done()
-    write_as(broker, "evil", PREFIX, encode_entry(forged))
+    write_entry_as(broker, "evil", PREFIX, encode_entry(forged))
     decision_log._partition_cache.clear()
     driver_ids._remembered_numbers.clear()
-    start = query.again().begin()
+    start = query.with_new_driver().begin()
     assert start.driver_id == "p-driver-2"
     assert start.is_committed(query.batch(2))
 
@@ -214,37 +214,37 @@ def test_does_not_trust_driver_number_in_foreign_record(
 def test_unreadable_record_under_next_driver_id_is_an_error(
     broker: EmbeddedBroker,
 ) -> None:
-    query = handed_over(broker)
-    write_as(broker, "p-driver-2", PREFIX, b'{"format":99,"newer":true}')
-    forget(broker, "p-driver")
+    query = run_past_hand_over(broker)
+    write_entry_as(broker, "p-driver-2", PREFIX, b'{"format":99,"newer":true}')
+    expire_ids(broker, "p-driver")
     with pytest.raises(DecodeError, match="its format version is 99"):
-        query.again().begin()
+        query.with_new_driver().begin()
 
 
-@TIMES
-def test_stale_read_before_hand_over_changes_nothing(broker: EmbeddedBroker, times: int) -> None:
+@STALE_LOOKUPS
+def test_stale_read_before_hand_over_changes_nothing(broker: EmbeddedBroker, lookups: int) -> None:
     """Also when brokers compact the log after that: its claim under the former id is the newest claim then."""
     query = Query(broker)
     query.run(0)
-    old_end = end_of(query)
-    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
-    with dying_after_its_claim_under("p-driver-2"):
-        query.again().begin()
-    with ends_at(old_end, times), dying("bump_epoch"):
-        query.again(name="driver-3").begin()
+    stale_end = log_end_offset(query)
+    use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 1)
+    with death_after_claim_under("p-driver-2"):
+        query.with_new_driver().begin()
+    with stale_end_offsets(stale_end, lookups), death_before("bump_epoch"):
+        query.with_new_driver(name="driver-3").begin()
     with compacted_log(broker):
-        assert number_in_use(broker) == 2
-        query.again(name="driver-4").run(1)
-    assert seen(broker) == rows(0, 1)
+        assert current_driver_number(broker) == 2
+        query.with_new_driver(name="driver-4").run(1)
+    assert read_values(broker) == rows(0, 1)
 
 
 @contextmanager
-def dying_after_its_claim_under(transactional_id: str) -> Iterator[None]:
+def death_after_claim_under(transactional_id: str) -> Iterator[None]:
     original = QueryTransactions.claim
 
-    def claim(held: QueryTransactions, *arguments: Any) -> ProducerIdAndEpoch:
-        renewed = original(held, *arguments)
-        if held.driver_id == transactional_id:
+    def claim(transactions: QueryTransactions, *arguments: Any) -> ProducerIdAndEpoch:
+        renewed = original(transactions, *arguments)
+        if transactions.driver_id == transactional_id:
             raise Crash
         return renewed
 
@@ -255,24 +255,24 @@ def dying_after_its_claim_under(transactional_id: str) -> Iterator[None]:
 @pytest.mark.parametrize("act", [operations.abort, operations.finish, operations.give_up])
 @pytest.mark.parametrize("is_used_up", [True, False])
 def test_manual_operation_uses_the_current_driver_id(broker: EmbeddedBroker, act: Any, *, is_used_up: bool) -> None:
-    query = handed_over(broker)
+    query = run_past_hand_over(broker)
     start = query.begin()
-    written = query.write_both(start, 3)
+    prepared = query.write_tasks(start, 3)
     if act is not operations.abort:
-        with dying("commit"):
-            query.commit(start, 3, written)
+        with death_before("commit"):
+            query.commit(start, 3, prepared)
     if is_used_up:
-        use_up_epochs(broker, "p-driver-2", AT_THE_END + 1)
-    forget(broker, "p-driver")
-    (found,) = operations.list_prefixes(options(broker), LOG)
+        use_up_epochs(broker, "p-driver-2", EPOCHS_AFTER_HAND_OVER + 1)
+    expire_ids(broker, "p-driver")
+    (found,) = operations.list_prefixes(client_options(broker), LOG)
     assert found.entry is not None
     assert found.entry.driver_number == 2
-    assert act(options(broker), PREFIX, LOG)
-    assert not open_ids(broker)
-    assert number_in_use(broker) == (3 if is_used_up else 2)
-    last = query.again(name="driver-9")
+    assert act(client_options(broker), PREFIX, LOG)
+    assert not list_open_ids(broker)
+    assert current_driver_number(broker) == (3 if is_used_up else 2)
+    last = query.with_new_driver(name="driver-9")
     last.run(3 if act is operations.abort else 4)
-    assert seen(broker) == rows(0, 1, 2, 3, *(() if act is operations.abort else (4,)))
+    assert read_values(broker) == rows(0, 1, 2, 3, *(() if act is operations.abort else (4,)))
 
 
 # --- without a rule, something is lost or doubled
@@ -281,11 +281,11 @@ def test_manual_operation_uses_the_current_driver_id(broker: EmbeddedBroker, act
 def test_deleted_log_is_undetected_if_driver_ids_are_not_listed(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query = handed_over(broker)
-    forget(broker, "p-driver")
-    delete_all(broker)
+    query = run_past_hand_over(broker)
+    expire_ids(broker, "p-driver")
+    delete_log_records(broker)
     rules.skip_listing_driver_ids(monkeypatch)
-    assert not query.again().begin().is_committed(query.batch(2)), "it would be written twice"
+    assert not query.with_new_driver().begin().is_committed(query.batch(2)), "it would be written twice"
 
 
 def test_hand_over_after_stale_read_replaces_decision_without_claim(
@@ -293,12 +293,12 @@ def test_hand_over_after_stale_read_replaces_decision_without_claim(
 ) -> None:
     query = Query(broker)
     query.run(0)
-    old_end = end_of(query)
+    stale_end = log_end_offset(query)
     decide_and_die(query)
-    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
+    use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 1)
     rules.hand_over_without_claim(monkeypatch)
-    with ends_at(old_end, 3):
-        start = query.again().begin()
+    with stale_end_offsets(stale_end, 3):
+        start = query.with_new_driver().begin()
     assert start.driver_id == "p-driver-2"
     assert not start.is_committed(query.batch(1)), "it would be written twice"
 
@@ -309,31 +309,31 @@ def test_compaction_loses_hand_over_written_with_key_of_claims(
     rules.hand_over_by_claim(monkeypatch)
     query = Query(broker)
     query.run(0)
-    old_end = end_of(query)
+    stale_end = log_end_offset(query)
     decide_and_die(query)
-    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
-    with dying_after_its_claim_under("p-driver-2"):
-        query.again().begin()
+    use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 1)
+    with death_after_claim_under("p-driver-2"):
+        query.with_new_driver().begin()
     driver_ids._remembered_numbers.clear()
-    with ends_at(old_end, 2), dying_after_its_claim():
-        query.again(name="driver-3").begin()
+    with stale_end_offsets(stale_end, 2), death_after_claim():
+        query.with_new_driver(name="driver-3").begin()
     with compacted_log(broker):
-        assert number_in_use(broker) == 1, "a driver under each of the two ids would decide"
+        assert current_driver_number(broker) == 1, "a driver under each of the two ids would decide"
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("place", range(2, 10, 2))
+@pytest.mark.parametrize("point", range(2, 10, 2))
 @pytest.mark.parametrize("other", range(8, 20, 3))
-def test_start_continues_under_next_id_after_dead_driver_handed_over(version: int, place: int, other: int) -> None:
+def test_start_continues_under_next_id_after_dead_driver_handed_over(version: int, point: int, other: int) -> None:
     """driver-2 begins while driver-3 is about to hand over, and stands still until driver-3 has done that and died.
 
     `other`: points of driver-3, from before its claim until after its hand-over.
     """
-    simulation = world_before_a_hand_over(version)
+    simulation = simulate_before_hand_over(version)
     script = add_two_drivers(simulation)
-    script.suspend("driver-3", other, until=lambda: script.count_points("driver-2") >= place)
+    script.suspend("driver-3", other, until=lambda: script.count_points("driver-2") >= point)
     script.suspend("driver-2", 0, until=lambda: script.count_points("driver-3") >= other)
-    script.suspend("driver-2", place, until=lambda: script.has_ended("driver-3"))
+    script.suspend("driver-2", point, until=lambda: script.has_ended("driver-3"))
     script.kill("driver-3", since=lambda: has_handed_over(simulation))
     script.run()
     assert "driver-2" not in simulation.errors
@@ -343,10 +343,10 @@ def test_start_continues_under_next_id_after_dead_driver_handed_over(version: in
 def test_rejects_fence_of_previous_id_after_hand_over_and_names_next_id(
     broker: EmbeddedBroker,
 ) -> None:
-    query = handed_over(broker)
-    with transactions(broker) as late:
-        late.driver_number, end = 1, end_of(query)
+    query = run_past_hand_over(broker)
+    with open_query_transactions(broker) as late:
+        late.driver_number, end = 1, log_end_offset(query)
         with pytest.raises(ProducerFencedError, match="p-driver has no epochs left, and p-driver-2 follows it"):
             late.fence(late.describe_driver_id(), (60_000,))
-    assert end_of(query) == end, "nothing is written under the former id"
-    query.again().begin().check_skipped_batch(query.batch(2), BOTH_TASKS, tolerate_mismatch=False)
+    assert log_end_offset(query) == end, "nothing is written under the former id"
+    query.with_new_driver().begin().check_skipped_batch(query.batch(2), BOTH_TASKS, tolerate_mismatch=False)

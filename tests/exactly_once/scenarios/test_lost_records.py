@@ -15,9 +15,17 @@ from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once import rules
-from tests.exactly_once.embedded_query import LOG, PREFIX, Query, fence, rows, seen, transactions
+from tests.exactly_once.embedded_query import (
+    LOG,
+    PREFIX,
+    Query,
+    fence_driver_id,
+    open_query_transactions,
+    read_values,
+    rows,
+)
 from tests.exactly_once.embedded_query import broker as broker
-from tests.exactly_once.embedded_query import held as held
+from tests.exactly_once.embedded_query import transactions as transactions
 
 
 @pytest.mark.parametrize("runs", [True, False])
@@ -27,9 +35,9 @@ def test_running_query_and_restart_detect_deleted_log(broker: EmbeddedBroker, *,
     broker.control.delete_topic(LOG)
     for _ in range(2):  # a scheduler may start it again, and again
         with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
-            (query if runs else query.again()).begin()
-    query.again(prefix="another").run(1)
-    assert seen(broker) == rows(0, 1)
+            (query if runs else query.with_new_driver()).begin()
+    query.with_new_driver(prefix="another").run(1)
+    assert read_values(broker) == rows(0, 1)
 
 
 def test_deleted_log_causes_duplicate_batch_without_the_claim_mark(
@@ -39,88 +47,90 @@ def test_deleted_log_causes_duplicate_batch_without_the_claim_mark(
     query.run(0)
     broker.control.delete_topic(LOG)
     rules.ignore_claimed_mark(monkeypatch)
-    query.again().run(0)
-    assert seen(broker) == rows(0, 0)
+    query.with_new_driver().run(0)
+    assert read_values(broker) == rows(0, 0)
 
 
-def delete_all(broker: EmbeddedBroker) -> None:
+def delete_log_records(broker: EmbeddedBroker) -> None:
     """As `kafka-delete-records.sh` does."""
     where = partition_for(PREFIX, PARTITION_COUNT)
     broker.control.delete_records(LOG, where, broker.cluster.log(LOG, where).log_end_offset)
 
 
-@pytest.mark.parametrize("knows", [True, False])
-def test_reads_log_from_new_beginning_offset(broker: EmbeddedBroker, held: QueryTransactions, *, knows: bool) -> None:
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_reads_log_from_new_beginning_offset(
+    broker: EmbeddedBroker, transactions: QueryTransactions, *, is_cached: bool
+) -> None:
     """What the process has not read yet was deleted; or it has read nothing."""
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.read_entry().generation == 1
-    mine = held.write(mine, Entry(PREFIX, generation=2))
-    delete_all(broker)
-    mine = held.write(mine, Entry(PREFIX, generation=3))
-    if not knows:
+    state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    assert transactions.read_entry().generation == 1
+    state = transactions.write(state, Entry(PREFIX, generation=2))
+    delete_log_records(broker)
+    state = transactions.write(state, Entry(PREFIX, generation=3))
+    if not is_cached:
         decision_log._partition_cache.clear()
-    with transactions(broker) as next_start:
+    with open_query_transactions(broker) as next_start:
         next_start.describe_driver_id()
         for _ in range(2):
             assert next_start.read_entry().generation == 3
 
 
 def test_cached_records_are_dropped_after_later_records_were_deleted(
-    broker: EmbeddedBroker, held: QueryTransactions
+    broker: EmbeddedBroker, transactions: QueryTransactions
 ) -> None:
     """It may be a decision whose batch was done long ago."""
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.read_entry().generation == 1
-    mine = held.write(mine, Entry(PREFIX, generation=2))
-    delete_all(broker)
-    with transactions(broker) as next_start:
+    state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    assert transactions.read_entry().generation == 1
+    state = transactions.write(state, Entry(PREFIX, generation=2))
+    delete_log_records(broker)
+    with open_query_transactions(broker) as next_start:
         next_start.describe_driver_id()
         assert next_start.read_entry() == Entry(PREFIX)
 
 
 def test_records_deleted_between_two_reads_of_a_start_are_an_error(
-    broker: EmbeddedBroker, held: QueryTransactions
+    broker: EmbeddedBroker, transactions: QueryTransactions
 ) -> None:
     """What a driver has made of its first look must not be mixed with an empty log: it would begin anew."""
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.read_entry().generation == 1
-    mine = held.write(mine, Entry(PREFIX, generation=2))
-    delete_all(broker)
+    state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    assert transactions.read_entry().generation == 1
+    state = transactions.write(state, Entry(PREFIX, generation=2))
+    delete_log_records(broker)
     with pytest.raises(ExactlyOnceError, match=r"records of partition \d+ were deleted while a driver.*Start again"):
-        held.read_entry()
+        transactions.read_entry()
 
 
-def test_reads_shortened_log_from_its_beginning(broker: EmbeddedBroker, held: QueryTransactions) -> None:
+def test_reads_shortened_log_from_its_beginning(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
     """A replica has become the leader that did not have all."""
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    mine = held.write(mine, Entry(PREFIX, generation=2))
-    assert held.read_entry().generation == 2
-    keep_the_first_two(broker)
-    assert held.read_entry().generation == 1
+    state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
+    state = transactions.write(state, Entry(PREFIX, generation=2))
+    assert transactions.read_entry().generation == 2
+    truncate_after_first_record(broker)
+    assert transactions.read_entry().generation == 1
 
 
-def keep_the_first_two(broker: EmbeddedBroker) -> None:
+def truncate_after_first_record(broker: EmbeddedBroker) -> None:
     """A record and its marker."""
     log = broker.cluster.log(LOG, partition_for(PREFIX, PARTITION_COUNT))
     log._batches, log._base_offsets, log.log_end_offset = log._batches[:2], log._base_offsets[:2], 2
 
 
 def test_reads_log_again_after_records_were_deleted_during_the_read(
-    broker: EmbeddedBroker, held: QueryTransactions, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, transactions: QueryTransactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When beginning and end are known, and before what is there is fetched."""
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     beginning_offsets = TopicReader.beginning_offsets
 
     def then_deleted(reader: TopicReader, *of_log: Any) -> dict[int, int]:
         monkeypatch.setattr(TopicReader, "beginning_offsets", beginning_offsets)
         offsets = reader.beginning_offsets(*of_log)
-        delete_all(broker)
-        held.write(mine, Entry(PREFIX, generation=2))
+        delete_log_records(broker)
+        transactions.write(state, Entry(PREFIX, generation=2))
         return offsets
 
     monkeypatch.setattr(TopicReader, "beginning_offsets", then_deleted)
-    with transactions(broker) as next_start:
+    with open_query_transactions(broker) as next_start:
         next_start.describe_driver_id()
         assert next_start.read_entry().generation == 2
 
@@ -129,11 +139,11 @@ def test_reads_log_again_after_records_were_deleted_during_the_read(
 def test_deletion_of_all_records_is_an_error_with_remedy(broker: EmbeddedBroker, *, runs: bool) -> None:
     query = Query(broker)
     query.run(0)
-    delete_all(broker)
+    delete_log_records(broker)
     with pytest.raises(ExactlyOnceError, match=r"(?s)the topic was deleted or emptied.*another transactionalIdPrefix"):
-        (query if runs else query.again()).begin()
-    query.again(prefix="another").run(1)
-    assert seen(broker) == rows(0, 1)
+        (query if runs else query.with_new_driver()).begin()
+    query.with_new_driver(prefix="another").run(1)
+    assert read_values(broker) == rows(0, 1)
 
 
 def test_death_of_first_start_before_its_claim_is_not_a_lost_log(broker: EmbeddedBroker) -> None:
@@ -141,4 +151,4 @@ def test_death_of_first_start_before_its_claim_is_not_a_lost_log(broker: Embedde
         with patch.object(QueryTransactions, "claim", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             Query(broker, name=f"driver-{attempt}").begin()
     Query(broker).run(0)
-    assert seen(broker) == rows(0)
+    assert read_values(broker) == rows(0)

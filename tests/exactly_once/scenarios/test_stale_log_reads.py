@@ -18,18 +18,18 @@ from tests.exactly_once.embedded_query import (
     LOG,
     PREFIX,
     Query,
-    client_of,
     compacted_log,
-    dying,
-    dying_after_its_claim,
-    ends_at,
-    open_ids,
+    connect_client,
+    death_after_claim,
+    death_before,
+    list_open_ids,
+    read_values,
     rows,
-    seen,
+    stale_end_offsets,
 )
 from tests.exactly_once.embedded_query import broker as broker
 
-TIMES = pytest.mark.parametrize("times", [1, 2, 3, 4])
+STALE_LOOKUPS = pytest.mark.parametrize("lookups", [1, 2, 3, 4])
 
 
 @pytest.fixture
@@ -39,99 +39,99 @@ def query(broker: object) -> Query:
     return query
 
 
-def end_of(query: Query) -> int:
+def log_end_offset(query: Query) -> int:
     return query.broker.cluster.log(LOG, partition_for(PREFIX, PARTITION_COUNT)).log_end_offset
 
 
 def decide_and_die(query: Query) -> None:
     """One of two transactions is committed, when the driver dies."""
     start = query.begin()
-    written = query.write_both(start, 1)
-    with dying("commit"):
-        query.commit(start, 1, written)
-    with client_of(query.broker) as client:
-        end_transactions(client, written[:1], commit=True)
+    prepared = query.write_tasks(start, 1)
+    with death_before("commit"):
+        query.commit(start, 1, prepared)
+    with connect_client(query.broker) as client:
+        end_transactions(client, prepared[:1], commit=True)
 
 
-@TIMES
-def test_start_finds_decision_despite_stale_reads(query: Query, times: int) -> None:
-    old_end = end_of(query)
+@STALE_LOOKUPS
+def test_start_finds_decision_despite_stale_reads(query: Query, lookups: int) -> None:
+    stale_end = log_end_offset(query)
     decide_and_die(query)
-    again = query.again()
-    with ends_at(old_end, times):
-        start = again.begin()
-    assert start.is_committed(again.batch(1))
-    assert seen(query.broker) == rows(0, 1)
-    again.run(2)
-    assert seen(query.broker) == rows(0, 1, 2)
+    successor = query.with_new_driver()
+    with stale_end_offsets(stale_end, lookups):
+        start = successor.begin()
+    assert start.is_committed(successor.batch(1))
+    assert read_values(query.broker) == rows(0, 1)
+    successor.run(2)
+    assert read_values(query.broker) == rows(0, 1, 2)
 
 
 def test_next_driver_ignores_invalid_claim_of_dead_driver(query: Query) -> None:
-    old_end = end_of(query)
+    stale_end = log_end_offset(query)
     decide_and_die(query)
-    with ends_at(old_end, 2), dying("bump_epoch"):
-        query.again().begin()
-    last = query.again(name="driver-3")
+    with stale_end_offsets(stale_end, 2), death_before("bump_epoch"):
+        query.with_new_driver().begin()
+    last = query.with_new_driver(name="driver-3")
     assert last.begin().is_committed(last.batch(1))
-    assert seen(query.broker) == rows(0, 1)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_compaction_keeps_decision_before_invalid_claim(query: Query) -> None:
     """The claim does not count, since its writer had read too little; it is the newest record all the same."""
-    old_end = end_of(query)
+    stale_end = log_end_offset(query)
     decide_and_die(query)
-    with ends_at(old_end, 2), dying_after_its_claim():
-        query.again().begin()
-    last = query.again(name="driver-3")
+    with stale_end_offsets(stale_end, 2), death_after_claim():
+        query.with_new_driver().begin()
+    last = query.with_new_driver(name="driver-3")
     with compacted_log(query.broker):
         assert last.begin().is_committed(last.batch(1))
         last.run(2)
-    assert seen(query.broker) == rows(0, 1, 2)
+    assert read_values(query.broker) == rows(0, 1, 2)
 
 
 def test_compaction_keeps_job_key_before_invalid_claim(query: Query) -> None:
     job = Batch(key="today", scope="t")
-    old_end = end_of(query)
+    stale_end = log_end_offset(query)
     start = query.begin()
-    query.commit_as(start, job)
-    with ends_at(old_end, 2), dying_after_its_claim():
-        query.again().begin()
+    query.write_and_commit(start, job)
+    with stale_end_offsets(stale_end, 2), death_after_claim():
+        query.with_new_driver().begin()
     with compacted_log(query.broker):
-        assert query.again(name="driver-3").begin().is_committed(job)
+        assert query.with_new_driver(name="driver-3").begin().is_committed(job)
 
 
 def test_compaction_keeps_valid_claim_and_decision_before_it(query: Query) -> None:
     decide_and_die(query)
-    newer = query.again()
+    newer = query.with_new_driver()
     start = newer.begin()
-    written = newer.write_both(start, 2)
+    prepared = newer.write_tasks(start, 2)
     with compacted_log(query.broker):
         with pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
             query.begin()
-        newer.commit(start, 2, written)
+        newer.commit(start, 2, prepared)
         with compacted_log(query.broker):
-            assert newer.again(name="driver-3").begin().is_committed(newer.batch(2))
-    assert seen(query.broker) == rows(0, 1, 2)
+            assert newer.with_new_driver(name="driver-3").begin().is_committed(newer.batch(2))
+    assert read_values(query.broker) == rows(0, 1, 2)
 
 
 def test_next_claim_is_valid_before_and_after_compaction(query: Query) -> None:
     """A process that has read the removed claim and one that reads the compacted log agree from then on."""
-    old_end = end_of(query)
-    driver = query.again()
+    stale_end = log_end_offset(query)
+    driver = query.with_new_driver()
     driver.begin()
-    of_driver = dict(decision_log._partition_cache)
-    with ends_at(old_end, 2), dying_after_its_claim():
-        query.again(name="driver-3").begin()
+    driver_cache = dict(decision_log._partition_cache)
+    with stale_end_offsets(stale_end, 2), death_after_claim():
+        query.with_new_driver(name="driver-3").begin()
     with compacted_log(query.broker):
-        decision_log._partition_cache.update(of_driver)
-        begun = driver.begin()
-        assert newest_entry(query) == begun.entry
+        decision_log._partition_cache.update(driver_cache)
+        start = driver.begin()
+        assert newest_entry(query) == start.entry
         decision_log._partition_cache.clear()
-        assert newest_entry(query) == begun.entry
+        assert newest_entry(query) == start.entry
 
 
 def test_compaction_keeps_first_claim(query: Query) -> None:
-    other = query.again(prefix="other", name="other")
+    other = query.with_new_driver(prefix="other", name="other")
     other.begin()
     with compacted_log(query.broker):
         assert other.begin().entry.generation == 2
@@ -143,50 +143,54 @@ def newest_entry(query: Query) -> Entry:
         return transactions.read_entry()
 
 
-@TIMES
-def test_manual_abort_with_stale_read_keeps_decision(query: Query, times: int) -> None:
-    old_end = end_of(query)
+@STALE_LOOKUPS
+def test_manual_abort_with_stale_read_keeps_decision(query: Query, lookups: int) -> None:
+    stale_end = log_end_offset(query)
     decide_and_die(query)
-    with ends_at(old_end, times), pytest.raises(ExactlyOnceError):
+    with stale_end_offsets(stale_end, lookups), pytest.raises(ExactlyOnceError):
         operations.abort(query.options, PREFIX, LOG)
-    assert len(open_ids(query.broker)) == 1
-    query.again().begin()
-    assert seen(query.broker) == rows(0, 1)
+    assert len(list_open_ids(query.broker)) == 1
+    query.with_new_driver().begin()
+    assert read_values(query.broker) == rows(0, 1)
 
 
-@TIMES
-def test_fenced_older_driver_with_stale_read_decides_nothing(query: Query, times: int) -> None:
+@STALE_LOOKUPS
+def test_fenced_older_driver_with_stale_read_decides_nothing(query: Query, lookups: int) -> None:
     start = query.begin()
-    written = query.write_both(start, 1)
-    old_end = end_of(query)
-    query.again().run(1)
+    prepared = query.write_tasks(start, 1)
+    stale_end = log_end_offset(query)
+    query.with_new_driver().run(1)
     blind = patch.object(Driver, "_find_commit_error", lambda *_: None)
-    with ends_at(old_end, times), blind, pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
-        query.commit(start, 1, written)
-    assert seen(query.broker) == rows(0, 1)
-    last = query.again(name="driver-3")
+    with (
+        stale_end_offsets(stale_end, lookups),
+        blind,
+        pytest.raises(ExactlyOnceError, match="a newer driver has taken over"),
+    ):
+        query.commit(start, 1, prepared)
+    assert read_values(query.broker) == rows(0, 1)
+    last = query.with_new_driver(name="driver-3")
     assert last.begin().is_committed(last.batch(1))
 
 
-@TIMES
-def test_next_batch_with_stale_read_detects_newer_driver(query: Query, times: int) -> None:
+@STALE_LOOKUPS
+def test_next_batch_with_stale_read_detects_newer_driver(query: Query, lookups: int) -> None:
     """It stood still between two batches; the other one has written the next one, and died."""
-    old_end = end_of(query)
-    query.again().run(1)
-    with ends_at(old_end, times), pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
+    stale_end = log_end_offset(query)
+    query.with_new_driver().run(1)
+    with stale_end_offsets(stale_end, lookups), pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
         query.begin()
-    assert seen(query.broker) == rows(0, 1)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_stale_read_overwrites_decision_if_invalid_claims_are_accepted(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.accept_invalid_claims(monkeypatch)
-    old_end = end_of(query)
+    stale_end = log_end_offset(query)
     decide_and_die(query)
-    again = query.again()
-    with ends_at(old_end, 2):
-        assert not again.begin().is_committed(again.batch(1))
+    successor = query.with_new_driver()
+    with stale_end_offsets(stale_end, 2):
+        assert not successor.begin().is_committed(successor.batch(1))
 
 
 def test_stale_read_misses_newer_driver_if_epochs_are_not_compared(

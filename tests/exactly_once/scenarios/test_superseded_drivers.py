@@ -25,14 +25,14 @@ from tests.exactly_once.embedded_query import (
     LOG,
     PREFIX,
     Query,
-    client_of,
-    dying,
-    fence,
-    no_new_epoch,
-    open_ids,
+    assert_no_new_epoch,
+    connect_client,
+    death_before,
+    fence_driver_id,
+    list_open_ids,
+    open_query_transactions,
+    read_values,
     rows,
-    seen,
-    transactions,
 )
 from tests.exactly_once.embedded_query import broker as broker
 
@@ -43,37 +43,37 @@ def query(broker: EmbeddedBroker) -> Query:
 
 
 def test_retried_start_aborts_transactions_left_open_after_its_claim(query: Query) -> None:
-    query.write_both(query.begin(), 0)
-    again = query.again()
+    query.write_tasks(query.begin(), 0)
+    successor = query.with_new_driver()
     failing = patch.object(QueryTransactions, "abort_task_transactions", side_effect=NetworkError("no broker answers"))
     with failing, pytest.raises(NetworkError):
-        again.begin()
-    assert len(open_ids(query.broker)) == 2
-    start = again.begin()
-    assert open_ids(query.broker) == []
-    again.commit(start, 0, again.write_both(start, 0))
-    assert seen(query.broker) == rows(0)
+        successor.begin()
+    assert len(list_open_ids(query.broker)) == 2
+    start = successor.begin()
+    assert list_open_ids(query.broker) == []
+    successor.commit(start, 0, successor.write_tasks(start, 0))
+    assert read_values(query.broker) == rows(0)
 
 
 def test_commit_of_older_driver_fails_when_fenced(query: Query) -> None:
-    older, newer = query, query.again()
+    older, newer = query, query.with_new_driver()
     start = older.begin()
-    written = older.write_both(start, 0)
-    of_newer = newer.begin()
+    prepared = older.write_tasks(start, 0)
+    newer_start = newer.begin()
     with (
-        no_new_epoch(query.broker),
+        assert_no_new_epoch(query.broker),
         pytest.raises(
             ExactlyOnceError, match="batch 0 of query query-1 was not committed: a newer driver has taken over"
         ),
     ):
-        older.commit(start, 0, written)
-    newer.commit(of_newer, 0, newer.write_both(of_newer, 0))
-    assert seen(query.broker) == rows(0)
+        older.commit(start, 0, prepared)
+    newer.commit(newer_start, 0, newer.write_tasks(newer_start, 0))
+    assert read_values(query.broker) == rows(0)
 
 
-def others_take(query: Query, *transactional_ids: str) -> None:
+def reuse_ids(query: Query, *transactional_ids: str) -> None:
     """As tasks of later drivers do: ids are used again after some generations."""
-    with client_of(query.broker) as client:
+    with connect_client(query.broker) as client:
         for each in transactional_ids:
             init_producer_id(client, each, 60_000)
 
@@ -96,15 +96,15 @@ def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
 def test_fenced_driver_gives_up_if_newer_driver_claims_during_fence(query: Query) -> None:
     """A newer one has fenced it, and claims after the look into the log. In version 1 that changes no epoch."""
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     original = QueryTransactions.fence
-    with transactions(query.broker) as newer:
-        held = fence(newer)
-        claim = newer.read_entry().with_claim("driver-2", "/checkpoint", 60_000, held.id_and_epoch)
+    with open_query_transactions(query.broker) as newer:
+        state = fence_driver_id(newer)
+        claim = newer.read_entry().with_claim("driver-2", "/checkpoint", 60_000, state.id_and_epoch)
 
         def fence_late(older: QueryTransactions, *given: Any) -> Any:
             if claims:
-                newer.write(held, claims.pop())
+                newer.write(state, claims.pop())
             return original(older, *given)
 
         claims = [claim]
@@ -112,72 +112,72 @@ def test_fenced_driver_gives_up_if_newer_driver_claims_during_fence(query: Query
             patch.object(QueryTransactions, "fence", fence_late),
             pytest.raises(ExactlyOnceError, match="newer driver"),
         ):
-            query.commit(start, 0, written)
+            query.commit(start, 0, prepared)
     assert claims == []
-    assert seen(query.broker) == []
+    assert read_values(query.broker) == []
 
 
 def test_driver_fenced_after_decision_without_new_claim_records_batch_as_done(
     query: Query,
 ) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with before_the_commit(lambda: others_take(query, driver_id(PREFIX))):
-        query.commit(start, 0, written)
-    with transactions(query.broker) as held:
-        now = held.describe_driver_id()
-        assert now is not None
-        assert held.read_entry().state is EntryState.DONE
-    assert seen(query.broker) == rows(0)
+    prepared = query.write_tasks(start, 0)
+    with before_the_commit(lambda: reuse_ids(query, driver_id(PREFIX))):
+        query.commit(start, 0, prepared)
+    with open_query_transactions(query.broker) as transactions:
+        description = transactions.describe_driver_id()
+        assert description is not None
+        assert transactions.read_entry().state is EntryState.DONE
+    assert read_values(query.broker) == rows(0)
 
 
 def test_older_driver_suspended_after_decision_reports_no_lost_rows(query: Query) -> None:
-    newer = query.again()
+    newer = query.with_new_driver()
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
 
     def overtake() -> None:
         newer.begin()
-        others_take(query, *(each.transactional_id for each in written))
+        reuse_ids(query, *(each.transactional_id for each in prepared))
 
     with (
         before_the_commit(overtake),
         pytest.raises(ExactlyOnceError, match=r"is decided, and a newer driver has taken over .* p since") as error,
     ):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     assert not isinstance(error.value, CommitLostError)
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize("finish", [Query.begin, lambda query: operations.finish(query.options, PREFIX, LOG)])
 def test_finish_after_suspension_reports_no_lost_rows(query: Query, finish: Callable[[Query], object]) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("commit"):
-        query.commit(start, 0, written)
+    prepared = query.write_tasks(start, 0)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
 
     def overtake() -> None:
-        query.again(name="driver-3").begin()
-        others_take(query, *(each.transactional_id for each in written))
+        query.with_new_driver(name="driver-3").begin()
+        reuse_ids(query, *(each.transactional_id for each in prepared))
 
     with (
         before_the_commit(overtake),
         pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p") as error,
     ):
-        finish(query.again())
+        finish(query.with_new_driver())
     assert not isinstance(error.value, CommitLostError)
-    assert seen(query.broker) == rows(0)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_manual_abort_reports_concurrent_newer_driver_and_aborts_nothing_of_it(query: Query) -> None:
-    newer, of_newer = query.again(name="driver-3"), list[BatchStart]()
-    query.write_both(query.begin(), 0)
+    newer, newer_start = query.with_new_driver(name="driver-3"), list[BatchStart]()
+    query.write_tasks(query.begin(), 0)
     original = QueryTransactions.list_task_transactions
 
-    def leftovers(held: QueryTransactions) -> list[TransactionDescription]:
-        found = original(held)
+    def leftovers(transactions: QueryTransactions) -> list[TransactionDescription]:
+        found = original(transactions)
         with patch.object(QueryTransactions, "list_task_transactions", original):
-            of_newer.append(newer.begin())
+            newer_start.append(newer.begin())
         return found
 
     with (
@@ -185,37 +185,37 @@ def test_manual_abort_reports_concurrent_newer_driver_and_aborts_nothing_of_it(q
         pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p at the same"),
     ):
         operations.abort(query.options, PREFIX, LOG)
-    newer.commit(of_newer[0], 0, newer.write_both(of_newer[0], 0))
-    assert seen(query.broker) == rows(0)
+    newer.commit(newer_start[0], 0, newer.write_tasks(newer_start[0], 0))
+    assert read_values(query.broker) == rows(0)
 
 
 def test_names_lost_transactions_although_driver_id_cannot_be_described(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     silent = patch.object(
         QueryTransactions, "describe_driver_id_when_ended", side_effect=NetworkError("no broker answers")
     )
     with (
-        before_the_commit(lambda: others_take(query, written[1].transactional_id)),
+        before_the_commit(lambda: reuse_ids(query, prepared[1].transactional_id)),
         silent,
         pytest.raises(CommitLostError, match="1 of its 2 transactions"),
     ):
-        query.commit(start, 0, written)
-    assert seen(query.broker) == ["0/0"]
+        query.commit(start, 0, prepared)
+    assert read_values(query.broker) == ["0/0"]
 
 
 def test_rejects_restart_of_older_driver_and_newer_one_continues(query: Query) -> None:
-    older, newer = query, query.again()
+    older, newer = query, query.with_new_driver()
     older.run(0)
     start = newer.begin()
-    written = newer.write_both(start, 1)
+    prepared = newer.write_tasks(start, 1)
     with (
-        no_new_epoch(query.broker),
+        assert_no_new_epoch(query.broker),
         pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p: driver-2"),
     ):
         older.begin()
-    newer.commit(start, 1, written)
-    assert seen(query.broker) == rows(0, 1)
+    newer.commit(start, 1, prepared)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -223,15 +223,15 @@ def test_driver_suspended_after_describing_its_id_is_rejected_after_newer_start(
     query: Query, *, is_first: bool
 ) -> None:
     if not is_first:
-        query.again(name="driver-0").run(0)
-    newer, of_newer = query.again(), list[BatchStart]()
+        query.with_new_driver(name="driver-0").run(0)
+    newer, newer_start = query.with_new_driver(), list[BatchStart]()
     original = QueryTransactions.describe_driver_id
 
-    def look(held: QueryTransactions, **named: bool) -> TransactionDescription | None:
-        found = original(held, **named)
-        if not of_newer:
+    def look(transactions: QueryTransactions, **named: bool) -> TransactionDescription | None:
+        found = original(transactions, **named)
+        if not newer_start:
             with patch.object(QueryTransactions, "describe_driver_id", original):
-                of_newer.append(newer.begin())
+                newer_start.append(newer.begin())
         return found
 
     with (
@@ -241,12 +241,12 @@ def test_driver_suspended_after_describing_its_id_is_rejected_after_newer_start(
         ),
     ):
         query.begin()
-    newer.commit(of_newer[0], 1, newer.write_both(of_newer[0], 1))
-    assert seen(query.broker) == (rows(1) if is_first else rows(0, 1))
+    newer.commit(newer_start[0], 1, newer.write_tasks(newer_start[0], 1))
+    assert read_values(query.broker) == (rows(1) if is_first else rows(0, 1))
 
 
 @pytest.mark.parametrize(
-    ("goes_on", "words"),
+    ("resume", "message"),
     [
         (Query.begin, "driver-2. It did so after this driver, driver-1, had read.*may have ended"),
         (lambda query: operations.abort(query.options, PREFIX, LOG), "A newer driver has taken over"),
@@ -254,34 +254,34 @@ def test_driver_suspended_after_describing_its_id_is_rejected_after_newer_start(
     ids=["a driver", "a person who aborts"],
 )
 def test_driver_suspended_after_log_read_does_not_end_decision_of_newer_driver(
-    query: Query, goes_on: Callable[[Query], object], words: str
+    query: Query, resume: Callable[[Query], object], message: str
 ) -> None:
     """Brokers abort what is open under an id for any client that asks for its next epoch."""
-    query.again(name="driver-0").run(0)
-    newer, original, of_newer = query.again(), QueryTransactions.read_entry, list[BatchStart]()
+    query.with_new_driver(name="driver-0").run(0)
+    newer, original, newer_start = query.with_new_driver(), QueryTransactions.read_entry, list[BatchStart]()
 
-    def entry(held: QueryTransactions) -> Entry:
-        found = original(held)
-        if not of_newer:
+    def entry(transactions: QueryTransactions) -> Entry:
+        found = original(transactions)
+        if not newer_start:
             with patch.object(QueryTransactions, "read_entry", original):
-                of_newer.append(newer.begin())
-            driver._query.begin_write(WriterState(of_newer[0].driver_identity), of_newer[0].entry).wait()
-            undisturbed.enter_context(no_new_epoch(query.broker))
+                newer_start.append(newer.begin())
+            driver._query.begin_write(WriterState(newer_start[0].driver_identity), newer_start[0].entry).wait()
+            undisturbed.enter_context(assert_no_new_epoch(query.broker))
         return found
 
     with Driver(newer.delivery) as driver, ExitStack() as undisturbed:
-        with patch.object(QueryTransactions, "read_entry", entry), pytest.raises(ExactlyOnceError, match=words):
-            goes_on(query)
+        with patch.object(QueryTransactions, "read_entry", entry), pytest.raises(ExactlyOnceError, match=message):
+            resume(query)
         assert query.broker.cluster.coordinator.transactions[driver_id(PREFIX)].state is TransactionState.ONGOING
 
 
 def test_entry_read_after_the_fence_overrides_earlier_hints(query: Query) -> None:
     query.run(0)
-    query.again().run(1)
+    query.with_new_driver().run(1)
     original, hints = QueryTransactions.read_entry, [Entry(PREFIX).with_claim("driver-1", "/checkpoint", 900_000)]
 
-    def entry(held: QueryTransactions) -> Entry:
-        return hints.pop() if hints else original(held)
+    def entry(transactions: QueryTransactions) -> Entry:
+        return hints.pop() if hints else original(transactions)
 
     with (
         patch.object(QueryTransactions, "read_entry", entry),
@@ -292,20 +292,20 @@ def test_entry_read_after_the_fence_overrides_earlier_hints(query: Query) -> Non
 
 def test_tasks_of_older_driver_have_different_ids(query: Query) -> None:
     start = query.begin()
-    newer = query.again()
-    of_newer = newer.begin()
-    written = newer.write_both(of_newer, 0)
+    newer = query.with_new_driver()
+    newer_start = newer.begin()
+    prepared = newer.write_tasks(newer_start, 0)
     query.write(start, 0, "late")
-    newer.commit(of_newer, 0, written)
-    assert seen(query.broker) == rows(0)
+    newer.commit(newer_start, 0, prepared)
+    assert read_values(query.broker) == rows(0)
 
 
 def test_abort_of_older_driver_changes_nothing(query: Query) -> None:
     start = query.begin()
-    query.write_both(start, 0)
-    newer = query.again()
-    of_newer = newer.begin()
-    of_newer_written = newer.write_both(of_newer, 0)
+    query.write_tasks(start, 0)
+    newer = query.with_new_driver()
+    newer_start = newer.begin()
+    newer_transactions = newer.write_tasks(newer_start, 0)
     assert not query.abort(start, 0)
-    newer.commit(of_newer, 0, of_newer_written)
-    assert seen(query.broker) == rows(0)
+    newer.commit(newer_start, 0, newer_transactions)
+    assert read_values(query.broker) == rows(0)

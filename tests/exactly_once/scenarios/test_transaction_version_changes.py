@@ -19,7 +19,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.exactly_once.embedded_query import TOPIC, Query, client_of, open_ids, rows, seen
+from tests.exactly_once.embedded_query import TOPIC, Query, connect_client, list_open_ids, read_values, rows
 
 
 def set_version(broker: EmbeddedBroker, version: int) -> None:
@@ -42,8 +42,8 @@ def test_next_connection_detects_version_change_between_batches(versions: tuple[
             set_version(broker, version)
             reconnect()
             query.run(number)
-        assert seen(broker) == rows(*range(len(versions)))
-        assert open_ids(broker) == []
+        assert read_values(broker) == rows(*range(len(versions)))
+        assert list_open_ids(broker) == []
 
 
 @pytest.mark.parametrize("versions", [(1, 1), (1, 2), (2, 2), (2, 1)])
@@ -55,12 +55,12 @@ def test_rejects_late_attempt_of_first_batch_after_version_change(versions: tupl
         set_version(broker, versions[1])
         reconnect()
         start = query.begin()
-        query.commit(start, 2, query.write_both(start, 2))
-        with client_of(broker) as client, pytest.raises(ExactlyOnceError):
+        query.commit(start, 2, query.write_tasks(start, 2))
+        with connect_client(broker) as client, pytest.raises(ExactlyOnceError):
             raise_if_late(partial(describe_transactions, client), start)
 
 
-def goes_on_in_version_2(broker: EmbeddedBroker) -> tuple[Query, BatchStart]:
+def begin_third_batch_in_version_2(broker: EmbeddedBroker) -> tuple[Query, BatchStart]:
     """Two batches are committed, and the third has begun without an epoch of its own."""
     query = Query(broker)
     query.run(0)
@@ -70,23 +70,23 @@ def goes_on_in_version_2(broker: EmbeddedBroker) -> tuple[Query, BatchStart]:
     return query, start
 
 
-@pytest.mark.parametrize("written_before", [False, True])
-def test_downgrade_during_batch_fails_before_decision_without_loss_or_duplicates(*, written_before: bool) -> None:
+@pytest.mark.parametrize("is_written_before", [False, True])
+def test_downgrade_during_batch_fails_before_decision_without_loss_or_duplicates(*, is_written_before: bool) -> None:
     """If it were decided, an attempt that comes late would take it for a batch that is still open, and begin."""
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
-        query, start = goes_on_in_version_2(broker)
-        written = query.write_both(start, 2) if written_before else []
+        query, start = begin_third_batch_in_version_2(broker)
+        prepared = query.write_tasks(start, 2) if is_written_before else []
         set_version(broker, 1)
         reconnect()
         with pytest.raises(ExactlyOnceError, match=r"transaction\.version was lowered while the batch was written"):
-            query.commit(start, 2, written or query.write_both(start, 2))
+            query.commit(start, 2, prepared or query.write_tasks(start, 2))
         assert query.abort(start, 2)
-        with client_of(broker) as client, pytest.raises(ExactlyOnceError):
+        with connect_client(broker) as client, pytest.raises(ExactlyOnceError):
             raise_if_late(partial(describe_transactions, client), start)
-        assert open_ids(broker) == []
+        assert list_open_ids(broker) == []
         query.run(2)
-        query.again().run(3)
-        assert seen(broker) == rows(0, 1, 2, 3)
+        query.with_new_driver().run(3)
+        assert read_values(broker) == rows(0, 1, 2, 3)
 
 
 def test_downgrade_seen_by_new_log_connection_fails_before_decision(
@@ -94,18 +94,18 @@ def test_downgrade_seen_by_new_log_connection_fails_before_decision(
 ) -> None:
     """Its leader may be a broker to which there was no connection."""
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
-        query, start = goes_on_in_version_2(broker)
-        written = query.write_both(start, 2)
+        query, start = begin_third_batch_in_version_2(broker)
+        prepared = query.write_tasks(start, 2)
         partition = DecisionLog.partition_for
 
-        def lowered(log: DecisionLog, prefix: str) -> int:
+        def uses_version_1(log: DecisionLog, prefix: str) -> int:
             monkeypatch.setattr(BlockingClient, "transaction_version", 1)
             return partition(log, prefix)
 
-        monkeypatch.setattr(DecisionLog, "partition_for", lowered)
+        monkeypatch.setattr(DecisionLog, "partition_for", uses_version_1)
         with pytest.raises(ExactlyOnceError, match=r"transaction\.version was lowered"):
-            query.commit(start, 2, written)
-        assert seen(broker) == rows(0, 1)
+            query.commit(start, 2, prepared)
+        assert read_values(broker) == rows(0, 1)
 
 
 def test_commit_after_downgrade_fails_during_suspended_abort(
@@ -115,31 +115,31 @@ def test_commit_after_downgrade_fails_during_suspended_abort(
     on; then the abort.
     """
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
-        query, start = goes_on_in_version_2(broker)
-        written = query.write_both(start, 2)
+        query, start = begin_third_batch_in_version_2(broker)
+        prepared = query.write_tasks(start, 2)
         set_version(broker, 1)
         reconnect()
-        lowered, commit_all = QueryTransactions.uses_version_1, Driver._commit_transactions
+        uses_version_1, commit_all = QueryTransactions.uses_version_1, Driver._commit_transactions
         abort_task_transactions = QueryTransactions.abort_task_transactions
-        standing_still: list[Sequence[TransactionDescription]] = []
+        suspended_aborts: list[Sequence[TransactionDescription]] = []
 
-        def after_the_abort(of_commit: QueryTransactions) -> bool:
+        def after_the_abort(commit_arguments: QueryTransactions) -> bool:
             with monkeypatch.context() as patch:
                 patch.setattr(
-                    QueryTransactions, "abort_task_transactions", lambda query, listed: standing_still.append(listed)
+                    QueryTransactions, "abort_task_transactions", lambda query, listed: suspended_aborts.append(listed)
                 )
                 assert query.abort(start, 2)
-            return lowered(of_commit)
+            return uses_version_1(commit_arguments)
 
-        def go_on(driver: Driver, *of_commit: Any, **named: Any) -> None:
-            abort_task_transactions(driver._query, standing_still.pop())
-            commit_all(driver, *of_commit, **named)
+        def resume_abort(driver: Driver, *commit_arguments: Any, **named: Any) -> None:
+            abort_task_transactions(driver._query, suspended_aborts.pop())
+            commit_all(driver, *commit_arguments, **named)
 
         monkeypatch.setattr(QueryTransactions, "uses_version_1", after_the_abort)
-        monkeypatch.setattr(Driver, "_commit_transactions", go_on)
+        monkeypatch.setattr(Driver, "_commit_transactions", resume_abort)
         with pytest.raises(ExactlyOnceError, match="was not committed"):
-            query.commit(start, 2, written)
-        assert len(standing_still) == 1
+            query.commit(start, 2, prepared)
+        assert len(suspended_aborts) == 1
 
 
 def test_driver_with_open_connections_continues_after_upgrade() -> None:
@@ -148,8 +148,8 @@ def test_driver_with_open_connections_continues_after_upgrade() -> None:
         for number, version in enumerate((1, 2, 2)):
             set_version(broker, version)
             query.run(number)
-        assert seen(broker) == rows(0, 1, 2)
-        assert open_ids(broker) == []
+        assert read_values(broker) == rows(0, 1, 2)
+        assert list_open_ids(broker) == []
 
 
 def test_driver_with_open_connections_fails_once_after_downgrade_without_loss_or_duplicates() -> None:
@@ -158,10 +158,10 @@ def test_driver_with_open_connections_fails_once_after_downgrade_without_loss_or
         query.run(0)
         set_version(broker, 1)
         start = query.begin()
-        written = query.write_both(start, 1)
+        prepared = query.write_tasks(start, 1)
         with pytest.raises(BrokerError, match="TRANSACTION_ABORTABLE"):
-            query.commit(start, 1, written)
+            query.commit(start, 1, prepared)
         assert query.abort(start, 1)
-        query.again().run(1)
-        assert seen(broker) == rows(0, 1)
-        assert open_ids(broker) == []
+        query.with_new_driver().run(1)
+        assert read_values(broker) == rows(0, 1)
+        assert list_open_ids(broker) == []

@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.pending import PendingRequests
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import BOTH_TASKS, PREFIX, Query, open_ids, rows, seen
+from tests.exactly_once.embedded_query import BOTH_TASKS, PREFIX, Query, list_open_ids, read_values, rows
 from tests.exactly_once.embedded_query import broker as broker
 
 REVOKED = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -31,61 +31,61 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def fails(
-    query: Query, start: BatchStart, written: list[TransactionIdentity], strike: Callable[[], object]
+def fail_commit(
+    query: Query, start: BatchStart, prepared: list[TransactionIdentity], fault: Callable[[], object]
 ) -> ExactlyOnceError:
     """Strike when it is decided; the error of the commit. The driver gives up after 1.5 s."""
     commit_all = Driver._commit_transactions
 
     def struck(driver: Driver, *arguments: Any, **named: Any) -> None:
         driver._client._timeout_ms = 1_500
-        strike()
+        fault()
         commit_all(driver, *arguments, **named)
 
     with patch.object(Driver, "_commit_transactions", struck), pytest.raises(ExactlyOnceError) as failed:
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     query.broker.control.clear()
     return failed.value
 
 
-def silence(broker: EmbeddedBroker) -> None:
+def drop_end_requests(broker: EmbeddedBroker) -> None:
     broker.control.when(api=ApiKey.END_TXN, times=None).drop()
 
 
-def no_name(broker: EmbeddedBroker) -> None:
+def return_unknown_errors(broker: EmbeddedBroker) -> None:
     broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR)
 
 
-def no_look_up(broker: EmbeddedBroker) -> None:
+def deny_coordinator_lookup(broker: EmbeddedBroker) -> None:
     broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.NOT_COORDINATOR)
     broker.control.when(api=ApiKey.FIND_COORDINATOR, times=None).fail(REVOKED)
 
 
-@pytest.mark.parametrize("fault", [silence, no_name, no_look_up])
+@pytest.mark.parametrize("fault", [drop_end_requests, return_unknown_errors, deny_coordinator_lookup])
 def test_unfinished_commit_reports_decided_batch_and_remedy(
     query: Query, fault: Callable[[EmbeddedBroker], None]
 ) -> None:
     start = query.begin()
-    said = str(fails(query, start, query.write_both(start, 0), lambda: fault(query.broker)))
-    assert "batch 0 of query query-1 is decided (prefix p)" in said
-    assert "Nothing is lost yet" in said
-    assert "start again, or let `pykafka transactions finish`" in said
-    query.again().begin()
-    assert seen(query.broker) == rows(0)
+    message = str(fail_commit(query, start, query.write_tasks(start, 0), lambda: fault(query.broker)))
+    assert "batch 0 of query query-1 is decided (prefix p)" in message
+    assert "Nothing is lost yet" in message
+    assert "start again, or let `pykafka transactions finish`" in message
+    query.with_new_driver().begin()
+    assert read_values(query.broker) == rows(0)
 
 
 def test_error_separates_lost_from_rejected_transactions() -> None:
     tasks = tuple(TransactionIdentity(f"p-1-{partition}-0", 4711, 12, 2) for partition in range(3))
     entry = Entry(PREFIX, timeout_ms=60_000).with_decision(Batch("q", 0), BOTH_TASKS, tasks)
-    refused = {
+    rejections = {
         "p-1-0-0": build_broker_error(error_codes.PRODUCER_FENCED, "lost"),
         "p-1-1-0": build_broker_error(REVOKED, "revoked"),
     }
-    lost = commit_errors.not_committed_error(entry, refused)
+    lost = commit_errors.not_committed_error(entry, rejections)
     assert isinstance(lost, CommitLostError)
     assert "1 of its 3 transactions cannot be committed any more:\n- p-1-0-0" in str(lost)
     assert "these could not be committed now, and are still open:\n- p-1-1-0" in str(lost)
-    waiting = str(commit_errors.not_yet_committed_error(entry, refused))
+    waiting = str(commit_errors.not_yet_committed_error(entry, rejections))
     assert "1 of its 3 transactions could not be committed now:\n- p-1-1-0" in waiting
     assert "They are still open. Lost for good are: p-1-0-0. Nothing was given up." in waiting
 
@@ -98,19 +98,19 @@ def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
         for partition in range(2):
             del query.broker.cluster.coordinator.transactions[start.task_id(partition, 0)]
 
-    said = str(fails(query, start, query.write_both(start, 0), a_week_passes))
-    assert "the brokers no longer know 2 of its 2 transactions" in said
-    assert "it is not known whether the rows of these transactions were committed" in said
-    assert "lost to read_committed readers" not in said
+    message = str(fail_commit(query, start, query.write_tasks(start, 0), a_week_passes))
+    assert "the brokers no longer know 2 of its 2 transactions" in message
+    assert "it is not known whether the rows of these transactions were committed" in message
+    assert "lost to read_committed readers" not in message
 
 
 def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
     """Brokers answer the end of a transaction before they write its markers; an abort was taken for a decision then."""
     start = query.begin()
-    written = query.write_both(start, 0)
+    prepared = query.write_tasks(start, 0)
     query.broker.cluster.coordinator.transactions[start.task_id(0, 0)].start_wall_ms -= 10**9
     with pytest.raises(ExactlyOnceError, match="too little to commit it safely"):
-        query.commit(start, 0, written)
+        query.commit(start, 0, prepared)
     driver = query.broker.cluster.coordinator.transactions[start.driver_id]
     complete, driver.state = driver.state, TransactionState.PREPARE_ABORT
     original = PendingRequests.pause_ms
@@ -121,4 +121,4 @@ def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
 
     with patch.object(PendingRequests, "pause_ms", markers_are_written):
         assert query.abort(start, 0)
-    assert open_ids(query.broker) == []
+    assert list_open_ids(query.broker) == []

@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import init_producer_id, list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import client_of, seen
+from tests.exactly_once.embedded_query import connect_client, read_values
 from tests.spark.test_exactly_once_writers import Spark, micro_batch, open_count, rows
 from tests.spark.test_exactly_once_writers import broker as broker
 from tests.spark.test_exactly_once_writers import spark as spark
@@ -46,12 +46,12 @@ def test_task_fenced_by_newer_driver_reports_it(
     precommit_errors = [each for each in causes_of(error.value) if isinstance(each, BrokerError)]
     assert precommit_errors, "what brokers said is kept"
     micro_batch(newer, 0, "c")
-    assert (seen(broker), open_count(broker)) == (["c"], 0)
+    assert (read_values(broker), open_count(broker)) == (["c"], 0)
 
 
 def end_all(broker: EmbeddedBroker) -> None:
     """As brokers do when the timeout of a transaction is over."""
-    with client_of(broker) as client:
+    with connect_client(broker) as client:
         ids = [name for name in list_transactional_ids(client, ONGOING, EMPTY) if split_task_id(name) is not None]
         for name in ids:
             init_producer_id(client, name, 60_000)

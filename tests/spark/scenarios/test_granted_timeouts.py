@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import seen
+from tests.exactly_once.embedded_query import read_values
 from tests.spark.test_exactly_once_writers import Spark, micro_batch
 from tests.spark.test_exactly_once_writers import broker as broker
 from tests.spark.test_exactly_once_writers import spark as spark
@@ -22,7 +22,7 @@ def test_task_reports_lowered_timeout_limit_and_next_start_requests_it_again(
     with pytest.raises(ExactlyOnceError, match=r"wrote nothing.*is not set.*now one of them grants less\. Start again"):
         micro_batch(spark, 1, "b")
     micro_batch(Spark(broker, monkeypatch, checkpointLocation="/checkpoint"), 1, "b")
-    assert seen(broker) == ["a", "b"]
+    assert read_values(broker) == ["a", "b"]
 
 
 def test_task_names_option_when_transaction_timeout_is_rejected(
