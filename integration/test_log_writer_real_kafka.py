@@ -68,11 +68,11 @@ def test_log_rejects_records_of_fenced_writer(cluster: KafkaCluster) -> None:
     with connect_client(cluster) as client, connect_client(cluster) as newer:
         written = WriterState(init_producer_id(client, topic, 60_000), 0)
         written = write_records(client, topic, written, (topic, 0), [(b"k", b"older")])
-        newer_start = WriterState(init_producer_id(newer, topic, 60_000), 0)
+        newer_state = WriterState(init_producer_id(newer, topic, 60_000), 0)
         with pytest.raises(ProducerFencedError) as refused:
             write_records(client, topic, written, (topic, 0), [(b"k", b"late")])
         assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
-        write_records(newer, topic, newer_start, (topic, 0), [(b"k", b"newer")])
+        write_records(newer, topic, newer_state, (topic, 0), [(b"k", b"newer")])
     assert values(cluster, topic) == [b"older", b"newer"]
 
 
@@ -86,9 +86,9 @@ def test_abort_fences_listed_attempt_and_keeps_newer_transaction(
         attempt = WriterState(init_producer_id(client, late, 60_000), 0)
         init_producer_id(client, again, 60_000)
         listed = [*describe_transactions(client, [again, late]).values()]
-        newer_start = WriterState(init_producer_id(newer, again, 60_000), 0)
+        newer_state = WriterState(init_producer_id(newer, again, 60_000), 0)
         writing = get_log_writer(newer).begin_transaction(
-            again, newer_start, TopicPartition(topic, 0), [(b"k", b"newer")]
+            again, newer_state, TopicPartition(topic, 0), [(b"k", b"newer")]
         )
         writing.wait()
         abort_transactions(client, listed)
