@@ -1,4 +1,4 @@
-"""What a batch is known by: the rows of each topic."""
+"""Comparison of batches by their rows per topic."""
 
 from __future__ import annotations
 

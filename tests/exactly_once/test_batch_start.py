@@ -1,4 +1,4 @@
-"""What follows for a batch from what the driver knew when it began."""
+"""Batches that a driver skips, rejects or writes, given its entry at the start."""
 
 from __future__ import annotations
 

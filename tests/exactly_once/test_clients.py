@@ -1,4 +1,4 @@
-"""Clients that outlive a batch: a driver connects once, not with each of its batches."""
+"""Clients that the batches of a driver share, so that it connects only once."""
 
 from __future__ import annotations
 

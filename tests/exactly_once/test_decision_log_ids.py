@@ -1,4 +1,4 @@
-"""Whose word the log believes where brokers have forgotten an id, and give it another producer id."""
+"""Trust in log records after brokers have forgotten a transactional id and given it another producer id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query's drivers promise, whichever of them dies and wherever: on a broker of each version of transactions."""
+"""Drivers of a query that die, start concurrently or are rejected, in both versions of transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver aborts, and what it leaves alone: its own tasks' transactions, of a batch that is not decided."""
+"""Aborts of a driver: they end its own tasks' transactions, and none of a decided batch."""
 
 from __future__ import annotations
 

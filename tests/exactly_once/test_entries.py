@@ -1,4 +1,4 @@
-"""What an entry of the decision log says: what is decided, and by which driver."""
+"""Entries of the decision log: decided batches, and the drivers that decided them."""
 
 from __future__ import annotations
 

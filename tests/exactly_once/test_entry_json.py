@@ -1,4 +1,4 @@
-"""An entry of the decision log, as it is written and read."""
+"""Encoding and decoding of entries of the decision log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attempt that has its transactional id when its batch ends opens no transaction any more: nothing would end it."""
+"""Task attempts that are late: after their batch has ended, they leave no transaction open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decision log that forgets is refused before the first row, as far as the user may see what it does."""
+"""Settings of the decision log's topic: a topic that is not compacted is rejected before the first row."""
 
 from __future__ import annotations
 

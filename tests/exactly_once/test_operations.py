@@ -1,4 +1,4 @@
-"""What a person sees of this sink's transactions from outside; and what finish, abort and give up make of them."""
+"""Operations of `pykafka transactions`: list, finish, abort and give up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that cannot do what exactly once needs are found out by the driver, before there is a task."""
+"""Errors before a commit: brokers without the required APIs are rejected before a task starts."""
 
 from __future__ import annotations
 

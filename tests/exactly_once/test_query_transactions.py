@@ -1,4 +1,4 @@
-"""The identity of a driver: who may act, where several stand still between their requests."""
+"""Epochs and claims of drivers that act concurrently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeout of an id says that its driver has claimed, or that a driver has fenced it; and brokers can use it."""
+"""Marks in a transaction timeout: claimed by a driver, or fenced by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver aborts takes nothing any more: not under its epoch, and not at leaders that ask no coordinator."""
+"""Aborted transactions accept no more records, even from leaders that do not ask the coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/exactly-once.md says to people who move, delete and start anew."""
+"""Effects of administrators' actions: a moved query, a deleted log, added partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exactly once does not promise is so, and no worse than docs/exactly-once.md says."""
+"""The limits of exactly-once delivery that docs/exactly-once-tests.md describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver goes on under its next transactional id when the epochs of one come to their end, and in no other step."""
+"""Hand-over to the next driver id when the epochs of the current one are exhausted, at any step of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers and persons that meet at a hand-over to the driver's next id, and what is read after one."""
+"""Concurrent drivers and operators during a hand-over to the next driver id, and log reads after it."""
 
 from __future__ import annotations
 

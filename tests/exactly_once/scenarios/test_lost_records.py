@@ -1,4 +1,4 @@
-"""The decision log, or records of it, are gone: a driver notices, and does not begin as if it were the first."""
+"""Lost records of the decision log: a driver detects them and does not start as if it were the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before it decides, a driver makes sure that each transaction is open still: after that, one that is not is lost."""
+"""The check before a decision: each transaction of the batch must still be open."""
 
 from __future__ import annotations
 

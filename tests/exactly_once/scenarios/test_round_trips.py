@@ -1,4 +1,4 @@
-"""How many times a driver waits for brokers in a micro-batch, when nothing has changed since the one before."""
+"""Round trips of a driver and its task in a micro-batch, if nothing has changed since the previous one."""
 
 from __future__ import annotations
 

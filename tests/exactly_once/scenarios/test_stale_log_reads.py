@@ -1,4 +1,4 @@
-"""A broker that was suspended answers for a moment as if it still led the log: its log ends too soon."""
+"""Log reads from a broker that is no longer the leader: the log appears to end too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two drivers of one query: the newer one works, and the older one changes nothing any more."""
+"""Two drivers of one query: the newer one continues, and the older one changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster goes to another version of transactions while a query runs: each row is seen once."""
+"""Changes of the cluster's transaction version while a query runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver says when a batch is decided and its commit does not end."""
+"""Errors of a driver whose decided batch cannot be committed yet, or no longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs without a prefix or a key, whose driver has died: no later job knows them; `pykafka transactions` ends them."""
+"""Jobs without a prefix or key: operators end the transactions of a dead job with `pykafka transactions`."""
 
 from __future__ import annotations
 
