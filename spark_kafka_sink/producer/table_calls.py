@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spark_kafka_sink.errors import KafkaSinkError
+
 if TYPE_CHECKING:  # Spark tasks send columns, so they need not import any of this
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
@@ -12,7 +14,6 @@ if TYPE_CHECKING:  # Spark tasks send columns, so they need not import any of th
     import pyarrow as pa
     from typing_extensions import Unpack
 
-    from spark_kafka_sink.errors import KafkaSinkError
     from spark_kafka_sink.producer.config import ProducerConfig
     from spark_kafka_sink.producer.futures import ColumnsFuture
     from spark_kafka_sink.producer.table_plan import ColumnMapping
@@ -132,7 +133,6 @@ class TableCalls:
         self, topic: str | None, table: Any, mapping: ColumnMapping, failed_rows_max: int, formats: TableOptions
     ) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
         """Open the table and check the arguments of the call. An error prevents the commit of the open transaction."""
-        from spark_kafka_sink.errors import KafkaSinkError
         from spark_kafka_sink.producer.table_plan import plan_table
         from spark_kafka_sink.producer.tables import TableSender, open_table
 
