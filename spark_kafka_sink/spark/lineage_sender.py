@@ -7,6 +7,7 @@ described without its text, which may repeat a URL.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -62,12 +63,15 @@ class EventSender:
     def flush(self, timeout_s: float) -> int:
         """Wait until all events are sent, and return the number of those that were not.
 
-        Send the events on the caller's thread if the sender's thread could not be started. No event is begun then after
-        the timeout.
+        Send the events on the caller's thread if the sender's thread could not be started. It sends no further event
+        after the timeout.
         """
         deadline = time.monotonic() + timeout_s
-        while self._needs_caller() and time.monotonic() < deadline:
-            self._send(self._events.popleft())
+        with self._condition:
+            is_sender = bool(self._events) and not self._is_running
+            self._is_running |= is_sender
+        if is_sender:
+            self._send_all(deadline)
         with self._condition:
             self._condition.wait_for(lambda: not (self._events and self._is_running), deadline - time.monotonic())
             return len(self._events)
@@ -81,12 +85,9 @@ class EventSender:
             return False
         return True
 
-    def _needs_caller(self) -> bool:
-        with self._condition:
-            return bool(self._events) and not self._is_running
-
-    def _send_all(self) -> None:
-        while True:
+    def _send_all(self, deadline: float = math.inf) -> None:
+        """Send events until there are none, or until the deadline. The caller must have set `_is_running`."""
+        while time.monotonic() < deadline:
             self._send(self._events[0])
             with self._condition:
                 self._events.popleft()
@@ -96,6 +97,8 @@ class EventSender:
                         self._session.close()  # its connections; the next event opens new ones
                     self._condition.notify_all()
                     return
+        with self._condition:
+            self._is_running = False
 
     def _send(self, event: RunEvent) -> None:
         try:

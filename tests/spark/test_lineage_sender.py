@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from openlineage.client.event_v2 import RunEvent
+from openlineage.client.transport import Transport
 
 from spark_kafka_sink.spark import lineage_sender
 from spark_kafka_sink.spark.lineage import flush_events, plan_write
+from spark_kafka_sink.spark.lineage_sender import EventSender
 from tests.spark.lineage_server import LineageServer
 from tests.spark.test_lineage import API_KEY, OPTIONS, events, planned, spark_write
 from tests.spark.test_lineage import no_senders as no_senders
@@ -142,3 +145,22 @@ def test_events_without_a_thread_are_sent_at_the_end(server: LineageServer) -> N
         pass
     assert server.events == []
     assert [event["eventType"] for event in events(server)] == ["START", "COMPLETE"]
+
+
+@pytest.mark.usefixtures("no_new_threads")
+def test_one_of_two_flushing_threads_sends_all_events_in_order() -> None:
+    sent: list[str] = []
+
+    class FlushingTransport:
+        """Submits an event and flushes while the first event is being sent, as another thread may."""
+
+        def emit(self, event: str) -> None:
+            if event == "first":
+                sender.submit(cast(RunEvent, "second"))
+                assert sender.flush(0) == 2
+            sent.append(event)
+
+    sender = EventSender(cast(Transport, FlushingTransport()), "the test")
+    sender.submit(cast(RunEvent, "first"))
+    assert sender.flush(60) == 0
+    assert sent == ["first", "second"]
