@@ -2,6 +2,9 @@
 
     python -m integration.benchmarks.spark_sink [--rows 10000000] [--rounds 5] [--bootstrap host:port] [--skip foreach]
 
+On a Spark older than 4.1, `--connector FOLDER` names the jars of that Spark's own connector. On Spark 3.5, which has no
+Python data sources, add `--skip foreach counts`.
+
 All in one session (`local[2]`), one after the other, in turn, on the same rows, of real length and then even ones, 12
 partitions. Without `--bootstrap` a discard broker (it acknowledges, counts and keeps nothing) runs in a process of its
 own. CPU is what the driver, its JVM and the Python workers used during the write, the broker not included. The counting

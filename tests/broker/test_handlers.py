@@ -164,7 +164,7 @@ def test_rejects_connection_that_was_meant_for_another_cluster_or_node(
 def test_api_versions_below_4_omit_features_with_minimum_level_0(
     client: WireClient, version: int, names: list[str]
 ) -> None:
-    """Java clients before 3.9 cannot connect otherwise (KAFKA-17011)."""
+    """Some Java clients before 3.9 cannot connect otherwise (KAFKA-17011)."""
     response = client.request(ApiVersionsRequest(), version)
     assert isinstance(response, ApiVersionsResponse)
     assert [feature.name for feature in response.supported_features] == names

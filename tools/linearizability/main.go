@@ -101,10 +101,10 @@ func readHistories(file io.Reader, histories map[key][]porcupine.Operation) erro
 			operation.Return = event.Time
 			operation.Output = output{true, event.Value}
 			if event.Outcome == "failed" {
-				if failed[id] == nil {
-					failed[id] = map[int]bool{}
+				if failed[found.key] == nil {
+					failed[found.key] = map[int]bool{}
 				}
-				failed[id][found.index] = true
+				failed[found.key][found.index] = true
 			}
 		default:
 			return fmt.Errorf("line %d: unknown kind %q or outcome %q", number, event.Kind, event.Outcome)

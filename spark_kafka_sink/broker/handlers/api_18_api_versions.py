@@ -16,10 +16,10 @@ from spark_kafka_sink.protocol.messages.api_versions import (
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 FIRST_FEATURE_LEVEL_0_VERSION = 4
-"""First version whose clients accept a supported feature with minimum level 0.
+"""First version whose responses contain supported features with minimum level 0.
 
-Java clients before 3.9 have older versions. They disconnect, and never connect, if a response contains such a feature
-(KAFKA-17011), so brokers leave it out.
+Java clients before 3.9 use older versions, and some of them cannot connect if a response contains such a feature
+(KAFKA-17011), so brokers omit it.
 """
 
 
