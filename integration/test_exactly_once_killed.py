@@ -28,7 +28,7 @@ from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
 from integration.support.transactional_writer import coordinator_of, leader_of
 from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, driver_id, normalize_checkpoint
-from tests.exactly_once.protocol_steps import ABORT, COMMIT, DECIDE, LOSERS, START, TASK, WRITE
+from tests.exactly_once.protocol_steps import ABORT, COMMIT, DECIDE, START, SUPERSEDED, TASK, WRITE
 from tests.history import Kind
 from tests.waiting import wait_until
 
@@ -40,7 +40,7 @@ CLUSTERS = [(brokers, version) for brokers in (1, 3) for version in (1, 2)] if S
 QUERIES = 8 if SOAK else 6
 """The number of exactly-once queries: more than a kill has places, since a query stops at one of them."""
 PLACES_IN_TASKS = [f"{when} {step}" for step in (TASK, WRITE) for when in ("before", "after")]
-PLACES = [f"{when} {step}" for step in (START, DECIDE, COMMIT, ABORT, LOSERS) for when in ("before", "after")]
+PLACES = [f"{when} {step}" for step in (START, DECIDE, COMMIT, ABORT, SUPERSEDED) for when in ("before", "after")]
 AIMED_KILLS = 6 if SOAK else 3
 """Kills at several places, where processes of several queries have stopped; the other queries continue."""
 RANDOM_KILLS = 5 if SOAK else 0

@@ -41,7 +41,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"
 BOTH_TASKS = BatchContent.from_row_counts({TOPIC: 2}, 6)
-"""What `write_both` writes."""
+"""The content that `write_both` writes."""
 
 
 @pytest.fixture(params=[1, 2])
@@ -151,7 +151,7 @@ class Query:
         return dataclasses.replace(self, **{"name": "driver-2", **changes})  # type: ignore[arg-type]
 
     def decide_with_reused_ids(self, start: BatchStart) -> None:
-        """The first of newer drivers whose tasks have the ids of that start again decides batch 0, and dies."""
+        """Let newer drivers begin until one reuses the ids of this start. It decides batch 0 and dies."""
         newer, later = self._begin_with_reused_ids(start)
         written = newer.write_tasks(later, 0)
         with death_before("commit"):
@@ -307,7 +307,7 @@ def assert_no_new_epoch(broker: EmbeddedBroker) -> Iterator[None]:
 
 @contextmanager
 def death_before(at: str) -> Iterator[None]:
-    """Let the driver die before a step: `decision`, `commit`, `done` or `losers`; `bump_epoch`: after its claim."""
+    """Let the driver die before a step: `decision`, `commit`, `done` or `superseded`; `bump_epoch`: after its claim."""
     how = "begin_write" if at == "decision" else "write"
     original = getattr(QueryTransactions, how)
 
@@ -323,7 +323,7 @@ def death_before(at: str) -> Iterator[None]:
     with ExitStack() as stack:
         if at in ("decision", "done"):
             stack.enter_context(patch.object(QueryTransactions, how, write))
-        if at == "done":  # of a driver that takes over, its claim says so
+        if at == "done":  # A driver that takes over records this with its claim.
             stack.enter_context(patch.object(QueryTransactions, "claim", die))
         if at == "bump_epoch":
             stack.enter_context(patch.object(QueryTransactions, "bump_epoch", die))
@@ -346,7 +346,7 @@ def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
 
 @pytest.fixture
 def restricted_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `owners` shows with the rights of docs/security.md."""
+    """Let `owners` show what a user with the rights of docs/security.md sees."""
 
     def own_ids(client: BlockingClient) -> dict[int, str]:
         return {key: name for key, name in owners(client).items() if "p-" in name}

@@ -1,11 +1,11 @@
 """Stops a process before or after a step of docs/exactly-once.md when a test requests it.
 
-`stop_where_asked` wraps the methods that are these steps. A process that comes to a place (`before decide`,
-`after commit`) for which the folder has a file `stop before decide` renames the file to `stopped before decide`, puts
-its process id there, and waits until the file is gone. The test kills the driver meanwhile, or removes the file to let
-the process go on. docs/test-infrastructure.md has an example.
+`install_stops` wraps the methods of these steps. If the folder has a file `stop before decide`, the first process that
+reaches this step renames the file to `stopped before decide`, writes its process id into it, and waits until the file
+is removed. Meanwhile the test kills the driver, or removes the file to let the process continue.
+docs/test-infrastructure.md has an example.
 
-The drivers that tests start wrap them in their Python workers (integration/support/warm_workers).
+In drivers that tests start, the Python workers wrap the methods (integration/support/warm_workers).
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 
 FOLDER = "PYKAFKA_TEST_STEPS"
-"""The variable by which the Python workers of a driver that a test has started learn of the folder."""
+"""The environment variable with the folder, for the Python workers of a driver that a test has started."""
 
-START, TASK, WRITE, DECIDE, COMMIT, ABORT, LOSERS = "start", "task", "write", "decide", "commit", "abort", "losers"
+START, TASK, WRITE = "start", "task", "write"
+DECIDE, COMMIT, ABORT, SUPERSEDED = "decide", "commit", "abort", "superseded"
 FENCE, LIST = "fence", "list"
-"""Where a driver gets its epoch, and where it lists what tasks have open: in a start, an abort, or after a commit."""
+"""A request for an epoch, and a listing of open task transactions: in a start, in an abort or after a commit."""
 METHODS: tuple[tuple[type, str, str], ...] = (
     (Driver, "begin", START),
     (ExactlyOnceWrite, "is_committed", TASK),
     (Driver, "_decide", DECIDE),
     (Driver, "_execute_decision", COMMIT),
-    (Driver, "_abort_superseded_attempts", LOSERS),
+    (Driver, "_abort_superseded_attempts", SUPERSEDED),
     (Driver, "abort", ABORT),
     (Driver, "abort_unreported", ABORT),
     (QueryTransactions, "fence", FENCE),
     (QueryTransactions, "list_task_transactions", LIST),
 )
-"""And ExactlyOnceWrite.transaction, a context manager: WRITE."""
-STEPS = (START, TASK, WRITE, DECIDE, COMMIT, ABORT, LOSERS, FENCE, LIST)
+"""The methods of the steps, except for WRITE: ExactlyOnceWrite.transaction, a context manager."""
+STEPS = (START, TASK, WRITE, DECIDE, COMMIT, ABORT, SUPERSEDED, FENCE, LIST)
 
-_LOOK_AGAIN_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 Patch = Callable[[Any, str, Any], None]
 
@@ -62,17 +63,17 @@ class Stops:
     def _reached(self, place: str) -> None:
         stopped = self._folder / f"stopped {place}"
         try:
-            (self._folder / f"stop {place}").rename(stopped)  # of several processes one stops
+            (self._folder / f"stop {place}").rename(stopped)  # succeeds in only one of several processes
         except FileNotFoundError:
             return
         stopped.write_text(str(os.getpid()))
         pause = threading.Event()
         while stopped.exists():
-            pause.wait(_LOOK_AGAIN_SECONDS)
+            pause.wait(_POLL_SECONDS)
 
 
-def stop_where_asked(folder: Path, patch: Patch = setattr) -> None:
-    """From now on this process, and those that are forked from it, stop where files of the folder say."""
+def install_stops(folder: Path, patch: Patch = setattr) -> None:
+    """Let this process, and processes that are forked from it, stop at the steps that files of the folder name."""
     stops = Stops(folder)
     for owner, name, step in METHODS:
         patch(owner, name, _stopping(getattr(owner, name), stops, step))

@@ -14,7 +14,7 @@ def test_contents_with_equal_row_counts_per_topic_are_equal() -> None:
 
 
 def test_contents_with_different_bytes_are_equal() -> None:
-    """A value may have the time in it."""
+    """A value may contain the current time."""
     assert BatchContent.from_row_counts({"a": 3}, 40).has_same_row_counts(BatchContent.from_row_counts({"a": 3}, 41))
 
 

@@ -1,4 +1,4 @@
-"""The decision log: creation, reading to the end, and trust in records of the prefix's own driver only."""
+"""The decision log: creation, reads up to the end, and validity of records of the prefix's own driver only."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_retries_creation_after_controller_change(broker: EmbeddedBroker) -> Non
         assert transactions.log.exists()
 
 
-# --- what is read
+# --- reads
 
 
 def test_reads_newest_entry_until_a_tombstone(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
@@ -111,7 +111,7 @@ def test_does_not_read_cached_records_again(transactions: QueryTransactions) -> 
 
 
 def test_fetches_ahead_only_at_the_first_read(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
-    """The batch before was decided a moment ago. What comes between two looks of one start, seldom anything, is not."""
+    """The previous batch was decided a moment ago. Between two reads of one start there is rarely anything to fetch."""
     state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     transactions.read_entry()
     state = transactions.write(state, Entry(PREFIX, generation=2))
@@ -151,7 +151,7 @@ def test_caches_of_partitions_and_warnings_are_bounded(
 def test_warns_once_about_an_invalid_record(
     broker: EmbeddedBroker, transactions: QueryTransactions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A query looks into its log with each batch."""
+    """A query reads its log in each batch."""
     transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     write_without_transaction(broker, PREFIX, b"{}")
     for _ in range(3):
@@ -162,7 +162,7 @@ def test_warns_once_about_an_invalid_record(
 
 
 def test_open_transaction_of_one_query_delays_no_other(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
-    """A driver that dies in its decision holds back read_committed readers until its timeout: drivers read past it."""
+    """The open decision of a dead driver blocks read_committed consumers until it times out. Drivers read past it."""
     other = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other-driver"})
     other.init_transactions()
     other.begin_transaction()
@@ -187,7 +187,7 @@ def test_aborted_decision_is_not_valid(broker: EmbeddedBroker, transactions: Que
     assert transactions.read_entry().generation == 1
 
 
-# --- what it believes
+# --- valid records
 
 
 def encode_foreign_entry(query: str | None = QUERY, number: int | None = 0, key: str | None = None) -> bytes:
@@ -211,7 +211,7 @@ def test_non_transactional_record_is_never_valid(broker: EmbeddedBroker, caplog:
 
 @pytest.mark.parametrize("is_before_start", [True, False])
 def test_record_of_another_transactional_id_is_never_valid(broker: EmbeddedBroker, *, is_before_start: bool) -> None:
-    """Before the first start of a query, and when it has begun."""
+    """This holds before and after the first start of the query."""
     query = Query(broker)
     with open_query_transactions(broker) as transactions:
         transactions.log.create_if_missing()
@@ -261,7 +261,7 @@ def test_invalid_foreign_records_stop_no_query(broker: EmbeddedBroker) -> None:
 def append_decompression_bomb(
     broker: EmbeddedBroker, producer: ProducerIdAndEpoch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few kilobytes that are more than readers take when they are unpacked."""
+    """Append a batch of a few kilobytes that exceeds the limit of readers when it is decompressed."""
     monkeypatch.setattr(fetched, "MAX_BATCH_BYTES", 1 << 20)
     batch = log_writer._encode_batch(WriterState(producer, 0), [(PREFIX.encode(), bytes(2 << 20))], 1)
     broker.cluster.log(LOG, partition_for(PREFIX, PARTITION_COUNT)).append(batch, wall_ms=1)
@@ -284,7 +284,7 @@ def test_foreign_decompression_bomb_stops_neither_query_nor_listing(
 def test_non_transactional_batch_with_producer_id_of_the_driver_stops_no_query(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers ask for rights on the transactional id only where a batch is transactional."""
+    """Brokers require rights on the transactional id only for transactional batches."""
     query = Query(broker)
     start = query.run(0)
     with monkeypatch.context() as patch:
@@ -345,14 +345,14 @@ def test_listing_omits_unreadable_entry_with_warning(broker: EmbeddedBroker, cap
     assert "its format version is 99" in caplog.text
 
 
-# --- how much is read
+# --- size of reads
 
 
 @pytest.mark.parametrize("broker", [2], indirect=True)
 def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hundred_prefixes(
     broker: EmbeddedBroker,
 ) -> None:
-    """Before brokers have compacted anything: a decision and its end for each batch, with their markers."""
+    """Nothing is compacted yet: for each batch the log has a decision and a "done" record with their markers."""
     with open_query_transactions(broker) as transactions:
         transactions.log.create_if_missing()
     prefixes = [PREFIX, *(f"pykafka-stream-{number:016x}" for number in range(499))]
@@ -369,7 +369,7 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
     log = broker.cluster.log(LOG, partition)
     for producer_id, prefix in enumerate(prefixes, start=10_000):
         if partition_for(prefix, PARTITION_COUNT) != partition:
-            continue  # a start reads no other partition
+            continue  # A start reads no other partition.
         for epoch, value in enumerate(values):
             key_value = prefix.encode(), value.replace(template.encode(), prefix.encode())
             log.append(

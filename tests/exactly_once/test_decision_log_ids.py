@@ -32,7 +32,7 @@ def test_claimed_id_trusts_no_record_of_another_producer_id(broker: EmbeddedBrok
     query.run(1)
     write_entry_as(broker, "evil", "p", encode_entry(Entry(PREFIX, generation=1)))
     driver = broker.cluster.coordinator.transactions["p-driver"]
-    driver.producer_id = broker.cluster.coordinator.new_producer_id()  # as if its own records were not there
+    driver.producer_id = broker.cluster.coordinator.new_producer_id()  # as if its own records did not exist
     decision_log._partition_cache.clear()
     with pytest.raises(ExactlyOnceError, match="has no entry of the prefix p"):
         query.with_new_driver().begin()
@@ -41,7 +41,7 @@ def test_claimed_id_trusts_no_record_of_another_producer_id(broker: EmbeddedBrok
 def test_forgotten_driver_continues_from_its_last_entry(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They forget an id that was not used for a week, and give a new producer id then."""
+    """Brokers forget an id that was not used for a week, and then grant a new producer id."""
     query = Query(broker)
     query.run(0)
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
@@ -56,8 +56,8 @@ def test_forgotten_driver_continues_from_its_last_entry(
 
 
 def test_record_of_forgotten_id_skips_no_batch(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
-    """It may as well be a stranger's, whose ids this user may not see. A later start does not believe it either, though
-    a driver has written it again in its own name.
+    """The record may be of another user, whose ids this user may not describe. A later start does not trust it either,
+    although a driver has copied it into its own record.
     """
     query = Query(broker)
     query.run(0)
@@ -85,7 +85,7 @@ def test_error_reports_unknown_writer_of_entry(broker: EmbeddedBroker) -> None:
 
 
 def write_foreign_entry(broker: EmbeddedBroker, entry: Entry) -> Query:
-    """A query whose driver has not begun yet, and a stranger's entry under its prefix."""
+    """Write another user's entry under the prefix of a query that has not begun, and return the query."""
     with open_query_transactions(broker) as transactions:
         transactions.log.create_if_missing()
     write_entry_as(broker, "evil", PREFIX, encode_entry(entry))
@@ -93,7 +93,7 @@ def write_foreign_entry(broker: EmbeddedBroker, entry: Entry) -> Query:
 
 
 def test_lost_commit_of_unproven_decision_reports_unknown_writer(broker: EmbeddedBroker, restricted_user: None) -> None:
-    """To give it up is to believe it."""
+    """Giving the batch up would trust the record."""
     nothing = TransactionIdentity(f"{PREFIX}-1-0-0", 4711, 3, 1)
     decision = Entry(PREFIX, generation=1, timeout_ms=60_000).with_decision(Batch("query-1", 0), BOTH_TASKS, (nothing,))
     query = write_foreign_entry(broker, decision)

@@ -53,7 +53,7 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-# --- all goes well
+# --- without faults
 
 
 def _job_delivery(query: Query) -> Delivery:
@@ -78,7 +78,7 @@ def test_consecutive_batches_reuse_task_ids(query: Query) -> None:
 
 
 def test_begins_with_driver_id_that_has_no_epoch(query: Query) -> None:
-    """Coordinators that cannot write their log keep a producer id without an epoch, until they are restarted."""
+    """A coordinator that cannot write its log keeps a producer id without an epoch until it is restarted."""
     register_id_without_epoch(query.broker, driver_id(PREFIX))
     query.run(0)
     assert read_values(query.broker) == rows(0)
@@ -149,7 +149,7 @@ def test_records_batch_that_another_driver_has_finished(query: Query) -> None:
     assert (entry.state, entry.transactions) == (EntryState.DONE, ())
 
 
-# --- others begin at the same time
+# --- concurrent starts
 
 
 @pytest.mark.parametrize("fenced_starts", [1, 4])
@@ -159,7 +159,7 @@ def test_driver_fenced_during_start_retries(query: Query, fenced_starts: int, ca
     successor, left, original = query.with_new_driver(), list(range(fenced_starts)), QueryTransactions.fence
 
     def fence(transactions: QueryTransactions, description: TransactionDescription | None, *rest: Any) -> Any:
-        if left:  # another gets two epochs, and dies
+        if left:  # Another driver gets two epochs and dies.
             left.pop()
             transactions.bump_epoch(*original(transactions, description, *rest))
         return original(transactions, description, *rest)
@@ -179,11 +179,11 @@ def test_driver_that_is_always_fenced_reports_concurrent_starts(query: Query) ->
         query.begin()
 
 
-# --- a transaction ends by itself
+# --- a transaction times out
 
 
 def time_out(query: Query, *transactions: str) -> None:
-    """Abort the transaction under a fencing epoch, as brokers do when it has lasted too long."""
+    """Abort the transaction under a fencing epoch, as brokers do when it has timed out."""
     with connect_client(query.broker) as client:
         for transactional_id in transactions:
             init_producer_id(client, transactional_id, 60_000)
@@ -228,7 +228,7 @@ def test_names_transactions_lost_between_decision_and_commit(query: Query) -> No
     assert read_values(query.broker) == ["0/0"]
 
 
-# --- what is refused
+# --- rejections
 
 
 def test_rejects_batch_older_than_the_last_one(query: Query) -> None:
@@ -350,7 +350,7 @@ def test_each_driver_of_a_start_gets_currently_granted_timeout(query: Query, bef
 
 
 def test_changed_timeout_applies_from_next_start_without_register(query: Query) -> None:
-    """Whose drivers count as drivers of one start."""
+    """Without `register` its drivers belong to one start."""
     assert (
         query.with_new_driver(name=build_batch_driver_name("spark", "1"), timeout_ms=70_000).run(0).entry.timeout_ms
         == 70_000

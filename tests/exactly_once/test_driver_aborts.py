@@ -113,7 +113,7 @@ def test_take_over_during_abort_without_reports_keeps_its_transactions(query: Qu
 
 
 def test_aborts_nothing_while_a_decision_is_written(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark gives a batch up while its commit is under way. Who aborts does not know that there are reports."""
+    """Spark abandons a batch during its commit. The process that aborts does not know that tasks have reported."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     original, aborted = LogTransaction.commit, []
@@ -132,7 +132,7 @@ def test_aborts_nothing_while_a_decision_is_written(query: Query, monkeypatch: p
 def test_abort_concurrent_with_begin_succeeds_and_begin_retries(
     query: Query,
 ) -> None:
-    """The newer one has its epoch, and has not claimed yet."""
+    """The newer driver has its epoch and has not claimed the prefix yet."""
     start, newer, original = query.begin(), query.with_new_driver(), QueryTransactions.take_over
     query.write_tasks(start, 0)
     aborted: list[bool] = []
@@ -188,7 +188,7 @@ def test_aborts_superseded_attempts_after_the_commit(query: Query) -> None:
 def test_commits_batch_although_superseded_attempts_cannot_be_aborted(
     query: Query, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Their transactions time out. If the commit failed, the job would be run again, and its rows be there twice."""
+    """Their transactions time out. If the commit failed, the job would run again and write its rows twice."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
@@ -235,14 +235,14 @@ def test_commits_job_with_warning_although_log_is_not_writable(
             driver.commit(start, Batch(), prepared, BOTH_TASKS)
     assert read_values(query.broker) == rows(0)
     assert list_open_ids(query.broker) == []
-    is_written = fails is None or has_superseded_attempt  # where nothing has lost, it is forgotten at once
+    is_written = fails is None or has_superseded_attempt  # without superseded attempts the job is deleted at once
     assert caplog.text.count("the job is committed (prefix p), but this could not be recorded") == is_written
     assert caplog.text.count("No reader waits for that, and there is nothing to do") == is_written
     assert "readers wait for them" not in caplog.text
 
 
 def fail_when_done(error: KafkaSinkError) -> Any:
-    """Let the record that a batch is done fail to be written."""
+    """Let the write of a "done" record fail."""
     original = QueryTransactions.write
 
     def write(transactions: QueryTransactions, state: WriterState, entry: Entry | None) -> WriterState:
@@ -287,7 +287,7 @@ def test_stream_reports_visible_rows_if_done_record_cannot_be_written(query: Que
 def test_error_warns_against_rerun_of_job_without_key_if_decision_is_in_doubt(
     query: Query, api: ApiKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fenced commit is followed by a look at the driver's id, which may stay without an answer as well."""
+    """After a fenced commit the driver describes its id, and that request may get no response either."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     original = LogTransaction.commit
@@ -341,7 +341,7 @@ def test_driver_fenced_during_abort_aborts_nothing(query: Query) -> None:
 def test_suspended_abort_does_not_affect_reused_ids_of_newer_driver(
     query: Query,
 ) -> None:
-    """Generations come again. What it has listed had begun nothing then; now a decided transaction has this id."""
+    """Generations repeat. When the abort listed the ids, one had no transaction; now a decided transaction has it."""
     start = query.begin()
     query.attempt(start, 1, attempt=0).close(timeout=0)
     original = QueryTransactions.abort_task_transactions
@@ -360,7 +360,7 @@ def test_suspended_abort_does_not_affect_reused_ids_of_newer_driver(
 
 
 def test_abort_fenced_after_its_claim_ends_open_transactions(query: Query) -> None:
-    """By another start that gets its epoch just then, and dies."""
+    """Another start gets its epoch after the claim, and dies."""
     start = query.begin()
     query.write_tasks(start, 0)
     original, fenced = QueryTransactions.bump_epoch, list[bool]()

@@ -74,7 +74,7 @@ def test_rejects_entry_of_newer_version() -> None:
 
 
 def test_rejects_unknown_field_by_name() -> None:
-    """A version that ignores what a newer one has written may act under an id of the driver that is used up."""
+    """An older version that ignored new fields might continue under an exhausted driver id."""
     with pytest.raises(DecodeError, match=r"fields that this version of the library does not know: \['nextDriver'\]"):
         decode_entry(b"p", json.dumps({**json.loads(encode_entry(WHOLE)), "nextDriver": 2}).encode())
 
@@ -86,7 +86,7 @@ def test_generation_wraps_after_maximum() -> None:
 
 
 def test_decodes_only_the_last_keys_and_drivers() -> None:
-    """A stranger's entry must not grow when a driver writes it again."""
+    """An entry of another user must not grow when a driver writes it again."""
     names = tuple(str(number) for number in range(MAX_KEYED_JOBS + 5))
     read = decode_entry(b"p", encode_entry(Entry("p", driver_names=names, keyed_jobs=tuple(map(KeyedJob, names)))))
     assert [job.key for job in read.keyed_jobs] == list(names[5:])

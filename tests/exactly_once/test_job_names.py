@@ -1,4 +1,4 @@
-"""A job without a prefix or a key gets a prefix of its own, which names the process of Spark's driver."""
+"""Generated prefixes of jobs without a prefix or a key: they name the process of Spark's driver."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ else:
 
 @on_linux
 def test_prefix_names_parent_process_of_pyspark_daemon() -> None:
-    """Spark starts another daemon where one has died, and its jobs go on."""
+    """Spark replaces a daemon that has died, and its jobs continue."""
     command = [sys.executable, "-c", FORKS, "pyspark.daemon"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"driver process {os.getpid()} on " in output

@@ -42,7 +42,7 @@ def describe_with(client: BlockingClient) -> DescribeTransactions:
 
 @contextmanager
 def choose_id_and_check(query: Query, start: BatchStart) -> Iterator[None]:
-    """Around the request for the id, as in a task."""
+    """Choose an id, run the block, which requests it, and check for a late attempt, as a task does."""
     with connect_client(query.broker) as client:
         assert choose_task_attempt(describe_with(client), start, start.task_attempt(1, 1), 17) == start.task_attempt(
             1, 1
@@ -116,7 +116,7 @@ def test_attempt_reports_newer_driver_if_its_batch_ends_during_the_write(
 def test_checks_for_late_attempt_only_after_fencing_error(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where they do not say who drives, the error that is known is all."""
+    """If brokers do not describe the driver id, the fencing error itself is raised."""
     query = Query(broker)
     start = query.begin()
     query.with_new_driver().begin()
@@ -136,7 +136,7 @@ def test_checks_for_late_attempt_only_after_fencing_error(
 def test_attempt_writes_nothing_if_batch_ends_before_it_gets_its_id(
     broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
 ) -> None:
-    """The driver has looked for what is left over, and found nothing of this attempt."""
+    """The driver has listed the open transactions, and this attempt had none."""
     query = Query(broker)
     start = query.begin()
 
@@ -157,11 +157,11 @@ def test_id_without_transaction_is_not_listed_as_open(broker: EmbeddedBroker) ->
     assert found.open == ()
 
 
-# --- attempts that Spark counts from 0 again
+# --- attempts that Spark numbers from 0 again
 
 
 def test_attempt_takes_another_id_if_its_id_has_a_transaction(broker: EmbeddedBroker) -> None:
-    """Spark runs a stage again, and counts its attempts from 0 again. What the first run has reported stands."""
+    """Spark runs a stage again and numbers its attempts from 0 again. The reports of the first run remain valid."""
     query = Query(broker)
     start = query.begin()
     reported = query.write_tasks(start, 0)
@@ -203,7 +203,7 @@ def test_next_batch_reuses_task_id(broker: EmbeddedBroker) -> None:
 def test_id_without_transaction_is_fenced_once_and_free_again(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     start = query.begin()
-    query.attempt(start, 1, attempt=0).close()  # it died
+    query.attempt(start, 1, attempt=0).close()  # The task died.
     query.commit(start, 0, [query.write(start, 0, "0/0")])
     start = query.begin()
     with connect_client(broker) as client:
@@ -219,7 +219,7 @@ def test_id_without_transaction_is_fenced_once_and_free_again(broker: EmbeddedBr
 def test_attempt_of_ended_batch_requests_no_id(
     broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
 ) -> None:
-    """By then a task of the next batch may have the id, and to ask for it would abort what that one writes."""
+    """A task of the next batch may have the id by then, and a request for it would abort that task's transaction."""
     query = Query(broker)
     start = query.begin()
     end(query, start)

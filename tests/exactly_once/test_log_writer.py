@@ -1,5 +1,6 @@
-"""Records of a log are written in a transaction of their own, over the client's connections, whatever becomes of its
-requests; and by the holder of the epoch and the sequence alone.
+"""LogWriter: writes records of a log in a transaction of its own, over the client's connections.
+
+Only the process that holds the epoch and the sequence number can write, also if requests or responses are lost.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def test_uses_new_epoch_after_unconfirmed_end(
 
 
 def test_new_epoch_keeps_the_transaction_timeout() -> None:
-    """Brokers may grant less than a minute, and the timeout of a driver's id says what the id is."""
+    """Brokers may grant less than a minute, and the timeout of a driver id contains its marks."""
     cluster = create_cluster(1)
     cluster.core.coordinator.max_timeout_ms = 20_000
     with connect_client(cluster) as client:
@@ -323,7 +324,7 @@ def test_confirmed_end_is_not_in_doubt_after_lost_responses(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState
 ) -> None:
     if uses_version_2(cluster):
-        return  # each transaction has an epoch of its own
+        return  # Each transaction has its own epoch.
     cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN).drop(applied=True)
     after = write(client, write(client, initial_state, b"a"), b"b")
     assert after == (initial_state.id_and_epoch, 2)
@@ -332,7 +333,7 @@ def test_confirmed_end_is_not_in_doubt_after_lost_responses(
 def test_produce_version_matches_transaction_version(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState
 ) -> None:
-    """From version 12 on brokers add the partition to a transaction by themselves."""
+    """From version 12 on, brokers add the partition to the transaction."""
     write(client, initial_state, b"a")
     produce = [frame for _, _, frame in cluster.requests if frame[:2] == bytes([0, ApiKey.PRODUCE])]
     assert [int.from_bytes(frame[2:4], "big") >= 12 for frame in produce] == [uses_version_2(cluster)]

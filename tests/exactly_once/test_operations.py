@@ -70,7 +70,7 @@ def test_lists_nothing_without_a_log(broker: EmbeddedBroker) -> None:
 
 @pytest.mark.parametrize("operate", [operations.finish, operations.abort, operations.give_up])
 def test_rejects_log_without_entry_of_the_prefix(query: Query, operate: Callable[..., object]) -> None:
-    """With the wrong log, what is decided would look as if it were not, and be aborted."""
+    """In the wrong log a decided batch would look undecided, and would be aborted."""
     decide_and_die(query)
     with pytest.raises(ConfigurationError, match=r"pykafka-decisions does not exist.*Nothing was done"):
         operate(client_options(query.broker), PREFIX)
@@ -122,7 +122,7 @@ def test_lists_only_prefixes_that_this_user_may_describe(
     query.with_new_driver(prefix="of-others").run(1)
     query.with_new_driver(prefix="forgotten").run(2)
     del query.broker.cluster.coordinator.transactions["forgotten-driver"]
-    # What brokers do for a user who has rights on `p` alone.
+    # as brokers respond to a user who has rights on `p` only
     found, owners = FindCoordinator.coordinators, transaction_admin.owners
 
     def looked_up(request: FindCoordinator, answer: FindCoordinatorResponse) -> dict[str, Node]:
@@ -183,7 +183,7 @@ def test_finish_without_decision_affects_no_driver(query: Query) -> None:
 
 
 def test_decision_made_while_abort_begins_is_not_aborted(query: Query) -> None:
-    """The driver decides, and dies, between the look into the log and the fence."""
+    """The driver decides and dies between the read of the log and the fence."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     original = QueryTransactions.fence
@@ -296,7 +296,7 @@ def test_rejects_invalid_prefix(broker: EmbeddedBroker) -> None:
 
 @pytest.mark.parametrize("code", [error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
 def test_rejects_give_up_while_a_transaction_can_be_committed(query: Query, code: int) -> None:
-    """A right that was revoked says nothing of the transaction: it is open, and its rows are not lost."""
+    """A revoked permission does not mean that the transaction is lost: it is still open."""
     first, second = decide_and_die(query)
     query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
     with pytest.raises(ExactlyOnceError, match=r"(?s)2 of its 2 transactions could not be committed now.*is lost"):
@@ -326,7 +326,7 @@ def test_reports_newer_driver_during_manual_operation(query: Query, operation: C
 
 
 def test_manual_abort_ends_open_decision_of_dead_driver(query: Query) -> None:
-    """Brokers abort its record for the person's fence, and refuse that."""
+    """The operator's request for an epoch makes brokers abort the open decision, and is rejected itself."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     with patch.object(LogTransaction, "commit", side_effect=Crash), pytest.raises(Crash):

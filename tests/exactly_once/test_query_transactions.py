@@ -69,7 +69,7 @@ def test_one_of_two_first_drivers_gets_the_id(two_drivers: tuple[QueryTransactio
 def test_rejects_fence_with_stale_description(
     two_drivers: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
-    """A driver that hung in its start does not fence one that began later and works."""
+    """A driver that was suspended during its start does not fence a newer driver."""
     one, other = two_drivers
     one.fence(None, (GRANTED_MS,))
     description = other.describe_driver_id()
@@ -80,7 +80,7 @@ def test_rejects_fence_with_stale_description(
 
 
 def test_one_of_two_drivers_with_one_epoch_claims(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
-    """Kafka takes the second request for the next epoch for a repetition of the first."""
+    """Kafka takes the second request for the next epoch for a retry of the first."""
     one, other = two_drivers
     one.fence(None, (GRANTED_MS,))
     description = one.describe_driver_id()
@@ -96,14 +96,14 @@ def test_one_of_two_drivers_with_one_epoch_claims(two_drivers: tuple[QueryTransa
 def test_driver_is_fenced_if_its_transaction_ends_under_the_same_epoch(
     two_drivers: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In version 1 leaders say then that the transaction is not open any more, in place of "fenced"."""
+    """In version 1 leaders then respond that the transaction is no longer open, instead of a fencing error."""
     one, other = two_drivers
     one.fence(None, (GRANTED_MS,))
     driver = one.fence(one.describe_driver_id(), (GRANTED_MS,))[0]
     original = log_writer.LogTransaction
 
     def open_write(*arguments: Any) -> Any:
-        monkeypatch.undo()  # the other one's partition is added
+        monkeypatch.undo()  # The partition of the other driver is added.
         one.write(WriterState(driver), claim_entry("one"))
         return original(*arguments)
 
@@ -203,7 +203,7 @@ def test_fenced_driver_id_is_not_marked_as_claimed(
 
 
 def test_aborts_listed_transactions_only_without_newer_driver(broker: EmbeddedBroker) -> None:
-    """The driver stands still between its list and its claim; another one takes over, and its tasks write."""
+    """The driver is suspended between its listing and its claim. Another one takes over, and its tasks write."""
     newer = Query(broker, name="driver-2")
     with QueryTransactions(newer.client, PREFIX, LOG) as transactions:
         transactions.log.create_if_missing()
@@ -217,7 +217,7 @@ def test_aborts_listed_transactions_only_without_newer_driver(broker: EmbeddedBr
 
 
 def test_abort_keeps_transactions_begun_after_the_list(broker: EmbeddedBroker) -> None:
-    """The driver stands still between the look and the end, and the id is given to another."""
+    """The driver is suspended between the description and EndTxn. Meanwhile another task gets the id."""
     query = Query(broker)
     start = query.begin()
     query.write_tasks(start, 0)

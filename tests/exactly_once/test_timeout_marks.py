@@ -1,4 +1,4 @@
-"""Marks in a transaction timeout: claimed by a driver, or fenced by one."""
+"""Marks in a transaction timeout: the id was claimed or fenced by a driver."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_marks_are_distinct(granted_ms: int) -> None:
 @pytest.mark.parametrize("mark", [claimed_timeout_ms, fenced_timeout_ms])
 @pytest.mark.parametrize("granted_ms", GRANTED_MS)
 def test_marked_timeout_is_granted_and_long_enough_for_replication(mark: Callable[[int], int], granted_ms: int) -> None:
-    """A coordinator waits for its replicas as long as the id's timeout: with 1 ms an id was blocked for minutes."""
+    """A coordinator waits for replication as long as the id's timeout. A timeout of 1 ms blocked an id for minutes."""
     assert 998 <= mark(granted_ms) <= granted_ms
 
 
 @pytest.mark.parametrize("granted_ms", [1, 500])
 def test_marks_fenced_id_with_timeout_below_a_second(granted_ms: int) -> None:
-    """Else it would be fenced with each batch, and blocked each time."""
+    """Otherwise each batch would fence it again, and block it each time."""
     assert fenced_timeout_ms(granted_ms) == 998
     assert claimed_timeout_ms(granted_ms) == granted_ms
 
@@ -56,7 +56,9 @@ def test_user_timeout_has_no_mark(timeout_ms: int) -> None:
 
 
 def test_ids_with_user_timeout_that_looks_marked_have_no_mark(broker: EmbeddedBroker) -> None:
-    """Else its attempts would count as fenced, and a driver that dies in its start as one whose log is lost."""
+    """Otherwise its attempts would look fenced, and a driver that dies during its start would look as if its log were
+    lost.
+    """
     query = Query(broker)
     query.timeout_ms = 59_998
     start = query.begin()
@@ -82,7 +84,7 @@ def test_fenced_id_in_version_1_has_time_for_replication(
 def test_each_batch_fences_ids_of_version_1_again_without_the_mark(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a job of 300 tasks each micro-batch would begin with 300 requests."""
+    """With the mark, each micro-batch of 300 tasks would begin with 300 requests."""
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     with connect_client(broker) as client, open_query_transactions(broker) as next_start:
         for partition in range(3):

@@ -37,7 +37,7 @@ def create_attempt(broker: EmbeddedBroker) -> KafkaProducer:
 
 
 def test_rejects_writes_after_abort(broker: EmbeddedBroker, prepared: list[TransactionIdentity]) -> None:
-    """A task that lost may be alive still. In version 1 the end of its transaction alone would not stop it."""
+    """A superseded task may still be alive. In version 1 the end of its transaction alone would not stop it."""
     attempt = KafkaProducer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0}
     )
@@ -62,7 +62,7 @@ def test_rejects_writes_after_abort(broker: EmbeddedBroker, prepared: list[Trans
 def test_rejects_writes_after_abort_at_leaders_that_do_not_verify(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before Kafka 3.6 a task that still lives wrote on into a partition that it had, and readers waited for ever."""
+    """Before Kafka 3.6 a live task could continue to write to its partitions, and readers waited forever."""
     monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
     attempt = KafkaProducer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0}
@@ -85,7 +85,7 @@ def test_rejects_writes_after_abort_at_leaders_that_do_not_verify(
 def test_rejects_writes_to_partition_added_during_abort(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Before Kafka 3.6: what a leader took then was seen with the next transaction of the id."""
+    """Before Kafka 3.6 records that a leader accepted then became visible with the next transaction of the id."""
     monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
     attempt = KafkaProducer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0}
@@ -126,7 +126,9 @@ def test_rejects_writes_to_partition_added_during_abort(
 def test_rejects_writes_of_transaction_that_another_process_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who aborted it first may have died before the fence. Before Kafka 3.6 the partitions that it had were open."""
+    """The process that aborted the transaction may have died before the fence. Before Kafka 3.6 the partitions still
+    accepted records then.
+    """
     monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
     with embedded_broker(topics={"t": 2}, transaction_version=1) as broker, connect_client(broker) as client:
         attempt = create_attempt(broker)
@@ -151,7 +153,7 @@ def test_ends_transactions_although_they_cannot_be_described_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One that is silent holds up no other."""
+    """A coordinator that does not respond delays no other."""
     with connect_client(broker) as client:
         listed = [*describe_transactions(client, transactional_ids(prepared)).values()]
         should_send = iter([True])
@@ -175,7 +177,7 @@ def test_ends_transactions_although_they_cannot_be_described_again(
 def test_aborts_attempt_whose_first_request_is_in_progress(
     broker: EmbeddedBroker,
 ) -> None:
-    """Brokers answer "concurrent" then as well, and abort nothing."""
+    """Brokers respond with CONCURRENT_TRANSACTIONS in this case too, and abort nothing."""
     attempt = KafkaProducer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "attempt", "linger.ms": 0}
     )
@@ -195,7 +197,7 @@ def test_aborts_attempt_whose_first_request_is_in_progress(
 def test_fences_at_remaining_leaders_although_a_topic_was_deleted(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers refuse the other partitions with that of a topic which they do not know, however often they are asked."""
+    """A request with a partition of an unknown topic fails for all of its partitions, also when it is retried."""
     monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
     broker.control.create_topic("gone", 1)
     attempt = KafkaProducer(
@@ -217,7 +219,7 @@ def test_fences_at_remaining_leaders_although_a_topic_was_deleted(
 def test_rejected_fence_is_a_warning(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The transaction has ended by then; what is left is that its attempt may begin another one."""
+    """The transaction has ended by then. Its attempt can only begin another one."""
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     with connect_client(broker) as client:
         init_producer_id(client, "attempt", 60_000)
@@ -261,7 +263,7 @@ def test_fences_attempt_without_transaction(broker: EmbeddedBroker) -> None:
 def test_keeps_transaction_that_began_after_the_listing(
     broker: EmbeddedBroker,
 ) -> None:
-    """Ids are used again. Kafka would abort what is open now for the one who asks under the old epoch for the next."""
+    """Ids are reused. A request for the next epoch that names the old epoch would abort the new transaction."""
     with connect_client(broker) as client:
         init_producer_id(client, "again", 60_000)
         listed = [*describe_transactions(client, ["again"]).values()]
@@ -277,7 +279,7 @@ def test_keeps_transaction_that_began_after_the_listing(
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_fences_aborted_transaction_although_its_markers_are_late(version: int) -> None:
-    """In version 1 a request for the next epoch is refused until then, and has fenced nothing."""
+    """In version 1 a request for the next epoch is rejected until the markers are written, and fences nothing."""
     system = FakeSystem()
     cluster = SimulatedCluster(system, topics={"t": 1}, transaction_version=version)
 

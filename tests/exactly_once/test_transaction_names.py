@@ -68,7 +68,7 @@ def test_removes_credentials_from_checkpoint() -> None:
 
 
 def test_keeps_azure_container_in_checkpoint() -> None:
-    """Two containers of one account are two places."""
+    """Two containers of one account are different locations."""
     ones, others = ("abfss://" + container + "@account.dfs.core.windows.net/a" for container in ("ones", "others"))
     assert (normalize_checkpoint(ones), normalize_checkpoint(others)) == (ones, others)
 

@@ -28,7 +28,7 @@ ELECTION_MS = 5_000.0
 
 
 class Cluster(SimulatedCluster):
-    """Three nodes; each coordinates a third of the ids."""
+    """Three nodes, each the coordinator of a third of the ids."""
 
     def __init__(self, **options: object) -> None:
         options = {"nodes": 3, "topics": {"t": 1}, "transaction_version": 1, **options}

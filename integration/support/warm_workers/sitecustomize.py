@@ -13,7 +13,7 @@ if "pyspark.daemon" in sys.orig_argv:
     import spark_kafka_sink.producer.producer
     import spark_kafka_sink.spark.datasource
     import spark_kafka_sink.spark.exactly_once  # noqa: F401 - see above
-    from tests.exactly_once.protocol_steps import FOLDER, stop_where_asked
+    from tests.exactly_once.protocol_steps import FOLDER, install_stops
 
     if FOLDER in os.environ:
-        stop_where_asked(Path(os.environ[FOLDER]))
+        install_stops(Path(os.environ[FOLDER]))

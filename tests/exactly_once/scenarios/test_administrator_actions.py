@@ -70,7 +70,7 @@ def test_driver_fenced_without_successor_commits_written_batch_or_must_restart(
 
 
 def test_starts_without_register_follow_each_other_in_one_application(query: Query) -> None:
-    """Each batch has a driver of its own there, and all of them are of one start."""
+    """Without `register` each batch has its own driver name, and all names belong to one start."""
     for number in range(3):
         query.with_new_driver(name=build_batch_driver_name("spark-1", f"{number}")).run(number)
     query.with_new_driver(name=build_batch_driver_name("spark-2", "0")).run(3)
@@ -85,7 +85,7 @@ def delete_log(broker: EmbeddedBroker) -> None:
 
 
 def add_partitions(broker: EmbeddedBroker) -> None:
-    """The prefix is hashed to another one then; and a client that knows of it."""
+    """Add partitions, so that the prefix hashes to another one, and close the clients that know the old number."""
     assert partition_for(PREFIX, INCREASED_PARTITION_COUNT) != partition_for(PREFIX, PARTITION_COUNT)
     broker.control.add_partitions(LOG, INCREASED_PARTITION_COUNT)
     clients.CLIENTS.close()
@@ -117,7 +117,7 @@ def die(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
 def test_next_start_detects_log_lost_during_start(
     query: Query, lose_log_access: Callable[[QueryTransactions, EmbeddedBroker], None], message: str | None
 ) -> None:
-    """The driver has got its epoch, and the timeout of its id says still that it has claimed."""
+    """The driver has its epoch, and the timeout of its id still has the mark of a claim."""
     query.run(0)
     original = QueryTransactions.fence
 
@@ -148,7 +148,7 @@ def test_log_lost_after_id_expiration_is_undetected_and_batch_duplicated(
 def test_log_lost_after_death_between_fence_and_mark_is_undetected_and_batch_duplicated(
     query: Query,
 ) -> None:
-    """By the first it has got its epoch, and its id has lost the mark that it has claimed; by the second it has it
+    """The first request grants the epoch and removes the mark of a claim from the id. The second one sets the mark
     again.
     """
     query.run(0)

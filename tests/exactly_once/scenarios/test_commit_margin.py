@@ -1,4 +1,4 @@
-"""A driver decides only with enough of the transactions' timeout left: what it decided later would be lost."""
+"""The commit margin: a driver decides only while enough of the transactions' timeout is left to commit them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def query(broker: EmbeddedBroker) -> Query:
 
 
 def test_does_not_decide_with_too_little_time_left(query: Query) -> None:
-    """Decided with a tenth of a second left, a part of it would be lost for good."""
+    """If a batch is decided a tenth of a second before the timeout, some of its transactions can be lost."""
     query.timeout_ms = 60_000
     start = query.begin()
     prepared = query.write_tasks(start, 0)
@@ -49,7 +49,7 @@ def test_does_not_decide_with_too_little_time_left(query: Query) -> None:
 def test_driver_with_clock_ahead_does_not_decide_and_with_clock_behind_decides_too_late(
     query: Query, offset_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the 60 s of the transaction are 60 s left for the first, and 5 s for the second."""
+    """The first driver computes that 60 s of the timeout are left, and the second one 5 s."""
     query.timeout_ms = 60_000
     start = query.begin()
     prepared = query.write_tasks(start, 0)
@@ -78,7 +78,7 @@ def test_commit_margin_of_short_timeout_is_a_quarter(query: Query) -> None:
 def test_decision_fails_if_too_much_time_passed_since_the_check(
     query: Query, suspended_after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that stands still, or a log that elects a leader."""
+    """The cause can be a suspended process, or a leader election of the log."""
     query.timeout_ms = 60_000
     start = query.begin()
     prepared = query.write_tasks(start, 0)
@@ -105,7 +105,7 @@ def test_decision_fails_if_too_much_time_passed_since_the_check(
 def time_out_before_commit(
     query: Query, start: BatchStart, monkeypatch: pytest.MonkeyPatch, *, tasks_too: bool
 ) -> None:
-    """Let the driver stand still before its decision's commit, until brokers have ended the decision; or all."""
+    """Suspend the driver before the commit of its decision, until the decision or all transactions have timed out."""
     coordinator, original = query.broker.cluster.coordinator, LogTransaction.commit
 
     def suspend_commit(writing: LogTransaction, *arguments: Any) -> WriterState:
@@ -123,7 +123,7 @@ def time_out_before_commit(
 def test_driver_suspended_between_check_and_decision_decides_nothing(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own transaction has timed out before those of its tasks: they are aborted here as late as brokers may be."""
+    """The driver's transaction times out before those of its tasks, which are aborted as late as brokers may do it."""
     query.run(0)
     start = query.begin()
     prepared = query.write_tasks(start, 1)
@@ -135,7 +135,7 @@ def test_driver_suspended_between_check_and_decision_decides_nothing(
 
 
 def test_retries_decision_that_timed_out_before_the_tasks(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other driver has claimed the prefix, and its tasks' transactions have time left."""
+    """No other driver has claimed the prefix, and time is left for the tasks' transactions."""
     query.run(0)
     start = query.begin()
     prepared = query.write_tasks(start, 1)
@@ -147,7 +147,7 @@ def test_retries_decision_that_timed_out_before_the_tasks(query: Query, monkeypa
 
 
 def test_aborts_batch_after_failed_retry_of_decision(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has claimed the prefix again meanwhile, so the log does not say any more what it said at the start."""
+    """The driver has claimed the prefix again, so the newest entry differs from that of the start."""
     query.run(0)
     start = query.begin()
     prepared = query.write_tasks(start, 1)

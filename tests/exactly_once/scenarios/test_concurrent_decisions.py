@@ -1,6 +1,6 @@
-"""A driver that stood still goes on while another one decides: that one goes on too, and its batch is there once.
+"""A suspended driver continues while another one decides: the other one succeeds, and its batch is read once.
 
-Both are held at each of their places, with transactions of both versions.
+Each test suspends both drivers at each of their points, in both transaction versions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.exactly_once.two_driver_simulation import (
 def test_driver_suspended_during_start_does_not_prevent_decision_of_newer_driver(
     version: int, point: int, step: int
 ) -> None:
-    """The newer one has made this number of requests of its commit when the older one goes on. Brokers abort what it
-    has open for any client that asks for the next epoch.
+    """The older driver continues after the newer one has made this number of requests of its commit. Brokers abort the
+    open transaction of an id for any client that requests its next epoch.
     """
     simulation = simulate_concurrent_decision(version, point, step)
     assert "driver-3" not in simulation.errors
@@ -81,8 +81,8 @@ def test_suspended_abort_does_not_prevent_decision_of_newer_driver(version: int,
 @pytest.mark.parametrize("second", range(6))
 @pytest.mark.parametrize("first", range(5))
 def test_one_of_two_starts_with_the_same_name_decides(version: int, first: int, second: int) -> None:
-    """Without `register` starts in one Spark have one name. Each stands still at a place of its commit until the
-    other is as far.
+    """Without `register` all starts in one Spark application have the same name. Each driver is suspended at a point of
+    its commit until the other one has reached its own point.
     """
     simulation = Simulation(version=version, batches=2, late_tasks=(), registered=False)
     simulation.add_driver("driver-1", stop_before=1)
@@ -115,8 +115,8 @@ def test_one_of_two_starts_with_the_same_name_decides(version: int, first: int, 
 @pytest.mark.parametrize("step", mark_always_run(range(8), {0}))
 @pytest.mark.parametrize("point", mark_always_run(range(14), {2}))
 def test_suspended_abort_without_reports_keeps_decision(version: int, point: int, step: int) -> None:
-    """Spark gives a batch up while its commit is under way. The abort stands still for three requests of the commit,
-    and the commit then for what is left of the abort.
+    """Spark abandons a batch during its commit. The abort is suspended for three requests of the commit, and then the
+    commit for the rest of the abort.
     """
     simulation = simulate_first_batch(version)
     script = Script(simulation)
@@ -145,7 +145,7 @@ def test_suspended_abort_without_reports_keeps_decision(version: int, point: int
     restart_and_check(simulation)
 
 
-# --- each rule is what makes one of these tests pass. A place that noticed, once, is tried first.
+# --- each rule is necessary for one of these tests. Points that detected its removal before are tried first.
 
 
 @pytest.mark.parametrize("version", [1, 2])

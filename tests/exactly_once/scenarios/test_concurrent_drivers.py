@@ -1,7 +1,7 @@
-"""Runs in which two drivers of one query, or a driver and a person, meet at the worst moment.
+"""Two concurrent drivers of one query, or a driver and an operator.
 
-One of them stands still, at each of its requests in turn, until the others have done their part; then it goes on. All
-places are played, with transactions of both versions.
+One of them is suspended at one of its requests until the others have finished, and then continues. The tests play every
+such point, in both transaction versions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.producer.virtual_time import simulated_producer
 
 
 def committed_ids(simulation: Simulation, driver: str) -> list[str]:
-    """The transactions of tasks that this driver has committed."""
+    """Return the ids of the task transactions that this driver has committed."""
     return [
         end.identity[0]
         for end in simulation.transaction_ends
@@ -79,7 +79,7 @@ def test_driver_suspended_during_start_is_rejected_and_newer_driver_continues(ve
 @pytest.mark.parametrize("point", START_POINTS)
 @pytest.mark.parametrize("ended", range(TASKS + 1))
 def test_decision_of_dead_newer_driver_is_neither_duplicated_nor_aborted(version: int, point: int, ended: int) -> None:
-    """`ended`: of the two transactions that were decided, when it died."""
+    """`ended`: number of decided transactions, of two, that were committed when the driver died."""
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
     script.suspend("driver-2", point, until=lambda: script.has_ended("driver-3"))
@@ -128,8 +128,8 @@ def test_suspended_manual_abort_keeps_decision_of_newer_driver(version: int, poi
 @BOTH_VERSIONS
 @pytest.mark.parametrize("point", range(1, 12))
 def test_fenced_driver_with_decision_in_doubt_aborts_nothing(version: int, point: int) -> None:
-    """It loses the answer to its decision, and is fenced when it asks again. The newer driver stands still at
-    each place between its fence and the commit of what was decided.
+    """The driver loses the response to its decision, and is fenced when it retries. The newer driver is suspended at
+    each point between its fence and the commit of the decided batch.
     """
     simulation = simulate_first_batch(version)
     script = Script(simulation)
@@ -152,7 +152,7 @@ def test_fenced_driver_with_decision_in_doubt_aborts_nothing(version: int, point
 @pytest.mark.parametrize("markers_ms", [0.0, 100.0])
 @BOTH_VERSIONS
 def test_start_waits_for_the_claim_of_a_dead_driver(version: int, markers_ms: float) -> None:
-    """Else it finds the claim after its epoch was given, and takes the dead driver for a newer one that works."""
+    """Otherwise it reads the claim after it got its epoch, and takes the dead driver for a newer one that is alive."""
     simulation = simulate_first_batch(version)
     simulation.delays.marker_delay_ms = markers_ms
     script = Script(simulation)
@@ -203,7 +203,7 @@ def test_foreign_records_in_the_log_stop_no_query(version: int, value: bytes) ->
     stranger = simulated_producer(simulation.cluster)
     for key in (None, b"another", b"p"):
         stranger.send(ProducerRecord(LOG, value, key=key, partition=0))
-        stranger.flush()  # each in a batch of its own
+        stranger.flush()  # each in its own batch
     stranger.close()
     simulation.add_driver("driver-2")
     Script(simulation).run()
@@ -231,7 +231,7 @@ def test_driver_suspended_during_start_aborts_no_transactions_of_newer_driver(ve
 @BOTH_VERSIONS
 @pytest.mark.parametrize(("first", "second"), [(first, second) for first in range(1, 9) for second in (1, 2, 4)])
 def test_one_of_two_drivers_that_start_concurrently_continues(version: int, first: int, second: int) -> None:
-    """driver-2 does this many requests, driver-3 that many; then they take turns, one request each."""
+    """driver-2 makes the first number of requests, then driver-3 the second. Then they alternate."""
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
     script.alternate("driver-2", "driver-3", first_points=first, second_points=second)
@@ -245,7 +245,7 @@ def test_one_of_two_drivers_that_start_concurrently_continues(version: int, firs
 def test_driver_suspended_during_concurrent_start_keeps_decision_of_the_other(
     version: int, point: int, decision_point: int
 ) -> None:
-    """driver-2 waits with its decision until driver-3 has come to this place, which waits until that is made."""
+    """driver-2 decides when driver-3 has reached this point. driver-3 waits there for the decision."""
     simulation = simulate_first_batch(version)
     script = add_two_drivers(simulation)
     script.alternate("driver-2", "driver-3", first_points=1, second_points=1)
@@ -259,7 +259,7 @@ def test_driver_suspended_during_concurrent_start_keeps_decision_of_the_other(
     restart_and_check(simulation)
 
 
-# --- each rule is what makes one of these tests pass. A place that noticed, once, is tried first.
+# --- each rule is necessary for one of these tests. Points that detected its removal before are tried first.
 
 
 def test_two_drivers_continue_if_claims_are_not_read_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_open_transactions_block_readers_until_the_next_start(query: Query) -> N
 def test_rows_of_late_attempt_stay_invisible_and_next_batch_aborts_them(
     query: Query,
 ) -> None:
-    """Its look was answered by a coordinator that was one no more."""
+    """A former coordinator responded to its check."""
     start = query.run(0)
     query.write(start, 0, "late", attempt=1)
     assert len(list_open_ids(query.broker)) == 1
@@ -80,7 +80,7 @@ def test_rows_of_late_attempt_stay_invisible_and_next_batch_aborts_them(
 def test_late_add_partitions_opens_transaction_that_the_next_start_aborts(
     query: Query,
 ) -> None:
-    """In version 1. In version 2 leaders add them."""
+    """Only in version 1: in version 2 leaders add the partitions."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     query.commit(start, 0, prepared)
@@ -96,7 +96,9 @@ def test_late_add_partitions_opens_transaction_that_the_next_start_aborts(
 def test_late_fence_of_reused_id_loses_and_reports_commit(
     query: Query,
 ) -> None:
-    """In version 1, between the last look at what was listed and this request. In version 2 brokers compare epochs."""
+    """Only in version 1, between the last description of the listed transactions and this request. In version 2 brokers
+    compare epochs.
+    """
     start = query.begin()
     query.attempt(start, 1, attempt=0).close(timeout=0)
     original = describe_transactions

@@ -51,16 +51,16 @@ from tests.exactly_once.scenarios.test_stale_log_reads import STALE_LOOKUPS, dec
 
 EPOCHS_AFTER_HAND_OVER = 32_767 - HAND_OVER_EPOCH
 REMAINING_EPOCHS = (16, *range(EPOCHS_AFTER_HAND_OVER - 1, EPOCHS_AFTER_HAND_OVER + 8))
-"""Epochs that are left: so that the end is reached at each step of a batch and of a start."""
+"""Numbers of remaining epochs, so that they run out at each step of a batch and of a start."""
 SEEDS_OF_A_TEST = 20
 SEEDS = 2_000 if os.environ.get("SOAK") else 40
 REQUESTS_OF_A_START = 8
-"""At least so many change the driver's ids, in a start that hands over."""
+"""Minimum number of requests that change the driver's ids in a start that hands over."""
 
 
 @pytest.fixture(params=REMAINING_EPOCHS)
 def query(broker: EmbeddedBroker, restricted_user: None, request: pytest.FixtureRequest) -> Query:
-    """Its driver has written batch 0, and has few epochs left: they are used up at each step of a batch."""
+    """Return a query whose driver has written batch 0 and has few epochs left."""
     query = Query(broker)
     query.run(0)
     use_up_epochs(broker, "p-driver", request.param)
@@ -68,7 +68,7 @@ def query(broker: EmbeddedBroker, restricted_user: None, request: pytest.Fixture
 
 
 def current_driver_number(broker: EmbeddedBroker) -> int:
-    """The number of the driver's id that a new process finds."""
+    """Return the number of the driver id that a new process finds."""
     decision_log._partition_cache.clear()
     driver_ids._remembered_numbers.clear()
     with open_query_transactions(broker) as transactions:
@@ -101,7 +101,7 @@ def test_driver_id_without_records_does_not_hand_over(broker: EmbeddedBroker) ->
 
 def test_decision_stays_proven_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
     query.run(1)
-    for name in ("driver-1", "driver-1", "driver-2"):  # starts that decide nothing, as of empty batches
+    for name in ("driver-1", "driver-1", "driver-2"):  # starts without a decision, such as those of empty batches
         decision_log._partition_cache.clear()
         query.with_new_driver(name=name).begin().check_skipped_batch(
             query.batch(1), BOTH_TASKS, tolerate_mismatch=False
@@ -109,7 +109,7 @@ def test_decision_stays_proven_if_epochs_run_out_at_any_step(broker: EmbeddedBro
 
 
 def test_begin_returns_newest_epoch_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, query: Query) -> None:
-    """Else its tasks would take themselves for late ones."""
+    """Otherwise its tasks would take themselves for late attempts."""
     for name in ("driver-1", "driver-2", "driver-3"):
         start = query.with_new_driver(name=name).begin()
         with connect_client(broker) as client:
@@ -131,7 +131,7 @@ def test_abort_succeeds_if_epochs_run_out_at_any_step(broker: EmbeddedBroker, qu
 def test_foreign_id_with_exhausted_epochs_decides_nothing_if_epochs_run_out_at_any_step(
     broker: EmbeddedBroker, query: Query
 ) -> None:
-    """What tasks of a driver that died have open would be committed, and the batch written again."""
+    """Otherwise the open transactions of a dead driver would be committed, and the batch would be written twice."""
     query.run(1)
     prepared = query.write_tasks(query.begin(), 2)  # dies here
     write_entry_as(broker, "evil", "p", None)
@@ -232,7 +232,7 @@ def test_stale_read_overwrites_no_decision_if_epochs_run_out_at_any_step(
 
 @contextmanager
 def death_after_requests(requests: int) -> Iterator[None]:
-    """Let the driver die when brokers have carried out that many requests for an epoch of its id, or its end."""
+    """Let the driver die after this number of successful InitProducerId or EndTxn requests of its driver ids."""
     original, remaining = BlockingClient.finish, [requests]
 
     def finish(client: BlockingClient, call: Call[Any], timeout_ms: float | None = None) -> Any:
@@ -249,7 +249,7 @@ def death_after_requests(requests: int) -> Iterator[None]:
 
 
 def dies_in_start(query: Query, after: int) -> bool:
-    """False: the start was over before."""
+    """Return whether the driver died before its start was complete."""
     try:
         with death_after_requests(after):
             query.begin()
@@ -279,7 +279,7 @@ def test_next_start_continues_after_death_at_each_request_of_hand_over(broker: E
 
 
 def test_repeatedly_failing_starts_leave_enough_epochs(broker: EmbeddedBroker) -> None:
-    """A commit is lost, and a supervisor starts the query until a person gives it up."""
+    """A commit was lost, and a supervisor restarts the query until an operator gives the batch up."""
     query = Query(broker)
     start = query.begin()
     prepared = query.write_tasks(start, 1)
@@ -336,8 +336,8 @@ def test_next_driver_id_requests_currently_granted_timeout(
 
 @contextmanager
 def limit_epochs(end: int, more: int) -> Iterator[set[str]]:
-    """Of a producer id: who gets this one or one of those after it goes on under the driver's next id. What is yielded
-    has the prefixes of those that did.
+    """Let drivers hand over from the epoch `end` on, and let brokers grant `more` further epochs. Yield a set to which
+    the prefixes that handed over are added.
     """
     original, handed_over_runs = QueryTransactions._hand_over, set[str]()
 
@@ -355,7 +355,7 @@ def limit_epochs(end: int, more: int) -> Iterator[set[str]]:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_OF_A_TEST))
 def test_rows_are_read_exactly_once_while_epochs_are_exhausted_repeatedly(first: int) -> None:
-    """The runs of the explorer, with two drivers and what may happen to them."""
+    """Runs of the explorer in which each driver id has few epochs."""
     handed_over_runs = 0
     for seed in range(first, first + SEEDS_OF_A_TEST):
         with limit_epochs(2 + seed % 8, 500) as prefixes:

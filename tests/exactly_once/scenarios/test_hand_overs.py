@@ -51,15 +51,15 @@ from tests.exactly_once.two_driver_simulation import (
     simulate_first_batch,
 )
 
-# --- two drivers at a hand-over, each of which stands still at each of its requests
+# --- two drivers during a hand-over, each suspended at each of its requests
 
 
 HAND_OVER_POINTS = range(1, 21)
-"""Of a start that hands over, and of the batch after it."""
+"""The requests of a start that hands over and of the batch after it."""
 
 
 def simulate_before_hand_over(version: int) -> Simulation:
-    """driver-1 has written batch 0, and is gone. The next start gets one of the last epochs."""
+    """Return a simulation in which driver-1 has written batch 0 and ended, and few epochs are left."""
     simulation = simulate_first_batch(version)
     driver = simulation.cluster.core.coordinator.transactions["p-driver"]
     driver.epoch, driver.last_epoch = HAND_OVER_EPOCH, HAND_OVER_EPOCH - 1
@@ -97,7 +97,7 @@ def test_restart_succeeds_after_death_at_each_request_of_hand_over(version: int,
 @BOTH_VERSIONS
 @pytest.mark.parametrize("point", HAND_OVER_POINTS)
 def test_driver_under_previous_id_decides_nothing_after_hand_over(version: int, point: int) -> None:
-    """driver-2 has written a batch when another start hands over; it stands still at each request of its commit."""
+    """driver-2 is suspended at each request of its commit, while another start hands over."""
     simulation = simulate_first_batch(version)
     driver = simulation.cluster.core.coordinator.transactions["p-driver"]
     driver.epoch, driver.last_epoch = HAND_OVER_EPOCH - 6, HAND_OVER_EPOCH - 7
@@ -147,11 +147,11 @@ def test_one_of_two_drivers_that_start_concurrently_after_hand_over_continues(
     restart_and_check(simulation)
 
 
-# --- what is read after a hand-over
+# --- reads after a hand-over
 
 
 def run_past_hand_over(broker: EmbeddedBroker) -> Query:
-    """A query that has handed over, and written batches 0 to 2: the last one under its second id."""
+    """Return a query that has written batches 0 and 1, handed over, and written batch 2 under its second driver id."""
     query = Query(broker)
     query.run(0)
     query.run(1)
@@ -162,7 +162,7 @@ def run_past_hand_over(broker: EmbeddedBroker) -> Query:
 
 
 def expire_ids(broker: EmbeddedBroker, *names: str) -> None:
-    """As brokers do with an id that was not used for a week, and as a new process begins."""
+    """Let brokers forget these ids, as they do after a week without use, and clear what this process has cached."""
     for name in names:
         del broker.cluster.coordinator.transactions[name]
     decision_log._partition_cache.clear()
@@ -223,7 +223,7 @@ def test_unreadable_record_under_next_driver_id_is_an_error(
 
 @STALE_LOOKUPS
 def test_stale_read_before_hand_over_changes_nothing(broker: EmbeddedBroker, lookups: int) -> None:
-    """Also when brokers compact the log after that: its claim under the former id is the newest claim then."""
+    """This also holds if the log is compacted afterwards: its claim under the previous id is the newest one then."""
     query = Query(broker)
     query.run(0)
     stale_end = log_end_offset(query)
@@ -275,7 +275,7 @@ def test_manual_operation_uses_the_current_driver_id(broker: EmbeddedBroker, act
     assert read_values(broker) == rows(0, 1, 2, 3, *(() if act is operations.abort else (4,)))
 
 
-# --- without a rule, something is lost or doubled
+# --- rows are lost or duplicated if a rule is removed
 
 
 def test_deleted_log_is_undetected_if_driver_ids_are_not_listed(
@@ -325,7 +325,7 @@ def test_compaction_loses_hand_over_written_with_key_of_claims(
 @pytest.mark.parametrize("point", range(2, 10, 2))
 @pytest.mark.parametrize("other", range(8, 20, 3))
 def test_start_continues_under_next_id_after_dead_driver_handed_over(version: int, point: int, other: int) -> None:
-    """driver-2 begins while driver-3 is about to hand over, and stands still until driver-3 has done that and died.
+    """driver-2 is suspended during its start until driver-3 has handed over and died.
 
     `other`: points of driver-3, from before its claim until after its hand-over.
     """

@@ -33,7 +33,7 @@ def test_running_query_and_restart_detect_deleted_log(broker: EmbeddedBroker, *,
     query = Query(broker)
     query.run(0)
     broker.control.delete_topic(LOG)
-    for _ in range(2):  # a scheduler may start it again, and again
+    for _ in range(2):  # A scheduler may restart it repeatedly.
         with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
             (query if runs else query.with_new_driver()).begin()
     query.with_new_driver(prefix="another").run(1)
@@ -52,7 +52,7 @@ def test_deleted_log_causes_duplicate_batch_without_the_claim_mark(
 
 
 def delete_log_records(broker: EmbeddedBroker) -> None:
-    """As `kafka-delete-records.sh` does."""
+    """Delete the records before an offset, as `kafka-delete-records.sh` does."""
     where = partition_for(PREFIX, PARTITION_COUNT)
     broker.control.delete_records(LOG, where, broker.cluster.log(LOG, where).log_end_offset)
 
@@ -61,7 +61,7 @@ def delete_log_records(broker: EmbeddedBroker) -> None:
 def test_reads_log_from_new_beginning_offset(
     broker: EmbeddedBroker, transactions: QueryTransactions, *, is_cached: bool
 ) -> None:
-    """What the process has not read yet was deleted; or it has read nothing."""
+    """The process has not read the deleted records, or has read nothing at all."""
     state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     assert transactions.read_entry().generation == 1
     state = transactions.write(state, Entry(PREFIX, generation=2))
@@ -78,7 +78,7 @@ def test_reads_log_from_new_beginning_offset(
 def test_cached_records_are_dropped_after_later_records_were_deleted(
     broker: EmbeddedBroker, transactions: QueryTransactions
 ) -> None:
-    """It may be a decision whose batch was done long ago."""
+    """A cached record may be a decision whose batch was completed long ago."""
     state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     assert transactions.read_entry().generation == 1
     state = transactions.write(state, Entry(PREFIX, generation=2))
@@ -91,7 +91,7 @@ def test_cached_records_are_dropped_after_later_records_were_deleted(
 def test_records_deleted_between_two_reads_of_a_start_are_an_error(
     broker: EmbeddedBroker, transactions: QueryTransactions
 ) -> None:
-    """What a driver has made of its first look must not be mixed with an empty log: it would begin anew."""
+    """If the driver combined its first read with the empty log, it would begin like the first driver of the query."""
     state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     assert transactions.read_entry().generation == 1
     state = transactions.write(state, Entry(PREFIX, generation=2))
@@ -101,7 +101,7 @@ def test_records_deleted_between_two_reads_of_a_start_are_an_error(
 
 
 def test_reads_shortened_log_from_its_beginning(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
-    """A replica has become the leader that did not have all."""
+    """A replica without all records has become the leader."""
     state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     state = transactions.write(state, Entry(PREFIX, generation=2))
     assert transactions.read_entry().generation == 2
@@ -110,7 +110,7 @@ def test_reads_shortened_log_from_its_beginning(broker: EmbeddedBroker, transact
 
 
 def truncate_after_first_record(broker: EmbeddedBroker) -> None:
-    """A record and its marker."""
+    """Keep only the first record and its marker."""
     log = broker.cluster.log(LOG, partition_for(PREFIX, PARTITION_COUNT))
     log._batches, log._base_offsets, log.log_end_offset = log._batches[:2], log._base_offsets[:2], 2
 
@@ -118,7 +118,7 @@ def truncate_after_first_record(broker: EmbeddedBroker) -> None:
 def test_reads_log_again_after_records_were_deleted_during_the_read(
     broker: EmbeddedBroker, transactions: QueryTransactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When beginning and end are known, and before what is there is fetched."""
+    """The records are deleted after the driver has looked up the start and end offset, and before it fetches."""
     state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     beginning_offsets = TopicReader.beginning_offsets
 

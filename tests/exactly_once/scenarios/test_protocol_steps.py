@@ -1,4 +1,4 @@
-"""The stops of the kill loops: each step has its places, and a process waits where it was asked to."""
+"""The stops of the kill loops: a process waits before or after the requested step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_process_stops_at_step_until_the_file_is_deleted(tmp_path: Path) -> None
 
 
 class _Noted(protocol_steps.Stops):
-    """Notes the places that are reached, and stops at none."""
+    """Records the points that are reached, and stops at none."""
 
     places: tuple[str, ...] = ()
 
@@ -59,10 +59,10 @@ def test_each_step_stops_before_and_after_its_method(monkeypatch: pytest.MonkeyP
         yield
 
     for owner, name, _ in protocol_steps.METHODS:
-        assert callable(getattr(owner, name))  # the name is one that production has
+        assert callable(getattr(owner, name))  # a method that exists in the package
         monkeypatch.setattr(owner, name, lambda *arguments: called.append(arguments))
     monkeypatch.setattr(ExactlyOnceWrite, "transaction", transaction)
-    protocol_steps.stop_where_asked(tmp_path, monkeypatch.setattr)
+    protocol_steps.install_stops(tmp_path, monkeypatch.setattr)
     for owner, name, _ in protocol_steps.METHODS:
         getattr(owner, name)("self", name)
     with ExactlyOnceWrite.transaction("self", "transaction"):  # type: ignore[call-arg, arg-type]

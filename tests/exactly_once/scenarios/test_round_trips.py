@@ -34,7 +34,7 @@ WARM_UP = 3
 
 
 class Kept:
-    """A query whose driver keeps its client from batch to batch, and whose one task keeps its producer."""
+    """A query whose driver keeps its client, and whose only task keeps its producer, from batch to batch."""
 
     def __init__(self, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.system = FakeSystem(latency_ms=LATENCY_MS)
@@ -91,9 +91,9 @@ WAITS = {2: (2, 4, 5), 1: (4, 5, 7)}
     ("query", "begin", "write", "commit"), [(version, *waits) for version, waits in WAITS.items()], indirect=["query"]
 )
 def test_micro_batch_needs_minimal_round_trips(query: Kept, begin: int, write: int, commit: int) -> None:
-    """begin: look, read; in version 1 fence, read. write: look, id, look, records.
+    """begin: describe, read; in version 1 also fence, read. write: describe, request the id, describe, send records.
 
-    commit: decide (2), and look meanwhile; commit, note (2).
+    commit: decide (2) and describe meanwhile; commit; record that the batch is done (2).
     """
     started: list[BatchStart] = []
     written: list[TransactionIdentity] = []

@@ -44,7 +44,7 @@ def log_end_offset(query: Query) -> int:
 
 
 def decide_and_die(query: Query) -> None:
-    """One of two transactions is committed, when the driver dies."""
+    """Decide a batch, commit one of its two transactions, and die."""
     start = query.begin()
     prepared = query.write_tasks(start, 1)
     with death_before("commit"):
@@ -77,7 +77,7 @@ def test_next_driver_ignores_invalid_claim_of_dead_driver(query: Query) -> None:
 
 
 def test_compaction_keeps_decision_before_invalid_claim(query: Query) -> None:
-    """The claim does not count, since its writer had read too little; it is the newest record all the same."""
+    """The claim is invalid because its writer had read too little of the log, but it is the newest record."""
     stale_end = log_end_offset(query)
     decide_and_die(query)
     with stale_end_offsets(stale_end, 2), death_after_claim():
@@ -115,7 +115,7 @@ def test_compaction_keeps_valid_claim_and_decision_before_it(query: Query) -> No
 
 
 def test_next_claim_is_valid_before_and_after_compaction(query: Query) -> None:
-    """A process that has read the removed claim and one that reads the compacted log agree from then on."""
+    """A process that has read the removed claim and one that reads the compacted log then have the same entry."""
     stale_end = log_end_offset(query)
     driver = query.with_new_driver()
     driver.begin()
@@ -174,7 +174,7 @@ def test_fenced_older_driver_with_stale_read_decides_nothing(query: Query, looku
 
 @STALE_LOOKUPS
 def test_next_batch_with_stale_read_detects_newer_driver(query: Query, lookups: int) -> None:
-    """It stood still between two batches; the other one has written the next one, and died."""
+    """The driver was suspended between two batches. The newer driver has written the next batch and died."""
     stale_end = log_end_offset(query)
     query.with_new_driver().run(1)
     with stale_end_offsets(stale_end, lookups), pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):

@@ -72,7 +72,7 @@ def test_commit_of_older_driver_fails_when_fenced(query: Query) -> None:
 
 
 def reuse_ids(query: Query, *transactional_ids: str) -> None:
-    """As tasks of later drivers do: ids are used again after some generations."""
+    """Request these ids, as tasks of later drivers do: ids are reused after some generations."""
     with connect_client(query.broker) as client:
         for each in transactional_ids:
             init_producer_id(client, each, 60_000)
@@ -80,7 +80,7 @@ def reuse_ids(query: Query, *transactional_ids: str) -> None:
 
 @contextmanager
 def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
-    """Let others act when the next driver has read or made its decision, and goes on to commit."""
+    """Call a function when the next driver has read or written a decision and is about to commit it."""
     original, acted = QueryTransactions.commit, list[object]()
 
     def commit(query: QueryTransactions, *given: Any, **named: Any) -> dict[str, BrokerError]:
@@ -94,7 +94,7 @@ def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
 
 
 def test_fenced_driver_gives_up_if_newer_driver_claims_during_fence(query: Query) -> None:
-    """A newer one has fenced it, and claims after the look into the log. In version 1 that changes no epoch."""
+    """A newer driver has fenced it, and claims after it has read the log. In version 1 that changes no epoch."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     original = QueryTransactions.fence
@@ -256,7 +256,7 @@ def test_driver_suspended_after_describing_its_id_is_rejected_after_newer_start(
 def test_driver_suspended_after_log_read_does_not_end_decision_of_newer_driver(
     query: Query, resume: Callable[[Query], object], message: str
 ) -> None:
-    """Brokers abort what is open under an id for any client that asks for its next epoch."""
+    """Brokers abort the open transaction of an id for any client that requests its next epoch."""
     query.with_new_driver(name="driver-0").run(0)
     newer, original, newer_start = query.with_new_driver(), QueryTransactions.read_entry, list[BatchStart]()
 

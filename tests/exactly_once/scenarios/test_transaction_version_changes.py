@@ -23,14 +23,14 @@ from tests.exactly_once.embedded_query import TOPIC, Query, connect_client, list
 
 
 def set_version(broker: EmbeddedBroker, version: int) -> None:
-    """As `kafka-features.sh` does: brokers say it to those that connect from now on."""
+    """Set the transaction version, as `kafka-features.sh` does. Only new connections learn of it."""
     cluster = broker.cluster
     cluster.coordinator.version = version
     object.__setattr__(cluster.config, "transaction_version", version)
 
 
 def reconnect() -> None:
-    """What the driver has of the process before."""
+    """Close the connections that the driver has kept."""
     clients.CLIENTS.close()
 
 
@@ -61,7 +61,7 @@ def test_rejects_late_attempt_of_first_batch_after_version_change(versions: tupl
 
 
 def begin_third_batch_in_version_2(broker: EmbeddedBroker) -> tuple[Query, BatchStart]:
-    """Two batches are committed, and the third has begun without an epoch of its own."""
+    """Commit two batches, and begin the third one without a new epoch."""
     query = Query(broker)
     query.run(0)
     query.run(1)
@@ -72,7 +72,7 @@ def begin_third_batch_in_version_2(broker: EmbeddedBroker) -> tuple[Query, Batch
 
 @pytest.mark.parametrize("is_written_before", [False, True])
 def test_downgrade_during_batch_fails_before_decision_without_loss_or_duplicates(*, is_written_before: bool) -> None:
-    """If it were decided, an attempt that comes late would take it for a batch that is still open, and begin."""
+    """If the batch were decided, a late attempt would take it for an open batch and begin a transaction."""
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
         query, start = begin_third_batch_in_version_2(broker)
         prepared = query.write_tasks(start, 2) if is_written_before else []
@@ -92,7 +92,7 @@ def test_downgrade_during_batch_fails_before_decision_without_loss_or_duplicates
 def test_downgrade_seen_by_new_log_connection_fails_before_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its leader may be a broker to which there was no connection."""
+    """The leader of the log may be a broker to which the driver had no connection."""
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
         query, start = begin_third_batch_in_version_2(broker)
         prepared = query.write_tasks(start, 2)
@@ -111,8 +111,8 @@ def test_downgrade_seen_by_new_log_connection_fails_before_decision(
 def test_commit_after_downgrade_fails_during_suspended_abort(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both begin under one epoch. The abort gets the next epoch and sees that nothing is decided; then the commit goes
-    on; then the abort.
+    """Commit and abort start under the same epoch. The abort gets the next epoch and sees no decision. Then the commit
+    continues, and after it the abort.
     """
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
         query, start = begin_third_batch_in_version_2(broker)

@@ -1,4 +1,4 @@
-"""Errors of a driver whose decided batch cannot be committed yet, or no longer."""
+"""Errors of a driver that cannot commit a decided batch yet, or can no longer commit it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def query(broker: EmbeddedBroker) -> Query:
 def fail_commit(
     query: Query, start: BatchStart, prepared: list[TransactionIdentity], fault: Callable[[], object]
 ) -> ExactlyOnceError:
-    """Strike when it is decided; the error of the commit. The driver gives up after 1.5 s."""
+    """Call `fault` once the batch is decided, and return the error of the commit. The driver gives up after 1.5 s."""
     commit_all = Driver._commit_transactions
 
     def struck(driver: Driver, *arguments: Any, **named: Any) -> None:
@@ -91,7 +91,7 @@ def test_error_separates_lost_from_rejected_transactions() -> None:
 
 
 def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
-    """They may have been committed before the driver died: who writes the batch again without a look may double it."""
+    """The transactions may have been committed before the driver died, so writing the batch again may duplicate it."""
     start = query.begin()
 
     def a_week_passes() -> None:
@@ -105,7 +105,7 @@ def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
 
 
 def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
-    """Brokers answer the end of a transaction before they write its markers; an abort was taken for a decision then."""
+    """Brokers respond to EndTxn before they write the markers, so an abort could be taken for a decision."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     query.broker.cluster.coordinator.transactions[start.task_id(0, 0)].start_wall_ms -= 10**9
