@@ -150,7 +150,7 @@ soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 1 --faults 1
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 0 --faults 1 --kinds lose-response late-request
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 2 --faults 0
-	$(BIN)/python -m tools.take_out --rooms
+	$(BIN)/python -m tools.mutation_tester --all-targets
 	SOAK=1 $(BIN)/python -m $(UNIT_TESTS)
 	$(foreach version,$(ALL_SPARKS),$(call SPARK_PYTEST,$(version)) tests/spark --ignore tests/spark/scenarios/test_examples.py \
 		--ignore tests/spark/scenarios/test_documented_examples.py || exit 1;)

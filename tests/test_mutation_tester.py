@@ -1,0 +1,146 @@
+"""tools/mutation_tester.py: deletes each statement of a function once, and reports the mutants that survive."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tools.mutation_tester import (
+    ROOT,
+    code_location,
+    compile_mutant,
+    delete_statement,
+    find_loaded_functions,
+    find_statements,
+    resolve_targets,
+)
+
+SOURCE = '''"""A module."""
+
+import os
+
+LIMIT = 3
+
+
+def largest(numbers: list[int]) -> int:
+    """Return the largest."""
+    found = 0
+    for number in numbers:
+        if number > found:
+            found = number
+    try:
+        os.stat("x")
+    except OSError:
+        found = 1
+    return found
+'''
+
+
+def test_deletes_each_statement_of_a_function_once() -> None:
+    assert [statement.text for statement in find_statements(SOURCE)] == [
+        "found = 0",
+        "for number in numbers:",
+        "if number > found:",
+        "found = number",
+        "try:",
+        'os.stat("x")',
+        "found = 1",
+        "return found",
+    ]
+
+
+def test_mutant_never_executes_deleted_statement() -> None:
+    for statement in find_statements(SOURCE):
+        mutant = ast.unparse(delete_statement(SOURCE, statement))
+        assert mutant.count("if False:") == 1
+        assert mutant.split("if False:")[1].split("\n")[1].strip() == statement.text.replace('"', "'")
+
+
+def add_numbers(numbers: list[int]) -> int:
+    total = 0
+    for number in numbers:
+        total += number
+    return total
+
+
+class Doubler:
+    @staticmethod
+    def double(number: int) -> int:
+        if number > 0:
+            number *= 2
+        return number
+
+
+def test_mutates_function_for_all_its_importers() -> None:
+    module = Path(__file__)
+    source, functions = module.read_text(), find_loaded_functions()
+    cases: dict[str, tuple[Callable[[], int], int, int]] = {  # statement -> call, result, result of the mutant
+        "total += number": (lambda: add_numbers([1, 2]), 3, 0),
+        "number *= 2": (lambda: Doubler.double(2), 4, 2),
+    }
+    for statement in find_statements(source):
+        if statement.text in cases:
+            call, result, mutant_result = cases.pop(statement.text)
+            mutant_code = compile_mutant(module, source, statement)
+            (function,) = functions[code_location(mutant_code)]
+            original_code, function.__code__ = function.__code__, mutant_code
+            try:
+                assert call() == mutant_result
+            finally:
+                function.__code__ = original_code
+            assert call() == result
+    assert not cases
+
+
+def test_reports_killing_test_and_surviving_mutants(tmp_path: Path) -> None:
+    module, tests = tmp_path / "mutated_module.py", tmp_path / "test_mutated_module.py"
+    module.write_text(
+        "def largest(numbers):\n    found = 0\n    unused = 1\n    for number in numbers:\n"
+        "        found = max(found, number)\n    while found < 0:\n        found += 1\n    return found\n"
+    )
+    tests.write_text("from mutated_module import largest\n\n\ndef test_five():\n    assert largest([5]) == 5\n")
+    output = run_mutation_plugin(tmp_path, module, tests).splitlines()
+    lines = [line.partition(":")[2] for line in output if line.startswith("mutated_module")]
+    assert [re.sub("# .*::", "# ", line) for line in lines] == [
+        "2: found = 0  # test_five",
+        "3: unused = 1",
+        "4: for number in numbers:  # test_five",
+        "5: found = max(found, number)  # test_five",
+        "6: while found < 0:",
+        "7: found += 1",
+        "8: return found  # test_five",
+        " 7 mutants, 3 survived",
+    ]
+
+
+def test_reports_test_that_fails_on_unchanged_module(tmp_path: Path) -> None:
+    module, tests = tmp_path / "mutated_module.py", tmp_path / "test_mutated_module.py"
+    module.write_text("def five():\n    return 5\n")
+    tests.write_text("import mutated_module\n\n\ndef test_six():\n    assert mutated_module.five() == 6, 'a reason'\n")
+    output = run_mutation_plugin(tmp_path, module, tests)
+    assert re.search(r"(?s)fails on the unchanged modules: .*::test_six.*AssertionError: a reason", output)
+
+
+def run_mutation_plugin(folder: Path, module: Path, tests: Path) -> str:
+    """Run the plugin on a module in a new process, and return its output."""
+    program = f"""
+import pathlib, pytest, sys
+from tools import mutation_tester
+sys.path.insert(0, {str(folder)!r})
+mutation_tester.ROOT = pathlib.Path({str(folder)!r})
+plugin = mutation_tester.MutationPlugin([pathlib.Path({str(module)!r})], show_killed=True)
+pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], plugins=[plugin])
+"""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_targets_and_their_tests_exist() -> None:
+    targets = list(resolve_targets())
+    names = {module.name for modules, _ in targets for module in modules}
+    assert {"driver.py", "manager.py"} <= names
+    assert all((ROOT / path).exists() for _, tests in targets for path in tests)

@@ -1,0 +1,348 @@
+"""Mutation tester: deletes one statement at a time and lists the deletions that no test detects.
+
+    python -m tools.mutation_tester spark_kafka_sink/exactly_once/late_attempts.py
+    python -m tools.mutation_tester MODULE --tests tests/exactly_once -k "not explorer"
+    python -m tools.mutation_tester --all-targets                  all modules of TARGETS (hours)
+
+A mutant is a module without one of its statements. A mutant that passes all tests survives: either a test is missing,
+or the statement has no effect. The program prints one line for each surviving mutant. With `--show-killed` it also
+prints each other mutant and the first test that failed on it. Arguments that it does not know are passed to pytest.
+
+The parent process collects the tests and never runs them. A first child runs all tests on the unchanged modules, and
+records the duration of each test and the lines of the modules that it executes. Then one child for each mutant replaces
+the code of the function that contains the statement, and runs the tests that execute the statement, the fastest first,
+until one fails. No file changes, so programs that a test starts run the unchanged modules. Docstrings, imports,
+definitions and assertions are never deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import gc
+import importlib
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+_EXCLUDED_NODE_TYPES = (
+    *(ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass, ast.Global, ast.Nonlocal),
+    ast.Assert,  # always true, so its deletion cannot be detected
+)
+_EXACTLY_ONCE_TESTS = (
+    "tests/exactly_once",
+    "tests/cli/test_transactions.py",
+    "tests/spark/scenarios/test_granted_timeouts.py",
+    "tests/spark/scenarios/test_fenced_tasks.py",
+    "tests/spark/test_exactly_once_writers.py",
+    "tests/spark/test_exactly_once_replays.py",
+    "tests/spark/test_exactly_once_starts.py",
+    "tests/spark/options/test_delivery.py",
+)
+_TRANSACTION_TESTS = (
+    "tests/producer/transactions",
+    *(
+        f"tests/producer/test_transactional_{suffix}.py"
+        for suffix in ("producer", "calls", "failures", "faults", "handover")
+    ),
+    "tests/producer/sending",
+    "tests/producer/scenarios",
+    *_EXACTLY_ONCE_TESTS,
+)
+TARGETS = {
+    "spark_kafka_sink/exactly_once": _EXACTLY_ONCE_TESTS,
+    "spark_kafka_sink/spark/exactly_once.py": _EXACTLY_ONCE_TESTS,
+    "spark_kafka_sink/producer/transactions": _TRANSACTION_TESTS,
+    "spark_kafka_sink/producer/sending/cluster_requests.py": _TRANSACTION_TESTS,
+    "spark_kafka_sink/requests": ("tests/requests", *_TRANSACTION_TESTS),
+}
+"""Packages and modules in which an untested statement could lose or duplicate rows, with the paths of their tests."""
+_MIN_CPU_SECONDS, _MIN_SECONDS, _SLOWDOWN_FACTOR = 3.0, 60.0, 10.0
+"""Time limits of a test on a mutant: a minimum, plus the duration of the test on the unchanged module times a factor.
+
+A test that exceeds a limit waits for the effect of the deleted statement or loops forever. Its mutant counts as killed.
+"""
+_TIMED_OUT_TEST = "a test that exceeded its time limit"
+
+CodeLocation = tuple[str, str, int]
+"""File, name and first line of a function's code, including its decorators."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    first_line: int
+    last_line: int
+    indent: int
+    text: str
+    function_line: int
+    """The line of the `def` of the module-level function or method that contains the statement."""
+
+
+def find_statements(source: str) -> list[Statement]:
+    """Find all deletable statements of functions: each compound statement, and each statement in its body."""
+    lines = source.splitlines()
+    statements = []
+    for function in _find_functions(ast.parse(source)):
+        for node in _iter_nested_statements(function):
+            if not isinstance(node, _EXCLUDED_NODE_TYPES) and not _is_docstring(node):
+                assert node.end_lineno is not None
+                text = lines[node.lineno - 1].strip()
+                statements.append(Statement(node.lineno, node.end_lineno, node.col_offset, text, function.lineno))
+    return sorted(statements, key=lambda statement: (statement.first_line, -statement.last_line))
+
+
+def delete_statement(source: str, statement: Statement) -> ast.Module:
+    """Return the module with the statement in the body of `if False`, so that its names keep their scope."""
+    tree = ast.parse(source)
+    _StatementDeleter(statement).visit(tree)
+    return ast.fix_missing_locations(tree)
+
+
+class _StatementDeleter(ast.NodeTransformer):
+    def __init__(self, statement: Statement) -> None:
+        self._position = (statement.first_line, statement.last_line, statement.indent)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.stmt) and (node.lineno, node.end_lineno, node.col_offset) == self._position:
+            return ast.copy_location(ast.If(ast.Constant(False), [copy.copy(node)], []), node)
+        return self.generic_visit(node)
+
+
+def _find_functions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    """Yield the functions and methods of a module, but no nested functions."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node
+        elif isinstance(node, ast.ClassDef):
+            yield from _find_functions(node)
+
+
+def _iter_nested_statements(node: ast.AST) -> Iterator[ast.stmt]:
+    for block_name in ("body", "orelse", "finalbody"):
+        for statement in getattr(node, block_name, ()):
+            yield statement
+            if not isinstance(statement, ast.ClassDef):
+                yield from _iter_nested_statements(statement)
+    for handler in getattr(node, "handlers", ()):
+        yield from _iter_nested_statements(handler)
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def compile_mutant(module: Path, source: str, statement: Statement) -> CodeType:
+    """Compile the function that contains the statement, without the statement."""
+    tree = delete_statement(source, statement)
+    function = next(node for node in _find_functions(tree) if node.lineno == statement.function_line)
+    first_line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+    location = (str(module), function.name, first_line)
+    module_code = compile(tree, str(module), "exec")
+    return next(code for code in _iter_code_objects(module_code) if code_location(code) == location)
+
+
+def find_loaded_functions() -> dict[CodeLocation, list[FunctionType]]:
+    """Find all function objects of this process, including those that other modules have imported."""
+    functions: dict[CodeLocation, list[FunctionType]] = {}
+    gc.unfreeze()  # conftest.py freezes the objects that exist after collection, and get_objects would omit them
+    for value in gc.get_objects():
+        if isinstance(value, FunctionType):
+            functions.setdefault(code_location(value.__code__), []).append(value)
+    return functions
+
+
+def _iter_code_objects(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _iter_code_objects(constant)
+
+
+def code_location(code: CodeType) -> CodeLocation:
+    return code.co_filename, code.co_name, code.co_firstlineno
+
+
+@dataclass
+class BaselineRun:
+    """The run of a test on the unchanged modules."""
+
+    seconds: float = 0.0
+    executed_lines: set[tuple[str, int]] = field(default_factory=set)
+    """File and number of each line of the mutated modules that the test executes."""
+
+
+class MutationPlugin:
+    """A pytest plugin that replaces the test loop: it runs the collected tests on each mutant of the modules."""
+
+    def __init__(self, modules: Sequence[Path], *, lines: Collection[int] = (), show_killed: bool = False) -> None:
+        """`lines`: first lines of the statements to delete. All statements are deleted if it is empty."""
+        self._lines = lines
+        self._sources = {module: module.read_text() for module in modules}
+        self._filenames = {str(module) for module in modules}
+        self._show_killed = show_killed
+        self._baseline_runs: list[BaselineRun] = []
+        self._failure_text = ""
+        self._functions: dict[CodeLocation, list[FunctionType]] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._baseline_runs, imported_modules, failure_text = _call_in_child(
+            lambda: (self._run_baseline(session), list(sys.modules), self._failure_text)
+        )
+        if len(self._baseline_runs) < len(session.items):
+            failed_test = session.items[len(self._baseline_runs)].nodeid
+            pytest.exit(f"fails on the unchanged modules: {failed_test}\n{failure_text}", 1)
+        for name in imported_modules:  # once here, because otherwise every child imports the modules that tests import
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        self._functions = find_loaded_functions()
+        gc.freeze()
+        for module, source in self._sources.items():
+            statements = find_statements(source)
+            if self._lines:
+                statements = [statement for statement in statements if statement.first_line in self._lines]
+            survivors = 0
+            for statement in statements:
+                failed_test = self._find_failing_test(session, module, statement)
+                survivors += not failed_test
+                if not failed_test or self._show_killed:
+                    suffix = f"  # {failed_test}" if failed_test else ""
+                    location = f"{module.relative_to(ROOT)}:{statement.first_line}"
+                    print(f"{location}: {statement.text}{suffix}", flush=True)
+            print(f"{module.relative_to(ROOT)}: {len(statements)} mutants, {survivors} survived", flush=True)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failure_text = report.longreprtext
+
+    def _run_baseline(self, session: pytest.Session) -> list[BaselineRun]:
+        """Run the tests on the unchanged modules, up to the first that fails."""
+        runs: list[BaselineRun] = []
+        for item in session.items:
+            run, started = BaselineRun(), time.perf_counter()
+            trace = self._build_tracer(run.executed_lines)
+            threading.settrace(trace)
+            sys.settrace(trace)
+            passed = _run_test(session, item)
+            threading.settrace(None)
+            sys.settrace(None)
+            if not passed:
+                return runs
+            run.seconds = time.perf_counter() - started
+            runs.append(run)
+        return runs
+
+    def _build_tracer(self, executed_lines: set[tuple[str, int]]) -> Callable[[FrameType, str, Any], Any]:
+        """Return a trace function that adds each executed line of the modules to `executed_lines`."""
+
+        def trace_line(frame: FrameType, event: str, value: Any) -> Any:
+            executed_lines.add((frame.f_code.co_filename, frame.f_lineno))
+            return trace_line
+
+        return lambda frame, event, value: trace_line if frame.f_code.co_filename in self._filenames else None
+
+    def _find_failing_test(self, session: pytest.Session, module: Path, statement: Statement) -> str:
+        """Run the tests that execute the statement without it. Return the id of the first that fails, or ""."""
+        lines = {(str(module), number) for number in range(statement.first_line, statement.last_line + 1)}
+        pairs = zip(session.items, self._baseline_runs, strict=True)
+        tests = sorted((pair for pair in pairs if pair[1].executed_lines & lines), key=lambda pair: pair[1].seconds)
+
+        code = compile_mutant(module, self._sources[module], statement)
+        functions = self._functions[code_location(code)]
+
+        def run_tests() -> str:
+            for function in functions:
+                function.__code__ = code
+            return next((item.nodeid for item, run in tests if not _run_test(session, item, run.seconds)), "")
+
+        failed_test = _call_in_child(run_tests)
+        return _TIMED_OUT_TEST if failed_test is None else str(failed_test)
+
+
+def _run_test(session: pytest.Session, item: pytest.Item, baseline_seconds: float | None = None) -> bool:
+    """Run a test, and return whether it passed.
+
+    With `baseline_seconds`, the duration on the unchanged modules, a timer kills the process of a test that takes very
+    much longer.
+    """
+    if baseline_seconds is not None:
+        signal.setitimer(signal.ITIMER_PROF, _MIN_CPU_SECONDS + _SLOWDOWN_FACTOR * baseline_seconds)
+        signal.setitimer(signal.ITIMER_REAL, _MIN_SECONDS + _SLOWDOWN_FACTOR * baseline_seconds)
+    failed_before = session.testsfailed
+    session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    return session.testsfailed == failed_before
+
+
+def _call_in_child(function: Callable[[], Any]) -> Any:
+    """Call `function` in a child process and return its result, or None if the child ended without one."""
+    with tempfile.TemporaryFile() as result_file:
+        child = os.fork()
+        if not child:
+            try:
+                os.setpgid(0, 0)
+                null_device = os.open(os.devnull, os.O_RDWR)
+                for descriptor in (0, 1, 2):
+                    os.dup2(null_device, descriptor)
+                pickle.dump(function(), result_file)
+                result_file.flush()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # processes that the child's tests have started and not stopped
+        result_file.seek(0)
+        pickled = result_file.read()
+    return pickle.loads(pickled) if pickled else None
+
+
+def resolve_targets() -> Iterator[tuple[list[Path], Sequence[str]]]:
+    """Yield the modules of each target with the paths of their tests."""
+    for target, tests in TARGETS.items():
+        path = ROOT / target
+        yield sorted(path.glob("*.py")) if path.is_dir() else [path], tests
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modules", nargs="*", type=Path)
+    parser.add_argument("--tests", nargs="+", help="paths of the tests; default: the tests of the modules' target")
+    parser.add_argument(
+        "--lines", nargs="+", type=int, default=[], help="first lines of the statements to delete; default: all"
+    )
+    parser.add_argument("--all-targets", action="store_true", help="mutate all modules of TARGETS")
+    parser.add_argument("--show-killed", action="store_true", help="also print the mutants that a test detects")
+    options, pytest_arguments = parser.parse_known_args()
+    requested_modules = [module.resolve() for module in options.modules]
+    targets = list(resolve_targets())
+    other_modules = [module for module in requested_modules if not any(module in modules for modules, _ in targets)]
+    if other_modules and not options.tests:
+        parser.error(f"--tests is required: {other_modules[0]} belongs to no target")
+    for target_modules, tests in [*targets, (other_modules, ())]:
+        modules = (
+            target_modules
+            if options.all_targets
+            else [module for module in requested_modules if module in target_modules]
+        )
+        if modules:
+            command = ["-q", "-p", "no:cacheprovider", "--capture=sys", *pytest_arguments, *(options.tests or tests)]
+            pytest.main(
+                command, plugins=[MutationPlugin(modules, lines=options.lines, show_killed=options.show_killed)]
+            )
+
+
+if __name__ == "__main__":
+    main()
