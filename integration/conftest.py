@@ -78,6 +78,12 @@ def linearizability_checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checker(tmp_path_factory.mktemp("linearizability"))
 
 
+@pytest.fixture(scope="module")
+def recorded_histories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for histories of the decision log: each test that records one adds a folder with its name."""
+    return tmp_path_factory.mktemp("histories")
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as it is installed from an index."""

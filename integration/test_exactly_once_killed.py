@@ -1,6 +1,7 @@
 """Streams whose driver is killed, at random and before and after each step: exactly once means that each row is there
-once, in the order of its key. Beside them one that writes at least once: it has rows twice, so the test can fail, but
-only those of micro-batches that were not committed when its driver was killed; and it loses none.
+once, in the order of its key, and that the decision log is linearizable. Beside them one that writes at least once: it
+has rows twice, so the test can fail, but only those of micro-batches that were not committed when its driver was
+killed; and it loses none.
 
 One driver runs all the queries, so each kill of it is a restart of each of them; a restart counts for each query that
 writes exactly once. It is killed when several of them have stopped, each at a place of its own, and the others go on.
@@ -16,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -24,10 +26,19 @@ from integration.support.driver_process import DriverProcess, newest
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import counted_records, create_topic, read_topic
+from integration.support.linearizability import (
+    CORRUPTIONS,
+    Event,
+    assert_corruption_is_found,
+    check_histories,
+    find_files,
+    read_events,
+)
 from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
 from integration.support.transactional_writer import coordinator_of, leader_of
 from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, driver_id, normalize_checkpoint
+from tests.exactly_once.log_history import HISTORY_FOLDER
 from tests.exactly_once.protocol_steps import ABORT, COMMIT, DECIDE, START, SUPERSEDED, TASK, WRITE
 from tests.history import Kind
 from tests.waiting import wait_until
@@ -69,10 +80,12 @@ class Kill:
 class Streams:
     """The topics of several queries, one for each, and where their checkpoints are."""
 
-    def __init__(self, kafka: KafkaCluster, folder: Path) -> None:
+    def __init__(self, kafka: KafkaCluster, folder: Path, history: Path) -> None:
+        """`history`: the folder for the history of the decision log."""
         self.kafka = kafka
         self.folder = folder
         self.stops = Stops(folder / "steps")
+        self._environment = self.stops.environment | {HISTORY_FOLDER: str(history)}
         guarantees = ["exactly-once"] * QUERIES + ["at-least-once"]
         replicas = kafka.brokers
         self.topics = {create_topic(kafka.bootstrap(), partitions=3, replicas=replicas): each for each in guarantees}
@@ -83,7 +96,7 @@ class Streams:
     def driver(self) -> DriverProcess:
         wanted = json.dumps({topic: {"deliveryGuarantee": each} for topic, each in self.topics.items()})
         arguments = ["exactly_once_jobs", "streams", self.kafka.bootstrap(), str(self.folder), wanted]
-        return DriverProcess(arguments, self.folder, self.stops.environment)
+        return DriverProcess(arguments, self.folder, self._environment)
 
     def newest(self, log: str) -> list[int]:
         """The newest micro-batch of each query."""
@@ -160,12 +173,16 @@ def kafka_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 
 def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
-    kafka_cluster: KafkaCluster, tmp_path: Path, restarts: Counter[str], request: pytest.FixtureRequest
+    kafka_cluster: KafkaCluster,
+    tmp_path: Path,
+    recorded_histories: Path,
+    restarts: Counter[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    streams = Streams(kafka_cluster, tmp_path)
+    streams = Streams(kafka_cluster, tmp_path, recorded_histories / request.node.callspec.id)
     began = time.monotonic()
     following = streams.driver()
     try:
@@ -197,6 +214,24 @@ def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
     )
     assert batches >= BATCHES
     assert control, "at least once has no row twice: the kills came at no time that matters"
+
+
+@pytest.mark.needs("go")
+def test_decision_log_of_killed_streams_is_linearizable(
+    linearizability_checker: Path, recorded_histories: Path
+) -> None:
+    print(check_histories(linearizability_checker, *find_files(recorded_histories)))
+
+
+@pytest.mark.needs("go")
+@pytest.mark.parametrize("corrupt", CORRUPTIONS)
+def test_corrupted_history_of_killed_streams_is_found(
+    corrupt: Callable[[list[Event]], None], linearizability_checker: Path, recorded_histories: Path, tmp_path: Path
+) -> None:
+    events = read_events(find_files(recorded_histories))
+    history_and_prefix = itemgetter("history", "prefix")
+    one_query = [event for event in events if history_and_prefix(event) == history_and_prefix(events[0])]
+    assert_corruption_is_found(linearizability_checker, one_query, corrupt, tmp_path / "corrupted.jsonl")
 
 
 def kill_driver(streams: Streams, driver: DriverProcess, kill: Kill, chance: random.Random) -> str:

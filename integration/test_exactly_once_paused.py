@@ -24,6 +24,7 @@ from integration.support.artifacts import ROOT
 from integration.support.driver_process import newest
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
+from integration.support.linearizability import check_histories, find_files
 from integration.support.plain_driver import PARTITIONS, REFUSED, value_of
 from integration.support.processes import stop
 from integration.support.transactional_writer import coordinator_of
@@ -32,6 +33,7 @@ from spark_kafka_sink.exactly_once.transaction_names import driver_id, parse_tas
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
+from tests.exactly_once.log_history import HISTORY_FOLDER
 from tests.history import History, Outcome, Write
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
@@ -65,10 +67,12 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 class Drivers:
     """The drivers of one query, one after the other, and what they have left in their folder."""
 
-    def __init__(self, cluster: KafkaCluster, folder: Path, tasks: int = FEW) -> None:
+    def __init__(self, cluster: KafkaCluster, folder: Path, history: Path, tasks: int = FEW) -> None:
+        """`history`: the folder for the history of the decision log."""
         self.cluster = cluster
         self.folder = folder
         self.tasks = tasks
+        self._environment = os.environ | {HISTORY_FOLDER: str(history)}
         self.topic = create_topic(cluster.bootstrap(), partitions=PARTITIONS, replicas=BROKERS)
         self.started: list[subprocess.Popen[bytes]] = []
         for each in ("commits", "attempts"):
@@ -79,7 +83,7 @@ class Drivers:
         command = [sys.executable, "-m", "integration.support.plain_driver"]
         command += [self.cluster.bootstrap(), self.topic, str(self.folder), name, str(self.tasks)]
         with (self.folder / f"{name}.log").open("wb") as log:
-            self.started.append(subprocess.Popen(command, cwd=ROOT, stderr=log))
+            self.started.append(subprocess.Popen(command, cwd=ROOT, env=self._environment, stderr=log))
         return self.started[-1]
 
     def wait_for_batches(self, count: int, by: subprocess.Popen[bytes], *, may_give_up: bool = False) -> None:
@@ -147,10 +151,12 @@ class Drivers:
         return batches
 
 
-def test_driver_resumed_after_decision_of_newer_driver_changes_nothing(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_driver_resumed_after_decision_of_newer_driver_changes_nothing(
+    cluster: KafkaCluster, tmp_path: Path, recorded_histories: Path
+) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
-    drivers = Drivers(cluster, tmp_path)
+    drivers = Drivers(cluster, tmp_path, recorded_histories / tmp_path.name)
     working = drivers.start()
     try:
         for _ in range(ROUNDS):
@@ -173,11 +179,11 @@ def test_driver_resumed_after_decision_of_newer_driver_changes_nothing(cluster: 
 
 
 def test_batches_are_read_once_if_drivers_stop_during_commit_of_300_transactions(
-    cluster: KafkaCluster, tmp_path: Path
+    cluster: KafkaCluster, tmp_path: Path, recorded_histories: Path
 ) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
-    drivers = Drivers(cluster, tmp_path, MANY)
+    drivers = Drivers(cluster, tmp_path, recorded_histories / tmp_path.name, MANY)
     working, half_way = drivers.start(), 0
     try:
         for number in range(MANY_ROUNDS):
@@ -208,6 +214,13 @@ def test_batches_are_read_once_if_drivers_stop_during_commit_of_300_transactions
     how = f"killed or stopped, {half_way} half-way"
     print(f"{MANY_ROUNDS} drivers of {MANY} tasks {how}, {drivers.check()} batches, each once")
     assert half_way, "none was in the middle of its commit"
+
+
+@pytest.mark.needs("go")
+def test_decision_log_of_suspended_drivers_is_linearizable(
+    linearizability_checker: Path, recorded_histories: Path
+) -> None:
+    print(check_histories(linearizability_checker, *find_files(recorded_histories)))
 
 
 @contextmanager

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from integration.support.linearizability import check_histories, run_checker
+from integration.support.linearizability import (
+    CORRUPTIONS,
+    Event,
+    assert_corruption_is_found,
+    check_histories,
+    read_events,
+    run_checker,
+)
 from tests.exactly_once import rules
 from tests.exactly_once.explorer import explore_seed
 
@@ -21,7 +26,6 @@ DETECTING_SEEDS = (25,)
 A change of the code can change the runs of these seeds. The test then searches the seeds below MAX_SEARCHED_SEED.
 """
 MAX_SEARCHED_SEED = 150
-Event = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -52,37 +56,9 @@ def test_history_is_not_linearizable_if_log_is_not_read_after_fence(
     assert not all(is_linearizable(seed) for seed in (*DETECTING_SEEDS, *range(MAX_SEARCHED_SEED)))
 
 
-def read_stale_entry(events: list[Event]) -> None:
-    """The last read returns the entry that was read first."""
-    reads = [event for event in events if event.get("outcome") == "ok" and "value" in event]
-    assert reads[0]["value"] != reads[-1]["value"]
-    reads[-1]["value"] = reads[0]["value"]
-
-
-def lose_decision(events: list[Event]) -> None:
-    """The first decision was never written, and the record that its batch is done follows it all the same."""
-    writes = [event for event in events if event.get("kind") == "write"]
-    lost = next(event["operation"] for event in writes if event["value"].startswith("decided"))
-    events[:] = [event for event in events if event["operation"] != lost]
-
-
-def let_two_drivers_claim(events: list[Event]) -> None:
-    """Another driver succeeds with a claim that follows the same entry as the first claim."""
-    claim = next(event for event in events if event.get("kind") == "claim")
-    response = next(event for event in events if event.get("outcome") and event["operation"] == claim["operation"])
-    second = {**claim, "operation": "second", "client": "another driver", "value": claim["value"] + ", second"}
-    events += [second, {**response, "operation": "second"}]
-
-
-@pytest.mark.parametrize("corrupt", [read_stale_entry, lose_decision, let_two_drivers_claim])
+@pytest.mark.parametrize("corrupt", CORRUPTIONS)
 def test_corrupted_history_is_found(
     corrupt: Callable[[list[Event]], None], linearizability_checker: Path, histories: Path, tmp_path: Path
 ) -> None:
-    events = [json.loads(line) for line in histories.read_text().splitlines()]
-    corrupted = [event for event in events if event["history"] == "seed 0"]
-    corrupt(corrupted)
-    path = tmp_path / "corrupted.jsonl"
-    path.write_text("".join(json.dumps(event) + "\n" for event in corrupted))
-    status, output = run_checker(linearizability_checker, path)
-    assert status == 1, output
-    assert "history seed 0, prefix p is not linearizable" in output
+    events = [event for event in read_events([histories]) if event["history"] == "seed 0"]
+    assert_corruption_is_found(linearizability_checker, events, corrupt, tmp_path / "corrupted.jsonl")

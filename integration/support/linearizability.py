@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from integration.support.artifacts import ROOT
 
 SOURCE = ROOT / "tools" / "linearizability"
+Event = dict[str, Any]
 
 
 def build_checker(folder: Path) -> Path:
@@ -28,3 +32,55 @@ def check_histories(checker: Path, *files: Path) -> str:
     status, output = run_checker(checker, *files)
     assert status == 0, output
     return output.strip()
+
+
+def find_files(folder: Path) -> list[Path]:
+    """Return the files of all histories that the tests of a module have recorded in the folder."""
+    files = list(folder.glob("*/*.jsonl"))
+    assert files, "no history was recorded: run the tests of the module that kill or suspend drivers, too"
+    return files
+
+
+def read_events(files: Iterable[Path]) -> list[Event]:
+    """Return the events of all histories in the files, in the order of their times."""
+    events = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    return sorted(events, key=lambda event: event["time"])
+
+
+def assert_corruption_is_found(
+    checker: Path, events: Iterable[Event], corrupt: Callable[[list[Event]], None], path: Path
+) -> None:
+    """Corrupt the events of one history and prefix, write them to `path`, and check that the program rejects them."""
+    corrupted = list(events)
+    history, prefix = corrupted[0]["history"], corrupted[0]["prefix"]
+    corrupt(corrupted)
+    path.write_text("".join(json.dumps(event) + "\n" for event in corrupted))
+    status, output = run_checker(checker, path)
+    assert status == 1, output
+    assert f"history {history}, prefix {prefix} is not linearizable" in output
+
+
+def read_stale_entry(events: list[Event]) -> None:
+    """The last read returns the entry that was read first."""
+    reads = [event for event in events if event.get("outcome") == "ok" and "value" in event]
+    assert reads[0]["value"] != reads[-1]["value"]
+    reads[-1]["value"] = reads[0]["value"]
+
+
+def lose_decision(events: list[Event]) -> None:
+    """The first decision was never written, and the record that its batch is done follows it all the same."""
+    writes = [event for event in events if event.get("kind") == "write"]
+    lost = next(event["operation"] for event in writes if event["value"].startswith("decided"))
+    events[:] = [event for event in events if event["operation"] != lost]
+
+
+def let_two_drivers_claim(events: list[Event]) -> None:
+    """Another driver succeeds with a claim that follows the same entry as the first successful claim."""
+    responses = {event["operation"]: event for event in events if event.get("outcome") == "ok"}
+    claim = next(event for event in events if event.get("kind") == "claim" and event["operation"] in responses)
+    second = {**claim, "operation": "second", "client": "another driver", "value": claim["value"] + ", second"}
+    events += [second, {**responses[claim["operation"]], "operation": "second"}]
+
+
+CORRUPTIONS = (read_stale_entry, lose_decision, let_two_drivers_claim)
+"""Changes of a history after which no order of its operations explains it."""

@@ -2,12 +2,15 @@
 
     python -m integration.support.plain_driver BOOTSTRAP TOPIC FOLDER NAME TASKS
 
+If PYKAFKA_TEST_HISTORY names a folder, it records the history of its decision log there.
+
 It writes batch after batch, each of TASKS tasks, until there is a file `stop` in the folder. A batch that is committed
 is noted in `commits`, as Spark does it; each attempt is noted in `attempts` before it is committed.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import Query
+from tests.exactly_once.log_history import HISTORY_FOLDER, record_process
 
 REFUSED = 3
 """The exit status when Kafka or exactly once has refused something."""
@@ -42,6 +46,8 @@ def value_of(number: int, task: int, name: str) -> str:
 
 
 def main() -> int:
+    if HISTORY_FOLDER in os.environ:
+        record_process(Path(os.environ[HISTORY_FOLDER]))
     bootstrap, topic, folder, name, tasks = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
     brokers = cast(EmbeddedBroker, Brokers(bootstrap))
     query = Query(brokers, prefix=topic, data=topic, query=f"query-of-{topic}", name=name)

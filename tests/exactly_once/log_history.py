@@ -17,6 +17,8 @@ A line is an invocation or a response:
     {"history": ..., "prefix": ..., "operation": ..., "time": ..., "client": ..., "kind": ..., "expected": ...,
      "value": ...}
     {"history": ..., "prefix": ..., "operation": ..., "time": ..., "outcome": "ok" or "failed", "value": ...}
+
+`record_simulation` records the drivers of an explorer, `record_process` those of tests on a real Kafka.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import hashlib
 import itertools
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,6 +46,8 @@ from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from tests.exactly_once.scheduler import Scheduler
 
 NO_ENTRY = ""
+HISTORY_FOLDER = "PYKAFKA_TEST_HISTORY"
+"""The environment variable with the folder of `record_process`, for drivers that tests start."""
 
 PatchAttribute = Callable[[Any, str, Any], None]
 
@@ -207,3 +212,18 @@ def record_simulation(scheduler: Scheduler, name: str, folder: Path) -> Iterator
 
         HistoryRecorder(name, file.write, lambda: next(clock), find_client).install(patch_method)
         yield
+
+
+def record_process(folder: Path) -> None:
+    """Append the operations of this process, and of those that are forked from it, to a file per process in the folder.
+
+    All files of the folder belong to one history, which has the name of the folder. The processes must run on one
+    machine, because the times come from its monotonic clock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def write_line(line: str) -> None:
+        with (folder / f"{os.getpid()}.jsonl").open("a") as file:
+            file.write(line)
+
+    HistoryRecorder(folder.name, write_line, time.monotonic_ns, lambda: f"process {os.getpid()}").install()

@@ -1,7 +1,8 @@
 """For the daemons of Spark's Python workers: what workers import is imported once, before they are forked.
 
 A driver of nine queries has thirty workers, and each would spend half a second of CPU on it. Python imports this module
-when it starts with this folder on its path. Where a test names a folder, they stop at the steps that it asks for.
+when it starts with this folder on its path. Tests name folders in environment variables: one for the history of the
+decision log, and one for requests to stop at steps of exactly once.
 """
 
 import os
@@ -13,7 +14,10 @@ if "pyspark.daemon" in sys.orig_argv:
     import spark_kafka_sink.producer.producer
     import spark_kafka_sink.spark.datasource
     import spark_kafka_sink.spark.exactly_once  # noqa: F401 - see above
+    from tests.exactly_once.log_history import HISTORY_FOLDER, record_process
     from tests.exactly_once.protocol_steps import FOLDER, install_stops
 
+    if HISTORY_FOLDER in os.environ:
+        record_process(Path(os.environ[HISTORY_FOLDER]))
     if FOLDER in os.environ:
         install_stops(Path(os.environ[FOLDER]))
