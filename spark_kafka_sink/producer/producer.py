@@ -307,8 +307,12 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             result.raise_for_failures()
         """
         check_open = self._ensure_can_send()
-        check_columns(columns)
         now = self._system.now()
+        try:
+            check_columns(columns)
+        except InvalidRecordError as error:
+            self._record_rejection(1, error, check_open)
+            raise
         try:
             check_topic(topic)
             call = ColumnsFuture(topic, columns.num_rows, keep_row_indices=keep_row_indices)

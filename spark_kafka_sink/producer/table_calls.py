@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.diagnostics.text import sanitize
+from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 
 if TYPE_CHECKING:  # Spark tasks send columns, so they need not import any of this
     from collections.abc import Iterable
@@ -75,6 +77,9 @@ class TableCalls:
         KeyboardInterrupt it covers the rows that were completed until then, and rows that were sent may complete later.
         `progress` draws a progress bar if standard error is a terminal.
 
+        In a transaction, any exception that this method raises, even a KeyboardInterrupt, prevents the commit, because
+        rows of the table are missing. The transaction can only be aborted.
+
         Example:
 
             orders = pa.table({"id": ["o-1", "o-2"], "amount": [12.5, 8.0]})
@@ -85,14 +90,15 @@ class TableCalls:
         from spark_kafka_sink.producer.table_plan import ColumnMapping
 
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
-        sender, reader, row_count = self._prepare_table(topic, table, mapping, failed_rows_max, formats)
-        with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
-            try:
-                for completed_count in sender.send_slices(reader):
-                    bar.advance(completed_count)
-            except BaseException as error:  # a KeyboardInterrupt does not wait for the rows that were sent
-                sender.attach_result(error)
-                raise
+        with self._preventing_commit_on_error():
+            sender, reader, row_count = self._prepare_table(topic, table, mapping, failed_rows_max, formats)
+            with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
+                try:
+                    for completed_count in sender.send_slices(reader):
+                        bar.advance(completed_count)
+                except BaseException as error:  # a KeyboardInterrupt does not wait for the rows that were sent
+                    sender.attach_result(error)
+                    raise
         return sender.result
 
     async def send_table_async(  # noqa: PLR0913 - same arguments as send_table
@@ -110,8 +116,8 @@ class TableCalls:
     ) -> TableResult:
         """Send a table as send_table() does, without blocking the event loop.
 
-        A thread reads the table and sends its rows. Cancelling the task stops the reading. Rows that were already
-        passed to the producer are still sent.
+        A thread reads the table and sends its rows. Cancelling the task stops the reading, and prevents the commit of
+        the open transaction. Outside of a transaction, rows that were already passed to the producer are still sent.
 
         Example:
 
@@ -123,23 +129,44 @@ class TableCalls:
         from spark_kafka_sink.producer.table_plan import ColumnMapping
 
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
-        sender, reader, _ = await to_thread(self._prepare_table, topic, table, mapping, failed_rows_max, formats)
-        slices = sender.send_slices(reader)
-        while await to_thread(next, slices, None) is not None:
-            pass
+        with self._preventing_commit_on_error():
+            sender, reader, _ = await to_thread(self._prepare_table, topic, table, mapping, failed_rows_max, formats)
+            slices = sender.send_slices(reader)
+            while await to_thread(next, slices, None) is not None:
+                pass
         return sender.result
 
     def _prepare_table(
         self, topic: str | None, table: Any, mapping: ColumnMapping, failed_rows_max: int, formats: TableOptions
     ) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
-        """Open the table and check the arguments of the call. An error prevents the commit of the open transaction."""
+        """Open the table and check the arguments of the call."""
         from spark_kafka_sink.producer.table_plan import plan_table
         from spark_kafka_sink.producer.tables import TableSender, open_table
 
+        reader, row_count = open_table(table)
+        plan = plan_table(topic, reader.schema, mapping, formats)
+        return TableSender(self, plan, failed_rows_max, self._prevent_commit), reader, row_count
+
+    @contextmanager
+    def _preventing_commit_on_error(self) -> Iterator[None]:
+        """Prevent the commit of the open transaction, if there is one, after any exception of the block.
+
+        Without this, a program that catches the exception could commit a part of the table.
+        """
         try:
-            reader, row_count = open_table(table)
-            plan = plan_table(topic, reader.schema, mapping, formats)
-            return TableSender(self, plan, failed_rows_max, self._prevent_commit), reader, row_count
-        except KafkaSinkError as error:
-            self._prevent_commit(error)
+            yield
+        except BaseException as error:
+            with suppress(KafkaSinkError):  # no transaction is open, or it cannot be committed anyway
+                self._prevent_commit(error if isinstance(error, KafkaSinkError) else _build_interrupted_error(error))
             raise
+
+
+def _build_interrupted_error(cause: BaseException) -> DeliveryError:
+    """Create the error of a table whose rows were not all sent because of an exception of another library."""
+    text = sanitize(str(cause))
+    error = DeliveryError(
+        f"send_table() did not send all rows of its table, because {type(cause).__name__} was raised"
+        + (f": {text.removesuffix('.')}." if text else ".")
+    )
+    error.__cause__ = cause
+    return error

@@ -246,8 +246,6 @@ class TableSender:
                 self._add_unsent_rows(FailedRows(np.array([batch_start]), error, self._fixed_topic))
         except DataError as error:  # the type of a column is wrong, so every row of the batch fails
             if self._is_first_call:
-                if self._prevent_commit is not None:
-                    self._prevent_commit(error)
                 raise
             table_indices = np.arange(batch_start, batch_start + batch.num_rows)
             self._add_unsent_rows(FailedRows(table_indices, error, self._fixed_topic))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +18,11 @@ from spark_kafka_sink.errors import (
     MetadataTimeoutError,
     ProducerClosedError,
     SchemaError,
+    TransactionAbortableError,
     TransactionError,
 )
 from spark_kafka_sink.producer.columns_writer import ColumnsWriter
-from spark_kafka_sink.testing import EmbeddedBroker
+from spark_kafka_sink.testing import EmbeddedBroker, read_topic
 from tests.producer.table_cases import broker as broker
 from tests.producer.table_cases import producer as producer
 from tests.producer.table_cases import topic as topic
@@ -127,6 +129,98 @@ def test_attaches_result_of_completed_rows_to_interrupt(
     result = caught.value.table_result  # type: ignore[attr-defined]
     assert result.partitions[topic][0].rows == result.rows_written == 30
     assert (result.rows_failed, result.is_complete) == (0, False)
+
+
+def raise_from_reader(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from batches_of_ten(3)
+        raise LookupError("the source is gone")
+
+    producer.send_table(topic, to_reader(batches()))
+
+
+def raise_from_reader_in_asyncio(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from batches_of_ten(3)
+        raise LookupError("the source is gone")
+
+    asyncio.run(producer.send_table_async(topic, to_reader(batches())))
+
+
+def raise_from_opening(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
+    class Table:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            raise LookupError("the source is gone")
+
+    producer.send_table(topic, Table())
+
+
+def interrupt_wait(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
+    def interrupt(writer: ColumnsWriter[Any]) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ColumnsWriter, "collect_results", interrupt)
+    producer.send_table(topic, to_reader(batches_of_ten(3)))
+
+
+def cancel_task(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
+    async def cancel() -> None:
+        loop, is_reading, is_cancelled = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from batches_of_ten(1)
+            loop.call_soon_threadsafe(is_reading.set)
+            is_cancelled.wait()
+            yield from batches_of_ten(1)
+
+        task = asyncio.create_task(producer.send_table_async(topic, to_reader(batches())))
+        await is_reading.wait()
+        task.cancel()
+        try:
+            await task
+        finally:
+            is_cancelled.set()
+
+    asyncio.run(cancel())
+
+
+@pytest.mark.parametrize(
+    ("call", "error_type", "reason"),
+    [
+        (raise_from_reader, LookupError, "LookupError was raised: the source is gone."),
+        (raise_from_reader_in_asyncio, LookupError, "LookupError was raised: the source is gone."),
+        (raise_from_opening, LookupError, "LookupError was raised: the source is gone."),
+        (interrupt_wait, KeyboardInterrupt, "KeyboardInterrupt was raised."),
+        (cancel_task, asyncio.CancelledError, "CancelledError was raised."),
+    ],
+)
+def test_any_exception_prevents_commit(
+    monkeypatch: pytest.MonkeyPatch,
+    broker: EmbeddedBroker,
+    topic: str,
+    call: Callable[[pytest.MonkeyPatch, KafkaProducer, str], None],
+    error_type: type[BaseException],
+    reason: str,
+) -> None:
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"the other part of the transaction")
+        with pytest.raises(error_type):
+            call(monkeypatch, producer, topic)
+        with pytest.raises(TransactionAbortableError, match=reason):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    assert read_topic(broker.bootstrap_servers, topic).num_rows == 0
+
+
+def test_exception_outside_of_transaction_is_raised_unchanged(broker: EmbeddedBroker, topic: str) -> None:
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
+        with pytest.raises(InvalidRecordError, match="takes a table"):
+            producer.send_table(topic, 5)
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send(topic, b"0")
 
 
 def test_stops_reading_when_raising_calls_exceed_failed_rows_max(

@@ -121,6 +121,7 @@ def test_call_that_raises_for_its_arguments_prevents_the_commit(version: int) ->
         lambda: producer.send_columns("t", columns, pa.array(["0", "1"])),
         lambda: producer.send_columns("t", columns, pa.array([0])),
         lambda: producer.send_columns("no topic", columns),
+        lambda: producer.send_columns("t", pa.array([b"1"])),
         lambda: producer.send("no topic", b"1"),
     ]
     for send_rejected in rejected_calls:
