@@ -23,6 +23,7 @@ from tests.producer.transactional_cases import (
     begun,
     committed,
     initialised,
+    pass_time,
     requests_of,
     send,
     sent,
@@ -238,3 +239,17 @@ def test_what_waits_for_a_retry_is_dropped_by_an_abort(version: int) -> None:
     with producer.transaction():
         send(producer, b"2")
     assert committed(cluster) == [b"2"]
+
+
+def test_adds_partition_before_batches_that_wait_for_the_connection() -> None:
+    cluster, producer = begun(1, batch_size=1, max_in_flight_requests_per_connection=2)
+    sent(producer, b"0")
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).delay(10)
+    futures = [send(producer, b"%d" % number) for number in range(20)]
+    pass_time(producer, 1)
+    futures.append(send(producer, b"other partition", partition=1))
+    loop_of(producer).run_until(lambda: len(requests_of(cluster, AddPartitionsToTxnRequest)) > 1)
+    # The first record, two requests in flight, and the one with which the sender found the new partition.
+    assert len(requests_of(cluster, ProduceRequest)) == 4
+    producer.commit_transaction()
+    assert [future.exception(0) for future in futures] == [None] * 21

@@ -195,11 +195,16 @@ class Sender:
         self._fail_expired_batches(now)
         self._fail_abandoned_batches(now)
         self._request_leaders(ready.unknown_leader_topics, now)
+        wait_ms = _MAX_POLL_MS
+        if self._transactions is not None:
+            # Before the drain, because batches of other partitions would otherwise fill each free slot of the
+            # coordinator's connection, so that a new partition would wait for the end of their backlog.
+            wait_ms = self._send_requests(now)
         node_ids, delay_ms = self._find_sendable_nodes(snapshot, ready.ready_node_ids, now)
         drained = self.accumulator.drain(snapshot, node_ids, self.config.max_request_size, now, self.idempotence.admit)
         for node_id, batches in drained.items():
             self._send(node_id, batches, snapshot, now)
-        wait_ms = self._send_requests(now)
+        wait_ms = min(wait_ms, self._send_requests(now))
         expiry_ms = self.accumulator.next_expiry_ms() - now
         timeout_ms = min(wait_ms, delay_ms, ready.next_ready_check_delay_ms, expiry_ms, _MAX_POLL_MS)
         responses = self.client.poll(max(0.0, timeout_ms), now)

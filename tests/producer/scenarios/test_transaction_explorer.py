@@ -68,7 +68,7 @@ def abort_after_end_txn(monkeypatch: pytest.MonkeyPatch) -> None:
     ("without_rule", "seeds", "harm"),
     [
         (end_at_once, (4, 5, 21), "without"),
-        (ignore_failures, (1, 11, 45), "without"),
+        (ignore_failures, (11, 38, 131), "without"),
         (keep_the_epoch, (330, 392, 1080), "aborted read"),
         (abort_after_end_txn, (1, 55, 98), "aborted read"),
     ],
