@@ -64,7 +64,7 @@ def sections() -> dict[str, str]:
             (
                 f"kafka.{option.name}",
                 _shown(option.default),
-                option.description + (" **Secret.**" if option.secret else ""),
+                option.description + (". **Secret.**" if option.secret else ""),
             )
             for option in SECURITY_OPTIONS.values()
             if not option.unsupported_reason and not option.ignored
@@ -105,11 +105,11 @@ def _row(name: str) -> tuple[str, str, str]:
     """Of an option of any kind."""
     own = SINK_OPTIONS.get(name)
     if own is not None:
-        return name, _shown(own.default), own.description + (" **Secret.**" if own.secret else "")
+        return name, _shown(own.default), own.description + (". **Secret.**" if own.secret else "")
     of_kafka = name.removeprefix("kafka.")
     if of_kafka in SECURITY_OPTIONS:
         security = SECURITY_OPTIONS[of_kafka]
-        return name, _shown(security.default), security.description + (" **Secret.**" if security.secret else "")
+        return name, _shown(security.default), security.description + (". **Secret.**" if security.secret else "")
     return name, _default(PRODUCER_OPTIONS[of_kafka]), PRODUCER_OPTIONS[of_kafka].description
 
 

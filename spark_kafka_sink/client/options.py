@@ -35,57 +35,58 @@ CONNECTION_OPTIONS = (
         "client.id",
         "",
         parse_protocol_string,
-        "the client's name in logs and quotas of brokers; producer-<number> if not set",
+        "name of the client in the brokers' logs and quotas; producer-<number> if not set",
     ),
     Option(
         "client.dns.lookup",
         ClientConfig.client_dns_lookup,
         choice_parser(USE_ALL_DNS_IPS, RESOLVE_CANONICAL),
-        "use_all_dns_ips tries every address of a host; resolve_canonical_bootstrap_servers_only "
-        "replaces bootstrap hosts by the canonical names of their addresses",
+        "use_all_dns_ips: the client tries every address of a host; resolve_canonical_bootstrap_servers_only: it also "
+        "replaces each bootstrap host with the canonical names of its addresses",
     ),
     Option(
         "bootstrap.resolve.timeout.ms",
         ClientConfig.bootstrap_resolve_timeout_ms,
         parse_non_negative_long,
-        "0: bootstrap.servers is resolved when the client is created, which fails if no name can be resolved; "
-        "otherwise the client retries for this long in the background, and every call fails afterwards",
+        "0: the client resolves bootstrap.servers when it is created, and fails if no name can be resolved; otherwise "
+        "it retries for this long in the background, and then every call fails",
     ),
     Option(
         "send.buffer.bytes",
         ClientConfig.send_buffer_bytes,
         integer_parser(-1, INT_MAX),
-        "SO_SNDBUF; -1 uses the default of the operating system",
+        "size of the socket's send buffer (SO_SNDBUF); -1 for the default of the operating system",
     ),
     Option(
         "receive.buffer.bytes",
         ClientConfig.receive_buffer_bytes,
         integer_parser(-1, INT_MAX),
-        "SO_RCVBUF; -1 uses the default of the operating system",
+        "size of the socket's receive buffer (SO_RCVBUF); -1 for the default of the operating system",
     ),
     Option(
         "reconnect.backoff.ms",
         ClientConfig.reconnect_backoff_ms,
         parse_non_negative_long,
-        "the initial wait before the client reconnects to a broker",
+        "initial wait before the client reconnects to a broker",
     ),
     Option(
         "reconnect.backoff.max.ms",
         ClientConfig.reconnect_backoff_max_ms,
         parse_non_negative_long,
-        "the maximum of this wait, which doubles with each failure and varies by up to 20 %",
+        "maximum wait before the client reconnects to a broker; the wait doubles with each failure, and varies by up "
+        "to 20 %",
     ),
     Option(
         "socket.connection.setup.timeout.ms",
         ClientConfig.socket_connection_setup_timeout_ms,
         parse_non_negative_long,
-        "the initial timeout for establishing a connection, including the lookup of the host name",
+        "initial timeout for establishing a connection, including the lookup of the host name",
     ),
     Option(
         "socket.connection.setup.timeout.max.ms",
         ClientConfig.socket_connection_setup_timeout_max_ms,
         parse_non_negative_long,
-        "the maximum of this timeout, which doubles with each failure",
+        "maximum timeout for establishing a connection; the timeout doubles with each failure",
     ),
     Option(
         "connections.max.idle.ms",
@@ -109,20 +110,22 @@ CONNECTION_OPTIONS = (
         "metadata.recovery.strategy",
         ClientConfig.metadata_recovery_strategy,
         choice_parser(REBOOTSTRAP, NO_RECOVERY),
-        "rebootstrap: resolves and contacts the bootstrap servers again when no known broker responds; none: does not",
+        "rebootstrap: the client returns to the bootstrap servers when no known broker responds; none: it does not",
     ),
     Option(
         "metadata.recovery.rebootstrap.trigger.ms",
         ClientConfig.metadata_recovery_rebootstrap_trigger_ms,
         parse_non_negative_int,
-        "maximum time without a response of any broker before the client does so",
+        "with metadata.recovery.strategy rebootstrap: the client returns to the bootstrap servers when a metadata "
+        "update is due and no broker has responded for this long",
     ),
     Option(
         "metadata.cluster.check.enable",
         ClientConfig.metadata_cluster_check_enable,
         parse_boolean,
-        "tells each broker which cluster and broker the connection is meant for, so that it rejects a misrouted one "
-        "and the client bootstraps again; needs brokers of Kafka 4.4 and metadata.recovery.strategy rebootstrap",
+        "true: the client tells each broker which cluster and broker a connection is meant for, so that a misrouted "
+        "connection is rejected and the client returns to the bootstrap servers; needs brokers of Kafka 4.4 or newer "
+        "and metadata.recovery.strategy rebootstrap",
     ),
 )
 
@@ -131,13 +134,13 @@ _REQUEST_OPTIONS = (
         "retry.backoff.ms",
         ClientConfig.retry_backoff_ms,
         parse_non_negative_long,
-        "the initial wait before a failed request is retried",
+        "initial wait before a failed request is retried",
     ),
     Option(
         "retry.backoff.max.ms",
         ClientConfig.retry_backoff_max_ms,
         parse_non_negative_long,
-        "the maximum of this wait, which doubles with each failure and varies by up to 20 %",
+        "maximum wait before a failed request is retried; the wait doubles with each failure, and varies by up to 20 %",
     ),
     Option(
         "request.timeout.ms",

@@ -72,17 +72,17 @@ REGISTRY_OPTIONS = (
         "schema.registry.url",
         "",
         parse_text,
-        "comma-separated URLs of the schema registry; if one fails, the next one is tried",
+        "URLs of the schema registry, separated by commas; if one fails, the next one is tried",
     ),
     Option(
         "schema.registry.basic.auth.user.info",
         None,
         parse_optional_text,
-        "credentials for the schema registry, as `user:password`.",
+        "credentials for the schema registry, as `user:password`",
         secret=True,
     ),
     Option(
-        "schema.registry.bearer.auth.token", None, _parse_token, "bearer token for the schema registry.", secret=True
+        "schema.registry.bearer.auth.token", None, _parse_token, "bearer token for the schema registry", secret=True
     ),
     Option(
         "schema.registry.request.timeout.ms",
@@ -94,7 +94,7 @@ REGISTRY_OPTIONS = (
         "schema.registry.normalize.schemas",
         RegistryConfig.normalize,
         parse_boolean,
-        "whether the schema registry normalizes schemas before it compares them",
+        "true: the schema registry normalizes schemas before it compares them",
     ),
     Option(
         "schemaSource",

@@ -19,48 +19,57 @@ def to_option_text(value: object) -> str:
 
 
 _JAVA_CLASS_MESSAGE = "it would load a Java class. "
-_JVM_ONLY_MEANING = "For a JVM only: accepted without effect."
+_JVM_ONLY_MEANING = "for a JVM only; accepted without effect"
 
 _SUPPORTED_OPTIONS = (
-    Option("security.protocol", "PLAINTEXT", to_option_text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
+    Option("security.protocol", "PLAINTEXT", to_option_text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
     Option(
         "ssl.truststore.location",
         None,
         to_option_text,
-        "File with the certificates of the trusted authorities.",
+        "file with the certificates of the trusted authorities",
     ),
-    Option("ssl.truststore.password", None, to_option_text, "Password of the truststore.", secret=True),
-    Option("ssl.truststore.type", None, to_option_text, "PEM, PKCS12 or JKS. Default: detected from the file."),
-    Option("ssl.truststore.certificates", None, to_option_text, "The trusted certificates themselves, as PEM."),
-    Option("ssl.keystore.location", None, to_option_text, "File with the client's private key and certificate chain."),
-    Option("ssl.keystore.password", None, to_option_text, "Password of the keystore.", secret=True),
-    Option("ssl.keystore.type", None, to_option_text, "PEM, PKCS12 or JKS. Default: detected from the file."),
-    Option("ssl.keystore.certificate.chain", None, to_option_text, "The client's certificate chain itself, as PEM."),
-    Option("ssl.keystore.key", None, to_option_text, "The client's private key itself, as PEM.", secret=True),
-    Option("ssl.key.password", None, to_option_text, "Password of the private key.", secret=True),
+    Option("ssl.truststore.password", None, to_option_text, "password of the truststore", secret=True),
+    Option("ssl.truststore.type", None, to_option_text, "PEM, PKCS12 or JKS; by default detected from the file"),
+    Option(
+        "ssl.truststore.certificates", None, to_option_text, "PEM text of the trusted certificates, instead of a file"
+    ),
+    Option("ssl.keystore.location", None, to_option_text, "file with the client's private key and certificate chain"),
+    Option("ssl.keystore.password", None, to_option_text, "password of the keystore", secret=True),
+    Option("ssl.keystore.type", None, to_option_text, "PEM, PKCS12 or JKS; by default detected from the file"),
+    Option(
+        "ssl.keystore.certificate.chain",
+        None,
+        to_option_text,
+        "PEM text of the client's certificate chain, instead of a file",
+    ),
+    Option(
+        "ssl.keystore.key", None, to_option_text, "PEM text of the client's private key, instead of a file", secret=True
+    ),
+    Option("ssl.key.password", None, to_option_text, "password of the client's private key", secret=True),
     Option(
         "ssl.endpoint.identification.algorithm",
         "https",
         to_option_text,
-        "https: the broker's certificate must be valid for the broker's host name. Empty: any host name is accepted.",
+        "https: the broker's certificate must be valid for the broker's host name; empty: any host name is accepted",
     ),
-    Option("ssl.cipher.suites", None, to_option_text, "The allowed cipher suites, by their IANA or OpenSSL names."),
-    Option("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", to_option_text, "The allowed TLS versions."),
-    Option("ssl.protocol", "TLSv1.3", to_option_text, "The newest TLS version if ssl.enabled.protocols is not set."),
-    Option("sasl.mechanism", "GSSAPI", to_option_text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."),
+    Option("ssl.cipher.suites", None, to_option_text, "allowed cipher suites, by their IANA or OpenSSL names"),
+    Option("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", to_option_text, "allowed TLS versions"),
+    Option("ssl.protocol", "TLSv1.3", to_option_text, "newest TLS version, if ssl.enabled.protocols is not set"),
+    Option("sasl.mechanism", "GSSAPI", to_option_text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI"),
     Option(
         "sasl.jaas.config",
         None,
         to_option_text,
-        "Login module with its credentials, as for the Java client.",
+        "login module with its credentials, as for the Java client",
         secret=True,
     ),
-    Option("sasl.kerberos.service.name", None, to_option_text, "GSSAPI: the brokers' service name, usually kafka."),
+    Option("sasl.kerberos.service.name", None, to_option_text, "GSSAPI: the brokers' service name, usually kafka"),
     Option(
         "sasl.oauthbearer.token",
         None,
         to_option_text,
-        "OAUTHBEARER: the token itself. Not an option of the Java client.",
+        "OAUTHBEARER: the token itself (not an option of the Java client)",
         secret=True,
     ),
     Option(
@@ -68,8 +77,8 @@ _SUPPORTED_OPTIONS = (
         None,
         to_option_text,
         "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, "
-        "`package.module:function`. It is imported and [called](security.md#decide-who-may-set-options) for each "
-        "connection, in Spark on the driver and on the workers. Not an option of the Java client.",
+        "`package.module:function`, which is imported and [called](security.md#decide-who-may-set-options) for each "
+        "connection, in Spark on the driver and on the workers (not an option of the Java client)",
         secret=True,
     ),
     Option(
@@ -77,141 +86,142 @@ _SUPPORTED_OPTIONS = (
         None,
         to_option_text,
         "OAUTHBEARER: the URL from which tokens are requested (OIDC), with https or on the loopback interface; or "
-        "`file:///path` of a token that another program renews. The file is read for each connection, in Spark on the "
-        "driver and on the workers.",
+        "`file:///path` of a token that another program renews, which is read for each connection, in Spark on the "
+        "driver and on the workers",
     ),
     Option(
         "sasl.oauthbearer.client.credentials.client.id",
         None,
         to_option_text,
-        "OAUTHBEARER: the client id.",
+        "OAUTHBEARER: the client id",
     ),
     Option(
         "sasl.oauthbearer.client.credentials.client.secret",
         None,
         to_option_text,
-        "OAUTHBEARER: the client secret.",
+        "OAUTHBEARER: the client secret",
         secret=True,
     ),
     Option(
         "sasl.oauthbearer.jwt.retriever.class",
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
         to_option_text,
-        "OAUTHBEARER: one of Kafka's own classes. JwtBearerJwtRetriever exchanges an assertion for a token (the grant "
-        "jwt-bearer), as Google's service accounts do.",
+        "OAUTHBEARER: one of Kafka's own classes, for example JwtBearerJwtRetriever, which exchanges an assertion for "
+        "a token (the grant jwt-bearer), as Google's service accounts do",
     ),
     Option(
         "sasl.oauthbearer.assertion.file",
         None,
         to_option_text,
-        "OAUTHBEARER: a file with an assertion that another program signs and renews, instead of the client secret. It "
-        "is read for each token request, in Spark on the driver and on the workers.",
+        "OAUTHBEARER: a file with an assertion that another program signs and renews, instead of the client secret; "
+        "read for each token request, in Spark on the driver and on the workers",
     ),
     Option(
         "sasl.oauthbearer.assertion.private.key.file",
         None,
         to_option_text,
-        "OAUTHBEARER: a private key in PEM that signs assertions, instead of the client secret. It is read for each "
-        "token request, in Spark on the driver and on the workers. Requires the extra `oauth`.",
+        "OAUTHBEARER: a file with a private key (PEM) that signs assertions, instead of the client secret; read for "
+        "each token request, in Spark on the driver and on the workers; requires the extra `oauth`",
     ),
     Option(
         "sasl.oauthbearer.assertion.private.key.passphrase",
         None,
         to_option_text,
-        "OAUTHBEARER: the password of the private key.",
+        "OAUTHBEARER: the password of the private key that signs assertions",
         secret=True,
     ),
     Option(
         "sasl.oauthbearer.assertion.algorithm",
         "RS256",
         to_option_text,
-        "OAUTHBEARER: the signature algorithm of assertions, RS256 or ES256.",
+        "OAUTHBEARER: the signature algorithm of assertions, RS256 or ES256",
     ),
     Option(
         "sasl.oauthbearer.assertion.template.file",
         None,
         to_option_text,
-        'OAUTHBEARER: a JSON file with further headers and claims, `{"header": {"kid": ...}, "payload": {...}}`. Its '
-        "claims take precedence over the options for `iss`, `sub` and `aud`.",
+        'OAUTHBEARER: a JSON file with further headers and claims, `{"header": {"kid": ...}, "payload": {...}}`; its '
+        "claims take precedence over the options for `iss`, `sub` and `aud`",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.aud",
         None,
         to_option_text,
-        "OAUTHBEARER: the audience of an assertion. Default: the URL of the token endpoint.",
+        "OAUTHBEARER: the audience of an assertion; by default the URL of the token endpoint",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.iss",
         None,
         to_option_text,
-        "OAUTHBEARER: the issuer of an assertion. Default: the client id.",
+        "OAUTHBEARER: the issuer of an assertion; by default the client id",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.sub",
         None,
         to_option_text,
-        "OAUTHBEARER: the subject of an assertion. Default: its issuer.",
+        "OAUTHBEARER: the subject of an assertion; by default its issuer",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.exp.seconds",
         "300",
         to_option_text,
-        "OAUTHBEARER: how many seconds an assertion remains valid.",
+        "OAUTHBEARER: how many seconds an assertion remains valid",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.nbf.seconds",
         "60",
         to_option_text,
-        "OAUTHBEARER: how many seconds before the current time an assertion becomes valid.",
+        "OAUTHBEARER: how many seconds before the current time an assertion becomes valid",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.jti.include",
         "false",
         to_option_text,
-        "OAUTHBEARER: true adds a unique id (`jti`) to each assertion, for providers that accept each assertion once.",
+        "OAUTHBEARER: true adds a unique id (`jti`) to each assertion, for providers that accept each assertion only "
+        "once",
     ),
-    Option("sasl.oauthbearer.scope", None, to_option_text, "OAUTHBEARER: the scope to request."),
+    Option("sasl.oauthbearer.scope", None, to_option_text, "OAUTHBEARER: the scope to request"),
     Option(
         "sasl.oauthbearer.header.urlencode",
         "false",
         to_option_text,
-        "OAUTHBEARER: true URL-encodes the client id and secret in the request.",
+        "OAUTHBEARER: true URL-encodes the client id and secret in the request",
     ),
     Option(
         "sasl.login.connect.timeout.ms",
         "10000",
         to_option_text,
-        "OAUTHBEARER: the timeout for a connection to the token endpoint.",
+        "OAUTHBEARER: timeout for a connection to the token endpoint",
     ),
     Option(
         "sasl.login.read.timeout.ms",
         "10000",
         to_option_text,
-        "OAUTHBEARER: the timeout for a response of the token endpoint.",
+        "OAUTHBEARER: timeout for a response of the token endpoint",
     ),
     Option(
         "sasl.login.refresh.window.factor",
         "0.8",
         to_option_text,
-        "OAUTHBEARER: the fraction of a token's lifetime after which it is renewed.",
+        "OAUTHBEARER: fraction of a token's lifetime after which it is renewed",
     ),
     Option(
         "sasl.login.retry.backoff.ms",
         "100",
         to_option_text,
-        "OAUTHBEARER: the first backoff before a token request is retried.",
+        "OAUTHBEARER: initial wait before a token request is retried",
     ),
     Option(
         "sasl.login.retry.backoff.max.ms",
         "10000",
         to_option_text,
-        "OAUTHBEARER: the longest backoff before a token request is retried.",
+        "OAUTHBEARER: maximum wait before a token request is retried",
     ),
     Option(
         "sasl.login.callback.handler.class",
         None,
         to_option_text,
-        "Only Kafka's own OAuthBearerLoginCallbackHandler is accepted, which is the default behaviour here.",
+        "only Kafka's own OAuthBearerLoginCallbackHandler is accepted, whose behaviour is the default here",
     ),
 )
 
@@ -257,7 +267,7 @@ SECURITY_OPTIONS = build_option_table(
     (
         *_SUPPORTED_OPTIONS,
         *(
-            Option(name, None, to_option_text, "Cannot be set.", unsupported_reason=_JAVA_CLASS_MESSAGE + remedy)
+            Option(name, None, to_option_text, "cannot be set", unsupported_reason=_JAVA_CLASS_MESSAGE + remedy)
             for name, remedy in _REJECTED_OPTIONS.items()
         ),
         *(Option(name, None, to_option_text, _JVM_ONLY_MEANING, ignored=True) for name in _IGNORED_OPTIONS),

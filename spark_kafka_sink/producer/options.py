@@ -61,13 +61,14 @@ _DELIVERY = (
         "acks",
         -1,
         _parse_acks,
-        "all: stored by all in-sync replicas; 1: by the leader; 0: no response, rows may be lost",
+        "all: a record is acknowledged when all in-sync replicas have stored it; 1: when the leader has; 0: brokers "
+        "do not respond, so records may be lost",
     ),
     Option(
         "retries",
         INT_MAX,
         parse_non_negative_int,
-        "maximum number of retries of a batch; delivery.timeout.ms is the better limit",
+        "maximum number of retries of a batch; limit the time with delivery.timeout.ms instead",
     ),
     CLIENT_OPTIONS["retry.backoff.ms"],
     CLIENT_OPTIONS["retry.backoff.max.ms"],
@@ -76,21 +77,21 @@ _DELIVERY = (
         "delivery.timeout.ms",
         120_000,
         parse_non_negative_int,
-        "after this time a record is acknowledged or has failed, retries included",
+        "time within which a record is acknowledged or fails, including all retries",
     ),
     Option(
         "max.block.ms",
         60_000,
         parse_non_negative_long,
-        "maximum time that send waits for metadata and for memory before it fails",
+        "maximum time that a call of send waits for metadata and memory before it fails",
     ),
     CLIENT_OPTIONS["max.in.flight.requests.per.connection"],
     Option(
         "enable.idempotence",
         True,
         parse_boolean,
-        "retries neither duplicate nor reorder records; disabled with a warning if acks is not all or retries is 0 "
-        "and this option is not set; must be false with more than 5 requests in flight",
+        "true: retries neither duplicate nor reorder records. If the option is not set and acks is not all or retries "
+        "is 0, idempotence is disabled with a warning. Must be false with more than 5 requests in flight",
     ),
     Option(
         "transaction.timeout.ms",
@@ -118,7 +119,7 @@ _BATCHING = (
         "batch.size",
         16_384,
         parse_non_negative_int,
-        "maximum bytes of the records of one partition that are sent as one batch",
+        "maximum size of a batch, in bytes; a batch has records of one partition",
     ),
     Option(
         "linger.ms", 5, parse_non_negative_long, "maximum time that a batch which is not full waits for more records"
@@ -127,21 +128,21 @@ _BATCHING = (
         "buffer.memory",
         33_554_432,
         parse_non_negative_long,
-        "memory for records from send to acknowledgement; send waits when it is used up",
+        "memory, in bytes, for records that are not acknowledged yet; send waits when it is used up",
     ),
     Option(
         "buffer.memory.allocation.strategy",
         "full",
         choice_parser("full", "incremental"),
-        "no effect: memory is reserved for the records that wait, as with incremental in Java, and never for the whole "
-        "batch.size of each partition; unlike there, it works with compression",
+        "no effect: as with incremental in Java, memory is reserved for waiting records, and never for the whole "
+        "batch.size of each partition; unlike in Java, that also works with compression",
         ignored=True,
     ),
     Option(
         "max.request.size",
         1_048_576,
         parse_non_negative_int,
-        "the largest request, and the largest record before compression",
+        "maximum size of a request, in bytes, and of a record before compression",
     ),
     Option(
         "compression.type",
@@ -150,7 +151,7 @@ _BATCHING = (
         "none, gzip, snappy, lz4 or zstd; a batch is compressed as a whole",
     ),
     Option("compression.gzip.level", -1, _parse_gzip_level, "1 (fast) to 9 (small); -1 is gzip's own default"),
-    Option("compression.lz4.level", 9, integer_parser(1, 17), "1 to 17; 9 is the fast default as in Java"),
+    Option("compression.lz4.level", 9, integer_parser(1, 17), "1 to 17; 9 selects the fast compressor, as in Java"),
     Option("compression.zstd.level", 3, integer_parser(-131_072, 22), "negative (fastest) to 22 (smallest)"),
     Option(
         "partitioner.class",
@@ -158,12 +159,14 @@ _BATCHING = (
         _parse_partitioner_class,
         "a partitioner of the Java client: DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner",
     ),
-    Option("partitioner.ignore.keys", False, parse_boolean, "true: partitions are chosen without regard to keys"),
+    Option(
+        "partitioner.ignore.keys", False, parse_boolean, "true: the producer chooses partitions without regard to keys"
+    ),
     Option(
         "partitioner.adaptive.partitioning.enable",
         True,
         parse_boolean,
-        "rows without a key are sent less often to partitions whose broker is slow",
+        "true: rows without a key go less often to partitions whose broker is slow",
     ),
     Option(
         "partitioner.availability.timeout.ms",
@@ -175,8 +178,9 @@ _BATCHING = (
         "partitioner.rack.aware",
         False,
         parse_boolean,
-        "rows without a key go to partitions whose leader is in client.rack, or to all partitions if there are none; "
-        "rows with a key or a requested partition are not affected; cannot be combined with RoundRobinPartitioner",
+        "true: rows without a key go to partitions whose leader is in client.rack, or to all partitions if there are "
+        "none; rows with a key or a requested partition are not affected; cannot be combined with "
+        "RoundRobinPartitioner",
     ),
     Option(
         "client.rack",

@@ -37,33 +37,33 @@ DELIVERY_OPTIONS = (
         "transactionalIdPrefix",
         None,
         text_without_error(find_prefix_error),
-        "prefix of all transactional ids of this query or job; by default, the prefix of a stream is derived from "
-        "`checkpointLocation`, and that of a job from `topic` and `idempotencyKey`, or is new each time",
+        "prefix of all transactional ids of this query or job; by default derived from `checkpointLocation` for a "
+        "stream, from `topic` and `idempotencyKey` for a job, and generated for each run of a job without a key",
     ),
     Option(
         "idempotencyKey",
         None,
         idempotency_key,
-        "for batch jobs: a job writes nothing if a job with the same key is already committed",
+        "for batch jobs: a job writes nothing if a job with the same key has already been committed",
     ),
     Option(
         "onReplayMismatch",
         FAIL_ON_MISMATCH,
         choice_parser(FAIL_ON_MISMATCH, WARN_ON_MISMATCH),
-        "what happens if a committed batch is written again with another number of rows, or if it is unknown who "
+        "what happens if a committed batch is written again with a different number of rows, or if it is unknown who "
         "committed it: `fail`, or `warn` and keep what was committed",
     ),
     Option(
         "decisionLogTopic",
         DECISION_LOG_TOPIC,
         topic_name,
-        "compacted topic of the decision log; created if it is missing",
+        "topic of the decision log, which must be compacted; created if it is missing",
     ),
     Option(
         "decisionLogReplication",
         BROKER_DEFAULT,
         replication_factor,
-        "replication factor of this topic if it is created; -1 for the brokers' default",
+        "replication factor with which the sink creates the decision log; -1 for the brokers' default",
     ),
 )
 CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_text, "Spark's own option of a stream")

@@ -26,7 +26,7 @@ _ROWS = (
         "includeHeaders",
         False,
         parse_boolean,
-        "accepted for compatibility with Spark's own sink; the `headers` column alone decides, as in that sink",
+        "accepted without effect, as in Spark's own sink: headers are written if there is a `headers` column",
     ),
     *CREATE_TOPIC_OPTIONS,
     *DISTRIBUTION_OPTIONS,
@@ -54,25 +54,28 @@ _ROWS = (
         "reportPath",
         SinkOptions.report_path,
         text_without_error(find_path_error),
-        "file, or folder on a file system, to which the driver "
+        "file, or folder on any file system, to which the driver "
         "[writes](security.md#decide-who-may-set-options) a JSON report for each commit",
     ),
     Option(
-        "reportTopic", SinkOptions.report_topic, topic_name, "topic to which the driver writes this report as a record"
+        "reportTopic",
+        SinkOptions.report_topic,
+        topic_name,
+        "topic to which the driver writes a JSON report for each commit",
     ),
     Option(
         "reportCallback",
         SinkOptions.report_callback,
         parse_optional_text,
         "Python function, as `module:function`, that the driver "
-        "[imports and calls](security.md#decide-who-may-set-options) with this report",
+        "[imports and calls](security.md#decide-who-may-set-options) with a report of each commit",
     ),
     Option(
         "receipt",
         SinkOptions.has_receipt,
         parse_boolean,
-        "add a digest of the rows of each partition to this report, with which `pykafka verify` "
-        "[checks the topic](receipts.md) later",
+        "add a digest of the rows of each partition to the report of each commit, so that `pykafka verify` can later "
+        "[check the topic](receipts.md)",
     ),
     Option(
         "maxTasks",
@@ -84,7 +87,7 @@ _ROWS = (
         "maxBytesPerSecond",
         SinkOptions.bytes_per_second,
         integer_parser(1, MAX_BYTES_PER_SECOND),
-        "maximum number of bytes per second that all tasks write together, before compression; each task has "
+        "maximum number of bytes per second that all tasks together write, before compression; each task has "
         "[an equal share](tuning.md#limit-tasks-and-rate)",
     ),
     CLIENT_RACK_OPTION,

@@ -11,6 +11,7 @@ WRITE_METHOD_OPTION = Option(
     "writeMethod",
     None,
     choice_parser(DATA_SOURCE, MAP_IN_ARROW),
-    "how Spark runs the write: `dataSource`, the default from Spark 4.0 on, or `mapInArrow`, the default before and "
-    "[faster for a single short job](batch.md#start-a-short-job-faster)",
+    "how Spark runs the write: `dataSource`, or `mapInArrow`, which [shortens the start of a short "
+    "job](batch.md#start-a-short-job-faster); by default `dataSource`, and `mapInArrow` on Spark 3.5, which has no "
+    "Python data sources",
 )
