@@ -50,7 +50,7 @@ def test_tests_named_in_pages_exist(page: str) -> None:
 
 @pytest.mark.parametrize(
     "heading",
-    ["Promises", "Options and permissions", "How batches are compared", "What is not promised", "Operating it"],
+    ["Promises", "Options and permissions", "How batches are compared", "What is not promised", "Operations"],
 )
 def test_every_exactly_once_line_names_its_tests(heading: str) -> None:
     """Checks every table row, list item, and paragraph that begins with an event."""

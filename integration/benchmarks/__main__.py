@@ -74,7 +74,10 @@ def commit() -> str:
 
 def how(scale: Scale, loads: list[float]) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    load = f"load average between the parts {min(loads):.1f} to {max(loads):.1f}, what is measured included"
+    load = (
+        f"load average between the parts of the benchmark {min(loads):.1f} to {max(loads):.1f}, "
+        "including the benchmark itself"
+    )
     machine = f"{os.cpu_count()} cores that brokers and clients share, {python}; {load}."
     return f"Commit `{commit()}`, {scale.rounds} rounds, {machine}"
 

@@ -95,7 +95,7 @@ def line_of(
 
 
 def table(lines: Iterable[Line]) -> str:
-    heads = ("what", "pykafka", "beside it", "", "ratio", "goal", "rounds")
+    heads = ("measurement", "pykafka", "baseline", "which baseline", "ratio", "goal", "rounds")
     return "\n".join([f"| {' | '.join(heads)} |", "|---|---:|---:|---|---:|---:|---|", *(line.row() for line in lines)])
 
 
