@@ -1,6 +1,6 @@
-"""Orders from a table to a topic.
+"""Write orders from a table to a topic.
 
-pykafka broker --topic orders:3        # in another terminal; or your own Kafka
+pykafka broker --topic orders:3        # in another terminal, or use your own cluster
 python batch.py localhost:9092
 pykafka cat orders --bootstrap-server localhost:9092
 """

@@ -1,8 +1,8 @@
-"""One message is too large for the topic; the others arrive, and it goes to a topic for those.
+"""Write a record that is too large to a dead-letter topic, and the others to their topic.
 
-pykafka broker --topic documents:1 --topic documents-refused:1
+pykafka broker --topic documents:1 --topic documents-rejected:1
 python dead_letters.py localhost:9092
-pykafka cat documents-refused --bootstrap-server localhost:9092 --format json
+pykafka cat documents-rejected --bootstrap-server localhost:9092 --format json
 """
 
 import sys
@@ -23,8 +23,8 @@ documents = spark.createDataFrame([("small", 10), ("huge", 3_000_000), ("middle"
     .option("kafka.bootstrap.servers", bootstrap)
     .option("topic", "documents")
     .option("onRecordError", "deadLetter")
-    .option("deadLetterTopic", "documents-refused")
+    .option("deadLetterTopic", "documents-rejected")
     .save()
 )
 
-# The headers of a dead letter say where it was going and why it did not arrive.
+# The headers of a dead letter name its destination and the reason for the rejection.

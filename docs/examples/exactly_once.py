@@ -1,4 +1,4 @@
-"""Each row once for readers with isolation.level=read_committed, also when a job is killed and started again.
+"""Write each row once for read_committed readers, even if the job is killed and started again.
 
 pykafka broker --topic readings:2 --topic daily:1
 python exactly_once.py localhost:9092 /tmp/readings /tmp/readings-checkpoint
@@ -15,7 +15,7 @@ bootstrap, folder, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 register(spark)
 
-# A stream knows by its checkpoint which micro-batches have been committed.
+# The checkpoint identifies a stream and its committed micro-batches.
 query = (
     spark.readStream.schema("sensor STRING, celsius DOUBLE")
     .json(folder)
@@ -30,7 +30,7 @@ query = (
 )
 query.awaitTermination()
 
-# A batch job is known by a key that you give it: with the same key it writes once.
+# An idempotency key identifies a batch job: a second job with the same key writes nothing.
 (
     spark.read.schema("sensor STRING, celsius DOUBLE")
     .json(folder)

@@ -1,4 +1,4 @@
-"""Each micro-batch to two places: totals to Kafka, and the rows themselves to files.
+"""Write each micro-batch twice: totals to Kafka, and the rows themselves to files.
 
 pykafka broker --topic totals:1
 python foreach_batch.py localhost:9092 /tmp/sales /tmp/sales-archive /tmp/sales-checkpoint
@@ -16,17 +16,17 @@ register(spark)
 
 
 def write(sales: DataFrame, batch_id: int) -> None:
-    sales.persist()  # it is read twice
+    sales.persist()  # both writes read it
     totals = sales.groupBy("shop").sum("amount").toDF("shop", "amount")
     (
         totals.selectExpr("shop AS key", f"to_json(struct(amount, {batch_id} AS batch)) AS value")
         .write.format("pykafka")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", "totals")
-        .mode("append")  # Spark Connect runs this function where `register` was not called
+        .mode("append")  # with Spark Connect, this function runs in a process that has not called `register`
         .save()
     )
-    # A folder for each micro-batch: one that is run again replaces what its first run has left.
+    # Each micro-batch has its own folder, so a rerun replaces the files of the first run.
     sales.write.mode("overwrite").parquet(f"{archive}/batch={batch_id}")
     sales.unpersist()
 

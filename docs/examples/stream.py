@@ -1,10 +1,10 @@
-"""New files in a folder become messages, as they arrive.
+"""Write the rows of new JSON files in a folder to a topic.
 
 pykafka broker --topic readings:2
 python stream.py localhost:9092 /tmp/readings /tmp/readings-checkpoint
 
-Here the stream ends when it has read what is there (availableNow). Without that line it runs until it is stopped.
-Started again, it goes on where its checkpoint ends.
+With the trigger availableNow, the stream ends when it has written all existing files. Without that line it runs until
+you stop it. A new start continues from the checkpoint.
 """
 
 import sys
@@ -20,7 +20,7 @@ register(spark)
 readings = spark.readStream.schema("sensor STRING, celsius DOUBLE, time TIMESTAMP").json(folder)
 
 query = (
-    # The column timestamp is the message's own time.
+    # The column timestamp becomes the timestamp of the record.
     readings.selectExpr("sensor AS key", "to_json(struct(celsius)) AS value", "time AS timestamp")
     .writeStream.format("pykafka")
     .option("kafka.bootstrap.servers", bootstrap)

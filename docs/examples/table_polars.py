@@ -1,4 +1,4 @@
-"""A polars DataFrame to a topic. One row is too large for Kafka: the result names it, and the others are written.
+"""Write a polars DataFrame to a topic. One row is too large: the result names it, and the others are written.
 
 pykafka broker --topic documents:3
 python table_polars.py localhost:9092

@@ -1,4 +1,4 @@
-"""A Parquet file to a topic, without Spark: batch by batch, however large it is.
+"""Write a Parquet file of any size to a topic, batch by batch and without Spark.
 
 pykafka broker --topic orders:3
 python table_pyarrow.py localhost:9092 orders.parquet

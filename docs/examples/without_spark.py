@@ -1,4 +1,4 @@
-"""The producer by itself: single messages with their offsets, and a table of Arrow at once.
+"""Use the producer without Spark: send a single record and print its offset, then send Arrow arrays.
 
 pykafka broker --topic greetings:3
 python without_spark.py localhost:9092
@@ -12,7 +12,7 @@ from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 
 with KafkaProducer({"bootstrap.servers": sys.argv[1], "compression.type": "zstd"}) as producer:
     future = producer.send(ProducerRecord("greetings", b"hello", key=b"ada", headers=[("language", b"en")]))
-    stored = future.result()  # waits for the acknowledgement, or raises what went wrong
+    stored = future.result()  # waits for the acknowledgement, or raises the error
     print(f"partition {stored.partition}, offset {stored.offset}")
 
     users = pa.array([f"user-{number}" for number in range(1_000)])

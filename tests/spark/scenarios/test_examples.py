@@ -82,9 +82,9 @@ def test_foreach_batch(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, fol
 
 
 def test_dead_letters(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    with embedded_broker(topics={"documents": 1, "documents-refused": 1}) as broker:
+    with embedded_broker(topics={"documents": 1, "documents-rejected": 1}) as broker:
         run(monkeypatch, "dead_letters.py", broker.bootstrap_servers)
-        for topic, names in (("documents", ["middle", "small"]), ("documents-refused", ["huge"])):
+        for topic, names in (("documents", ["middle", "small"]), ("documents-rejected", ["huge"])):
             assert_topic_equals(spark.createDataFrame([(name,) for name in names], "key STRING"), broker.topic(topic))
 
 
