@@ -474,6 +474,11 @@ class RecordAccumulator:
         with self._lock:
             self._queues.remove(batch, self._clock())
 
+    def next_due_ms(self) -> float:
+        """Return the time at which the next queued batch has lingered or backed off, or inf if none is waiting."""
+        with self._lock:
+            return self._queues.next_due_ms()
+
     def next_expiry_ms(self) -> float:
         """Return a time before which no batch expires, or inf if there is no batch.
 

@@ -205,8 +205,10 @@ class Sender:
         for node_id, batches in drained.items():
             self._send(node_id, batches, snapshot, now)
         wait_ms = min(wait_ms, self._send_requests(now))
-        expiry_ms = self.accumulator.next_expiry_ms() - now
-        timeout_ms = min(wait_ms, delay_ms, ready.next_ready_check_delay_ms, expiry_ms, _MAX_POLL_MS)
+        # The delay of `ready` is not enough: batches that expired or were drained may have been the heads of queues
+        # whose next batch backs off, and a queue that became ready a moment after `now` was not drained.
+        deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
+        timeout_ms = min(wait_ms, delay_ms, ready.next_ready_check_delay_ms, deadline_ms - now, _MAX_POLL_MS)
         responses = self.client.poll(max(0.0, timeout_ms), now)
         try:
             for response in responses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,8 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     UnsupportedVersionError,
 )
+from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
+from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending import produce_exchange
 from spark_kafka_sink.producer.sending.produce_exchange import PartitionResponse, parse_partition_response
 from spark_kafka_sink.protocol import error_codes as codes
@@ -83,6 +86,28 @@ def test_lost_response_without_idempotence_may_be_stored_twice() -> None:
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
     assert outcome(producer, send(producer, b"1")).offset == 1
     assert cluster.values("t") == [b"1", b"1"]
+
+
+def test_retries_batch_whose_backoff_ends_while_sender_fills_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, producer = simulated(retry_backoff_ms=50, retry_backoff_max_ms=50)
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
+    retried = send(producer, b"1")
+    run_until(producer, lambda: producer.metric("record-retry-total") == 1)
+    due_ms = sender_of(producer).accumulator.next_due_ms()
+    fill_batches = BatchFiller.fill_batches
+
+    def send_during_poll() -> None:
+        producer.send(ProducerRecord("t", b"2"))
+
+    def fill_slowly(filler: BatchFiller, *arguments: Any, **options: Any) -> bool:
+        cluster.system.advance(max(0.0, due_ms - cluster.system.now()))
+        return fill_batches(filler, *arguments, **options)
+
+    monkeypatch.setattr(BatchFiller, "fill_batches", fill_slowly)
+    cluster.system.at(due_ms - 1, send_during_poll)
+    wait(producer, retried)
+    assert cluster.system.now() < due_ms + 50
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
