@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse, ConnectionLoss
-from spark_kafka_sink.client.versions import api_versions_layout
+from spark_kafka_sink.client.versions import decode_api_versions_response
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.protocol.headers import decode_response, peek_correlation_id
 from spark_kafka_sink.protocol.message import ApiKey, Message
@@ -58,10 +58,9 @@ class InFlightRequest:
                 f"a response to request {correlation_id} instead of request {request.correlation_id} "
                 f"({request.api_key.name})"
             )
-        layout = self.version
         if request.api_key is ApiKey.API_VERSIONS:
-            layout = api_versions_layout(frame, layout)
-        return decode_response(frame, load_response_type(request.api_key), layout)[1]
+            return decode_api_versions_response(frame, self.version)
+        return decode_response(frame, load_response_type(request.api_key), self.version)[1]
 
 
 class InFlightRequests:

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from types import MappingProxyType
 
-from spark_kafka_sink.errors import UnsupportedVersionError
+from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.headers import decode_response
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import load_request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -168,13 +169,20 @@ def api_versions_request(cluster_id: str | None = None, node_id: int = -1) -> Ap
     )
 
 
-def api_versions_layout(frame: memoryview, version: int) -> int:
-    """Return the version of a response's layout: `version`, or 0 if the broker does not support `version`.
+def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersionsResponse:
+    """Decode a response to ApiVersions in `version`. Raise DecodeError if it is malformed.
 
-    All versions begin with the correlation id (int32) and the error code (int16).
+    A broker that does not support `version` responds in the layout of version 0. Some brokers other than Apache Kafka
+    keep the layout of `version`, so the result has only the error code if the layout is not that of version 0. All
+    layouts begin with the correlation id (int32) and the error code (int16).
     """
     error_code = int.from_bytes(frame[4:6], "big", signed=True)
-    return 0 if error_code == error_codes.UNSUPPORTED_VERSION else version
+    if error_code != error_codes.UNSUPPORTED_VERSION:
+        return decode_response(frame, ApiVersionsResponse, version)[1]
+    try:
+        return decode_response(frame, ApiVersionsResponse, 0)[1]
+    except DecodeError:
+        return ApiVersionsResponse(error_code=error_code)
 
 
 def throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:

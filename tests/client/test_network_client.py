@@ -219,6 +219,23 @@ def test_retries_api_versions_in_version_0_without_hint() -> None:
     assert len(rig.system.connects) == 1
 
 
+def test_retries_api_versions_in_version_0_after_rejection_in_layout_of_rejected_version() -> None:
+    """The mock cluster of librdkafka rejects a version that it does not support in that version's layout."""
+    rig = Rig(1)
+
+    def reject(received: ReceivedRequest) -> bool:
+        if received.api_key is not ApiKey.API_VERSIONS or received.header.api_version <= 3:
+            return False
+        known = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=3)
+        received.respond(ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION, api_keys=[known]))
+        return True
+
+    rig.broker.on_request = reject
+    rig.bootstrap()
+    assert rig.broker.last_request(ApiKey.API_VERSIONS).header.api_version == 0
+    assert len(rig.system.connects) == 1
+
+
 def test_request_version_is_highest_that_broker_and_caller_support() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.PRODUCE] = VersionRange(3, 9)
