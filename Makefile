@@ -158,7 +158,7 @@ soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed
 	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
 		integration/test_exactly_once_killed.py integration/test_exactly_once_paused.py integration/test_coordinators_real_kafka.py integration/test_log_writer_real_kafka.py integration/test_spark_cluster.py \
 		integration/test_spark_memory.py integration/test_producer_memory.py integration/test_kafka_versions.py \
-		integration/test_embedded_broker_clients.py
+		integration/test_embedded_broker_clients.py integration/test_other_brokers.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)
