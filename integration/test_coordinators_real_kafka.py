@@ -1,5 +1,6 @@
-"""Three hundred transactions on three real brokers end together, also when one of the brokers is dead or stands still;
-and the decision log goes on at its next leader. librdkafka reads what is committed.
+"""Commits of 300 transactions and writes to the decision log on three real brokers, one of which fails.
+
+librdkafka reads the committed records.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from confluent_kafka.admin import AdminClient
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.plain_driver import Brokers
+from spark_kafka_sink.client.client_request import ConnectionLoss
+from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
@@ -48,176 +51,204 @@ pytestmark = pytest.mark.needs("kafka")
 SOAK = bool(os.environ.get("SOAK"))
 TASKS = 300
 TIMEOUT_MS = 900_000
-OF_TRANSACTIONS = "__transaction_state"
-SECONDS_MORE = 5.0
-USUAL_TIMES_MORE = 10.0
-"""So long after an election all must be answered: as many seconds, and for a slow machine as many times what it takes,
-while all brokers live, to begin what is ended then."""
-ELECTION_SECONDS_MAX = 300.0
-"""A test that has failed before the election ends its look; it takes 3 s, and on a slow machine some more."""
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+MAX_TIMEOUTS = 20
+"""Number of connections that a step may lose by timeouts, each after a wait of seconds.
+
+A step that waits for the failed broker once per transaction loses far more. The duration of a step is no measure: a
+broker that applies the new leaders may wait up to 30 s for a fetcher from the suspended broker to shut down.
+"""
+MAX_ELECTION_SECONDS = 300.0
+"""Time after which the thread that observes the election gives up. An election takes 3 s on a fast machine."""
 
 
 def connect_client(cluster: KafkaCluster) -> BlockingClient:
     return new_client(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
 
 
-def prepared(client: BlockingClient, topic: str, ids: Sequence[str] = ()) -> list[TransactionIdentity]:
-    """An open transaction for each task, without a producer for each."""
-    ids = ids or [f"{topic}-{number}" for number in range(TASKS)]
-    answers = client.send_all(InitProducerId(name, TIMEOUT_MS) for name in ids)
-    begun = [TransactionIdentity(name, each.producer_id, each.producer_epoch, 1) for name, each in answers.items()]
-    client.send_all(AddPartitions(each, frozenset([TopicPartition(topic, 0)])) for each in begun)
-    assert all(each.state == ONGOING for each in describe_transactions(client, ids).values())
-    return begun
+def begin_transactions(
+    client: BlockingClient, topic: str, transactional_ids: Sequence[str] = ()
+) -> list[TransactionIdentity]:
+    """Begin a transaction for each task, without a producer for each."""
+    transactional_ids = transactional_ids or [f"{topic}-{task}" for task in range(TASKS)]
+    results = client.send_all(InitProducerId(name, TIMEOUT_MS) for name in transactional_ids)
+    identities = [
+        TransactionIdentity(name, result.producer_id, result.producer_epoch, 1) for name, result in results.items()
+    ]
+    client.send_all(AddPartitions(identity, frozenset([TopicPartition(topic, 0)])) for identity in identities)
+    descriptions = describe_transactions(client, transactional_ids).values()
+    assert all(description.state == ONGOING for description in descriptions)
+    return identities
 
 
-class Patience:
-    """How long a test may wait: beyond the election, where a broker is gone, what is usual on this machine now."""
+class StepLimits:
+    """Limits how many connections a step loses by timeouts, and prints how long the step took."""
 
-    def __init__(self, usual: float) -> None:
-        self._usual = usual
-        self._elected: Future[float] | None = None
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._timeouts = 0
+        self._elected_at: Future[float] | None = None
+        record_loss = Connections.record_loss
 
-    def wait_for_election(self, cluster: KafkaCluster, gone: int, *topics: str) -> None:
-        """Look for it from now on, in a thread that ends when it is over."""
-        with_one_thread = ThreadPoolExecutor(1)
-        self._elected = with_one_thread.submit(elected_at, cluster, gone, topics)
-        with_one_thread.shutdown(wait=False)
+        def count_loss(connections: Connections, node_id: int, loss: ConnectionLoss, now: float) -> None:
+            self._timeouts += loss.timed_out
+            record_loss(connections, node_id, loss, now)
+
+        monkeypatch.setattr(Connections, "record_loss", count_loss)
+
+    def observe_election(self, cluster: KafkaCluster, failed_node: int, *topics: str) -> None:
+        """Observe the election in a thread, so that the printed durations begin at its end."""
+        executor = ThreadPoolExecutor(1)
+        self._elected_at = executor.submit(wait_for_election, cluster, failed_node, topics)
+        executor.shutdown(wait=False)
 
     @contextmanager
-    def measured(self, what: str) -> Iterator[None]:
-        begun = time.monotonic()
+    def check(self, step: str) -> Iterator[None]:
+        started, timeouts_before = time.monotonic(), self._timeouts
         yield
-        ended = time.monotonic()
-        elected = begun if self._elected is None else self._elected.result()
-        print(f"{what}: {ended - begun:.1f} s, {ended - max(begun, elected):.1f} s after the election")
-        assert ended < max(begun, elected) + SECONDS_MORE + USUAL_TIMES_MORE * self._usual, what
+        ended, timeouts = time.monotonic(), self._timeouts - timeouts_before
+        elected = started if self._elected_at is None else self._elected_at.result()
+        seconds_after_election = ended - max(started, elected)
+        print(
+            f"{step}: {ended - started:.1f} s, {seconds_after_election:.1f} s after the election, {timeouts} timeouts"
+        )
+        assert timeouts <= MAX_TIMEOUTS, step
 
 
-def elected_at(cluster: KafkaCluster, gone: int, topics: tuple[str, ...]) -> float:
-    """When none of these topics has a partition any more that the broker leads, as librdkafka sees it."""
-    others = ",".join(
-        f"localhost:{n.ports['PLAINTEXT']}" for n in cluster.nodes.values() if n.is_broker and n.node_id != gone
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> StepLimits:
+    return StepLimits(monkeypatch)
+
+
+def wait_for_election(cluster: KafkaCluster, failed_node: int, topics: tuple[str, ...]) -> float:
+    """Wait until the failed broker leads no partition of the topics, as librdkafka sees it. Return that time."""
+    other_brokers = ",".join(
+        f"localhost:{node.ports['PLAINTEXT']}"
+        for node in cluster.nodes.values()
+        if node.is_broker and node.node_id != failed_node
     )
-    begun = time.monotonic()
-    while any(leads(others, gone, topic) for topic in topics):
-        assert time.monotonic() < begun + ELECTION_SECONDS_MAX, "the cluster elects no other broker"
+    deadline = time.monotonic() + MAX_ELECTION_SECONDS
+    while any(leads_partition(other_brokers, failed_node, topic) for topic in topics):
+        assert time.monotonic() < deadline, "the cluster elects no other broker"
         time.sleep(0.05)
     return time.monotonic()
 
 
-def leads(bootstrap: str, node_id: int, topic: str) -> bool:
-    """Asked of a new client each time: one that knows the broker would ask that one, too."""
-    found = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(topic, timeout=60).topics[topic]
-    return any(partition.leader in (node_id, -1) for partition in found.partitions.values())
+def leads_partition(bootstrap: str, node_id: int, topic: str) -> bool:
+    """Return whether the broker leads a partition of the topic, or a partition has no leader.
+
+    Each call needs a new client. A client that knows the failed broker would send requests to it, too.
+    """
+    metadata = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(topic, timeout=60)
+    return any(partition.leader in (node_id, -1) for partition in metadata.topics[topic].partitions.values())
 
 
 def find_id_that_cannot_be_stored(client: BlockingClient, transactional_ids: Iterable[str]) -> str:
-    """Return the first id for which the coordinator answers COORDINATOR_NOT_AVAILABLE.
+    """Return the first id for which the coordinator responds with COORDINATOR_NOT_AVAILABLE.
 
-    Each try needs an id of its own. A broker shows the new in-sync replicas in its metadata before its partitions use
-    them: shutting down fetchers from suspended brokers may take 30 s between the two. A record that is appended
-    meanwhile waits for the suspended brokers as long as the id's transaction timeout, and the id with it.
+    Each attempt needs a new id. A broker shows the new in-sync replicas in its metadata before its partitions use them:
+    in between, it may wait 30 s for the fetchers from suspended brokers to shut down. A record that is appended in this
+    period waits for the suspended brokers until the id's transaction timeout, and blocks the id for as long.
     """
     for transactional_id in transactional_ids:
         with pytest.raises(KafkaSinkError) as rejected:
             client.send(InitProducerId(transactional_id, TIMEOUT_MS), timeout_ms=2_000)
         if "COORDINATOR_NOT_AVAILABLE" in str(rejected.value):
             return transactional_id
-    raise AssertionError(f"the coordinator stores every id, or does not answer: {rejected.value}")
+    raise AssertionError(f"the coordinator stores every id, or does not respond: {rejected.value}")
 
 
-def take_over(client: BlockingClient, described: TransactionDescription) -> ProducerIdAndEpoch:
-    """Request the next epoch of the id until it is granted, looking up the id again after each rejection.
+def take_over(client: BlockingClient, description: TransactionDescription) -> ProducerIdAndEpoch:
+    """Request the next epoch of the id until it is granted. After each rejection, describe the id again.
 
-    The brokers are just back, so a coordinator may append the record and answer COORDINATOR_NOT_AVAILABLE all the same.
-    The retry of that request is fenced by its first attempt. A driver looks again as well (QueryTransactions.in_turns).
+    Soon after the brokers were resumed, a coordinator may append the record and still respond with
+    COORDINATOR_NOT_AVAILABLE. The retry of that request is fenced by its first attempt. A driver describes the id again
+    as well (QueryTransactions.retry_when_fenced).
     """
-    transactional_id = described.transactional_id
+    transactional_id = description.transactional_id
     for _ in range(MAX_TRIES):
         with suppress(ProducerFencedError):
-            return init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(described))
-        described = describe_transactions(client, [transactional_id])[transactional_id]
-    raise AssertionError(f"fenced {MAX_TRIES} times, last at {described}")
+            return init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(description))
+        description = describe_transactions(client, [transactional_id])[transactional_id]
+    raise AssertionError(f"fenced {MAX_TRIES} times, last at {description}")
 
 
-def coordinator_of_most(client: BlockingClient) -> int:
-    nodes = [node.id for node in client._pending.routing._coordinators.values()]
-    return max(set(nodes), key=nodes.count)
+def busiest_coordinator(client: BlockingClient) -> int:
+    """Return the broker that coordinates most of the transactions that the client has sent requests for."""
+    node_ids = [node.id for node in client._pending.routing._coordinators.values()]
+    return max(set(node_ids), key=node_ids.count)
 
 
-def nothing(_: KafkaCluster, __: int) -> None:
-    """All brokers live."""
+def do_nothing(cluster: KafkaCluster, node_id: int) -> None:
+    pass
 
 
-FAULTS: dict[str, tuple[Callable[[KafkaCluster, int], None], Callable[[KafkaCluster, int], None]]] = {
-    "all live": (nothing, nothing),
-    "one is killed": (KafkaCluster.kill, KafkaCluster.start_node),
-    "one stands still": (KafkaCluster.pause, KafkaCluster.resume),
+FaultAction = Callable[[KafkaCluster, int], None]
+FAULTS: dict[str, tuple[FaultAction, FaultAction]] = {
+    "none": (do_nothing, do_nothing),
+    "killed": (KafkaCluster.kill, KafkaCluster.start_node),
+    "suspended": (KafkaCluster.pause, KafkaCluster.resume),
 }
+"""The fault of one broker, and its repair."""
 
 
 @pytest.mark.parametrize("round_", range(10 if SOAK else 1))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_commits_transactions_of_many_tasks_despite_coordinator_failure(
-    kafka3: KafkaCluster, fault: str, round_: int
+    kafka3: KafkaCluster, limits: StepLimits, fault: str, round_: int
 ) -> None:
-    strike, heal = FAULTS[fault]
+    inject, repair = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     with connect_client(kafka3) as client:
-        begun = time.monotonic()
-        tasks = prepared(client, topic)
-        patience = Patience(time.monotonic() - begun)
-        names = [each.transactional_id for each in tasks]
-        struck = coordinator_of_most(client)
-        strike(kafka3, struck)
+        tasks = begin_transactions(client, topic)
+        transactional_ids = [task.transactional_id for task in tasks]
+        failed_node = busiest_coordinator(client)
+        inject(kafka3, failed_node)
         try:
-            if strike is not nothing:
-                patience.wait_for_election(kafka3, struck, OF_TRANSACTIONS)
-            with patience.measured(f"{TASKS} transactions, {fault}"):
+            if inject is not do_nothing:
+                limits.observe_election(kafka3, failed_node, TRANSACTION_STATE_TOPIC)
+            with limits.check(f"commit {TASKS} transactions, fault: {fault}"):
                 assert end_transactions(client, tasks, commit=True) == {}
-            with patience.measured(f"{TASKS} descriptions, {fault}"):
-                found = describe_transactions(client, names).values()
-            with patience.measured(f"the list, {fault}"):
-                assert not [name for name in list_transactional_ids(client, ONGOING) if name.startswith(f"{topic}-")]
+            with limits.check(f"describe {TASKS} transactions, fault: {fault}"):
+                descriptions = describe_transactions(client, transactional_ids).values()
+            with limits.check(f"list transactions, fault: {fault}"):
+                open_ids = list_transactional_ids(client, ONGOING)
         finally:
-            heal(kafka3, struck)
-        assert len(found) == TASKS
-        assert {each.state for each in found} <= {"CompleteCommit", "PrepareCommit"}
+            repair(kafka3, failed_node)
+        assert len(descriptions) == TASKS
+        assert {description.state for description in descriptions} <= {"CompleteCommit", "PrepareCommit"}
+        assert set(open_ids).isdisjoint(transactional_ids)
     kafka3.wait_until_ready()
 
 
 @pytest.mark.parametrize("round_", range(10 if SOAK else 1))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_decides_and_commits_batch_of_many_tasks_despite_broker_failure(
-    kafka3: KafkaCluster, fault: str, round_: int
+    kafka3: KafkaCluster, limits: StepLimits, fault: str, round_: int
 ) -> None:
-    """All that the driver does then: it asks what is open, decides, ends, lists what lost, notes that it is done."""
-    strike, heal = FAULTS[fault]
+    """The commit describes the tasks, records the decision, ends transactions and marks the batch as done."""
+    inject, repair = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     query = Query(cast(EmbeddedBroker, Brokers(kafka3.bootstrap())), prefix=topic, data=topic, timeout_ms=TIMEOUT_MS)
     start = query.begin()
     with connect_client(kafka3) as client:
-        begun = time.monotonic()
-        tasks = prepared(client, topic, [start.task_id(number, 0) for number in range(TASKS)])
-        patience = Patience(time.monotonic() - begun)
-        struck = coordinator_of_most(client)
-    strike(kafka3, struck)
+        tasks = begin_transactions(client, topic, [start.task_id(task, 0) for task in range(TASKS)])
+        failed_node = busiest_coordinator(client)
+    inject(kafka3, failed_node)
     try:
-        if strike is not nothing:
-            patience.wait_for_election(kafka3, struck, OF_TRANSACTIONS, LOG)
-        with patience.measured(f"a batch of {TASKS} tasks, {fault}"):
+        if inject is not do_nothing:
+            limits.observe_election(kafka3, failed_node, TRANSACTION_STATE_TOPIC, LOG)
+        with limits.check(f"commit a batch of {TASKS} tasks, fault: {fault}"):
             query.commit(start, 0, tasks, BatchContent.from_row_counts({topic: TASKS}, TASKS))
     finally:
-        heal(kafka3, struck)
+        repair(kafka3, failed_node)
     kafka3.wait_until_ready()
-    # A broker that stood still answers for a moment as if it led the log, or the id, as before.
+    # For a moment, a resumed broker responds as if it still led the log or coordinated the id.
     wait_until(
-        lambda: entry_of(kafka3, topic) == (EntryState.DONE, query.batch(0)), lambda: str(entry_of(kafka3, topic))
+        lambda: read_entry(kafka3, topic) == (EntryState.DONE, query.batch(0)), lambda: str(read_entry(kafka3, topic))
     )
 
 
-def entry_of(cluster: KafkaCluster, prefix: str) -> tuple[EntryState, Batch]:
+def read_entry(cluster: KafkaCluster, prefix: str) -> tuple[EntryState, Batch]:
     with open_query_transactions(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix) as transactions:
         transactions.describe_driver_id()
         entry = transactions.read_entry()
@@ -225,76 +256,72 @@ def entry_of(cluster: KafkaCluster, prefix: str) -> tuple[EntryState, Batch]:
 
 
 def test_ids_aborted_as_in_version_1_can_be_reused_at_once(
-    kafka3: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+    kafka3: KafkaCluster, limits: StepLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Coordinators wait for the other brokers to have their record of an id for as long as the id's timeout: if it were
-    short, the id would be blocked for minutes.
+    """The transaction timeout stays long: a coordinator waits that long for the other brokers to store an id's record.
+
+    With a short timeout, it would reject the id's requests for minutes.
     """
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     with connect_client(kafka3) as client:
-        begun = time.monotonic()
-        tasks = prepared(client, topic)
-        patience = Patience(time.monotonic() - begun)
-        with patience.measured(f"{TASKS} aborts as in version 1"):
-            abort_transactions(
-                client, [*describe_transactions(client, [each.transactional_id for each in tasks]).values()]
-            )
-        with patience.measured(f"{TASKS} transactions of these ids"):
-            again = prepared(client, topic)
-        abort_transactions(client, [*describe_transactions(client, [each.transactional_id for each in again]).values()])
+        for use in ("first", "second"):
+            with limits.check(f"begin {TASKS} transactions, {use} use of the ids"):
+                tasks = begin_transactions(client, topic)
+            descriptions = describe_transactions(client, [task.transactional_id for task in tasks])
+            with limits.check(f"abort {TASKS} transactions as in version 1, {use} use of the ids"):
+                abort_transactions(client, [*descriptions.values()])
 
 
-def test_grants_epoch_of_id_without_epoch_when_brokers_are_back(
-    kafka3: KafkaCluster,
-) -> None:
-    """The coordinator describes it with an epoch of -1, which it refuses as that of a request."""
+def test_grants_epoch_of_id_without_epoch_when_brokers_are_back(kafka3: KafkaCluster) -> None:
+    """The coordinator describes the id with the epoch -1, which it rejects in a request."""
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     with connect_client(kafka3) as client:
-        init_producer_id(client, f"{topic}-other", TIMEOUT_MS)  # the connection to its coordinator is open from then on
-        ids = [f"{topic}-{number}" for number in range(600)]
-        assert describe_transactions(client, ids) == {}
+        connected_id = f"{topic}-other"
+        init_producer_id(client, connected_id, TIMEOUT_MS)  # opens the connection to the id's coordinator
+        transactional_ids = [f"{topic}-{number}" for number in range(600)]
+        assert describe_transactions(client, transactional_ids) == {}
         coordinators = client._pending.routing._coordinators
-        coordinator = coordinators[CoordinatorKey(TRANSACTION, f"{topic}-other")].id
-        ids = [each for each in ids if coordinators[CoordinatorKey(TRANSACTION, each)].id == coordinator]
-        others = [node.node_id for node in kafka3.nodes.values() if node.is_broker and node.node_id != coordinator]
-        for node in others:
-            kafka3.pause(node)
+        coordinator = coordinators[CoordinatorKey(TRANSACTION, connected_id)].id
+        same_coordinator_ids = [
+            name for name in transactional_ids if coordinators[CoordinatorKey(TRANSACTION, name)].id == coordinator
+        ]
+        other_brokers = [
+            node.node_id for node in kafka3.nodes.values() if node.is_broker and node.node_id != coordinator
+        ]
+        for node_id in other_brokers:
+            kafka3.pause(node_id)
         try:
-            transactional_id = find_id_that_cannot_be_stored(client, ids)
+            transactional_id = find_id_that_cannot_be_stored(client, same_coordinator_ids)
         finally:
-            for node in others:
-                kafka3.resume(node)
+            for node_id in other_brokers:
+                kafka3.resume(node_id)
         kafka3.wait_until_ready()
-        described = describe_transactions(client, [transactional_id])[transactional_id]
-        assert (described.state, described.id_and_epoch.epoch) == (EMPTY, -1)
-        granted = take_over(client, described)
+        description = describe_transactions(client, [transactional_id])[transactional_id]
+        assert (description.state, description.id_and_epoch.epoch) == (EMPTY, -1)
+        granted = take_over(client, description)
         assert describe_transactions(client, [transactional_id])[transactional_id].id_and_epoch == granted
         with pytest.raises(ProducerFencedError):
             init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(None))
 
 
-@pytest.mark.parametrize("fault", ["one is killed", "one stands still"])
-def test_writes_log_after_leader_failure(kafka3: KafkaCluster, fault: str) -> None:
-    strike, heal = FAULTS[fault]
+@pytest.mark.parametrize("fault", ["killed", "suspended"])
+def test_writes_log_after_leader_failure(kafka3: KafkaCluster, limits: StepLimits, fault: str) -> None:
+    inject, repair = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), partitions=1, replicas=3)
     with connect_client(kafka3) as client:
-        begun = time.monotonic()
-        written = WriterState(init_producer_id(client, topic, 60_000))
-        written = write_records(client, topic, written, (topic, 0), [(b"k", b"before")])
-        patience = Patience(time.monotonic() - begun)
-        while describe_transactions(client, [topic])[topic].state != "CompleteCommit":
-            time.sleep(
-                0.05
-            )  # a broker that stands still while it writes the marker holds its coordinator up for minutes
+        state = WriterState(init_producer_id(client, topic, 60_000))
+        state = write_records(client, topic, state, (topic, 0), [(b"k", b"before")])
+        # A broker that is suspended while it writes the marker delays the coordinator by minutes.
+        wait_until(lambda: describe_transactions(client, [topic])[topic].state == "CompleteCommit")
         leader = client.leader(topic, 0)
         assert leader is not None
-        strike(kafka3, leader.id)
+        inject(kafka3, leader.id)
         try:
-            patience.wait_for_election(kafka3, leader.id, topic, OF_TRANSACTIONS)
-            with patience.measured(f"one entry, {fault}"):
-                write_records(client, topic, written, (topic, 0), [(b"k", b"after")])
+            limits.observe_election(kafka3, leader.id, topic, TRANSACTION_STATE_TOPIC)
+            with limits.check(f"write one entry, fault: {fault}"):
+                write_records(client, topic, state, (topic, 0), [(b"k", b"after")])
         finally:
-            heal(kafka3, leader.id)
+            repair(kafka3, leader.id)
     kafka3.wait_until_ready()
     assert [record.value for record in read_topic(kafka3.bootstrap(), topic)] == [b"before", b"after"]
