@@ -145,7 +145,7 @@ fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
 soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
 	rm -rf $(HISTORIES)
 	for name in producer.explorer producer.transaction_explorer "exactly_once.explorer --histories $(HISTORIES)"; do \
-		$(BIN)/python -m tests.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
+		$(BIN)/python -m tests.$$name --seeds 0:20000 --require-branches --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	go -C tools/linearizability run . $(CURDIR)/$(HISTORIES)/*.jsonl
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 1 --faults 1
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 0 --faults 1 --kinds lose-response late-request

@@ -2,12 +2,14 @@
 
     python -m tests.exactly_once.explorer --seeds 0:20000     prints the seeds that fail
     python -m tests.exactly_once.explorer --seed 17           replays one seed and prints its schedule
+    python -m tests.exactly_once.explorer --require-branches  fails if no run reaches one of the rare branches
     python -m tests.exactly_once.explorer --every 2           plays all schedules with at most 2 switches and 1 fault
     python -m tests.exactly_once.explorer --replay 1 "31 driver-2, 40 kill"
                                                               replays one of these in transaction version 1
 
 Two starts of one query write two batches. Each start has a driver and two tasks, one of which has a late attempt. In
-some seeds an operator intervenes, Spark stops the query, or the source returns other rows when a batch is run again.
+some seeds an operator intervenes, Spark stops the query, the source returns other rows when a batch is run again, or
+each driver id has few epochs.
 
 The schedule decides at each scheduling point (scheduler.py) which actor continues. By default this is the actor that
 ran before, until it waits. A change deviates from the default at one point:
@@ -43,29 +45,36 @@ from random import Random
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once import operations
+from tests.branch_counter import BranchCounts, counted_branches, report_counts, take_reached
+from tests.exactly_once.changes import (
+    FAULT_KINDS,
+    KILL,
+    LATE_REQUEST,
+    LOSE_RESPONSE,
+    PASS_TIME,
+    STALE_READ,
+    WRITE_MARKERS,
+    Change,
+    Changes,
+    ChooseChange,
+    draw_schedule,
+    expand_arguments,
+    interrupt_epoch_changes,
+    possible_faults,
+)
 from tests.exactly_once.invariants import INVARIANTS, check_invariants
 from tests.exactly_once.log_history import record_simulation
-from tests.exactly_once.scheduler import STARTING, Actor, SchedulingPoint
+from tests.exactly_once.scheduler import Actor, SchedulingPoint
 from tests.exactly_once.simulation import (
     LAST_DRIVER,
-    TIMEOUT_MS,
-    WAITING_FOR_TASKS,
     Operation,
     Simulation,
     SourceReplay,
     isolated_processes,
 )
 from tests.explorer_command import RUNS_PER_LINE, add_seed_arguments, explore_seeds
+from tests.rare_branches import EXACTLY_ONCE_BRANCHES
 
-KILL, LOSE_RESPONSE, LATE_REQUEST, STALE_READ = "kill", "lose-response", "late-request", "stale-read"
-FAULT_KINDS = (KILL, LOSE_RESPONSE, LATE_REQUEST, STALE_READ)
-WRITE_MARKERS, PASS_TIME = "write-markers", "pass-time"
-STALE_READS = ("2 1", "2 2", "4 2", "4 3", "6 4")
-"""Arguments of STALE_READ: the number of missing batches, and the number of reads."""
-LATE_BY_POINTS = (1, 2, 4, 8, 16, 32, 64)
-"""Arguments of LATE_REQUEST."""
-PASSED_TIMES_MS = (TIMEOUT_MS + 1_000, TIMEOUT_MS - 5_000)
-"""Arguments of PASS_TIME: longer than a transaction may last, or a little less."""
 MARKER_DELAY_MS = 100.0
 STOP_QUERY = "stop"
 """Spark stops the query: it aborts a batch of which no task has reported."""
@@ -75,26 +84,6 @@ OPERATIONS: dict[str, Operation] = {
     "give up": operations.give_up,
 }
 """Operations of an operator."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A deviation from the default schedule: the name of an actor, or one of the other changes of the module."""
-
-    point: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.point} {self.text}"
-
-    @property
-    def is_fault(self) -> bool:
-        return self.text.startswith(FAULT_KINDS)
-
-
-Changes = tuple[Change, ...]
-ChooseChange = Callable[[SchedulingPoint, Actor, Sequence[Actor]], "str | None"]
-"""Returns the text of the change at a point, or None. Arguments: the point, the default actor, the other actors."""
 
 
 @dataclass
@@ -223,6 +212,7 @@ class Exploration:
     pruned: int = 0
     """Number of schedules that ended in a state from which another one had already continued."""
     states: int = 0
+    branch_counts: BranchCounts = field(default_factory=lambda: BranchCounts(EXACTLY_ONCE_BRANCHES))
     failures: list[tuple[Changes, str]] = field(default_factory=list)
     """The changes of each failed schedule, and its error."""
 
@@ -263,6 +253,7 @@ def explore_all(  # noqa: PLR0913 - one keyword for each bound
             exploration.pruned += 1
         except (AssertionError, KafkaSinkError) as error:
             exploration.failures.append((changes, f"{type(error).__name__}: {error}"))
+        exploration.branch_counts.add_run(take_reached())
         explored.update((step.state, *budget) for step in run.steps)
         next_changes = list(_iterate_next_changes(run, *budget, kinds))
         if not changes:
@@ -287,30 +278,8 @@ def _iterate_next_changes(run: Run, switches_left: int, faults_left: int, kinds:
                 yield Change(point.index, WRITE_MARKERS)
         for kind in possible_faults(point.actor, point.action) if faults_left else ():
             if kind in kinds:
-                for text in _expand_arguments(kind):
+                for text in expand_arguments(kind):
                     yield Change(point.index, text)
-
-
-def _expand_arguments(kind: str) -> Sequence[str]:
-    """Return the texts of all faults of a kind."""
-    if kind == STALE_READ:
-        return [f"{kind} {arguments}" for arguments in STALE_READS]
-    return [f"{kind} {points}" for points in LATE_BY_POINTS] if kind == LATE_REQUEST else [kind]
-
-
-def possible_faults(actor: str, action: str) -> Sequence[str]:
-    """Return the kinds of faults that are possible before this action of this actor.
-
-    An InitProducerId request of a task is never late: see the module's docstring.
-    """
-    if action in (STARTING, WAITING_FOR_TASKS):
-        return ()
-    is_read = action in ("DESCRIBE_TRANSACTIONS", "LIST_TRANSACTIONS", "LIST_OFFSETS", "FETCH")
-    if action == "LIST_OFFSETS" and "attempt" not in actor and "task" not in actor:
-        return KILL, LOSE_RESPONSE, STALE_READ
-    if is_read or (action == "INIT_PRODUCER_ID" and "attempt" in actor):
-        return KILL, LOSE_RESPONSE
-    return KILL, LOSE_RESPONSE, LATE_REQUEST
 
 
 # --- seeds
@@ -337,42 +306,19 @@ def draw_run(seed: int) -> tuple[Run, Callable[[], object]]:
         registered=registered,
     )
     run.simulation.late_tasks = later_random.choice(((0,), (1,), (0, 1)))
+    epoch_random = Random(f"{seed}, and its epochs")
+    if epoch_random.random() < 0.1:
+        run.simulation.hand_over_epoch = epoch_random.randint(2, 9)
     run.lines.append(
         f"seed {seed}: transaction version {version}, markers after {marker_delay_ms} ms, {source_replay.value}, "
-        f"intervention: {intervention or 'none'}, {'one driver name per start' if registered else 'one driver name'}"
+        f"intervention: {intervention or 'none'}, {'one driver name per start' if registered else 'one driver name'}, "
+        f"hand-over from epoch {run.simulation.hand_over_epoch}"
     )
-    choose_change = _draw_schedule(random)
+    choose_change = draw_schedule(random)
+    interrupt_random = Random(f"{seed}, and its interrupted changes of epochs")
+    if interrupt_random.random() < 0.15:
+        choose_change = interrupt_epoch_changes(choose_change, interrupt_random)
     return run, lambda: run.play(choose_change)
-
-
-def _draw_schedule(random: Random) -> ChooseChange:
-    """Draw how often actors switch and how many faults of each kind occur. Return a function that draws the changes.
-
-    Most runs have few switches, because frequent switches leave each actor little undisturbed progress. In some runs
-    the two drivers start at the same time.
-    """
-    switch_probability = random.choice((0.03, 0.08, 0.2))
-    kills, lost_responses = random.choice((0, 0, 1, 2)), random.choice((0, 0, 1, 2))
-    concurrent_start_points = random.choice((0, 0, 30))
-    late_requests, time_passes = random.choice((0, 0, 1, 2)), random.choice((0, 0, 0, 1))
-    faults_left = {KILL: kills, LOSE_RESPONSE: lost_responses, LATE_REQUEST: late_requests, PASS_TIME: time_passes}
-
-    def choose_change(point: SchedulingPoint, default: Actor, others: Sequence[Actor]) -> str | None:
-        for kind in (KILL, LOSE_RESPONSE, LATE_REQUEST):
-            can_fail = faults_left[kind] and random.random() < 0.02
-            if can_fail and kind in possible_faults(default.name, default.action):
-                faults_left[kind] -= 1
-                return kind if kind != LATE_REQUEST else f"{kind} {random.choice(LATE_BY_POINTS)}"
-        if random.random() < 0.03:
-            return WRITE_MARKERS
-        if faults_left[PASS_TIME] and random.random() < 0.02:
-            faults_left[PASS_TIME] -= 1
-            return f"{PASS_TIME} {random.choice(PASSED_TIMES_MS)}"
-        if others and random.random() < (0.4 if point.index < concurrent_start_points else switch_probability):
-            return random.choice([actor.name for actor in others])
-        return None
-
-    return choose_change
 
 
 def explore_seed(
@@ -404,15 +350,16 @@ def _explore_version(options: argparse.Namespace, version: int) -> Exploration:
             counts = f"{exploration.schedules} schedules, {len(exploration.failures)} failed"
             print(f"version {version}, so far: {counts}", flush=True)
 
-    return explore_all(
-        version,
-        options.every,
-        max_faults=options.faults,
-        kinds=tuple(options.kinds),
-        batches=options.batches,
-        part=(first, step),
-        report_progress=report_progress,
-    )
+    with counted_branches(EXACTLY_ONCE_BRANCHES):
+        return explore_all(
+            version,
+            options.every,
+            max_faults=options.faults,
+            kinds=tuple(options.kinds),
+            batches=options.batches,
+            part=(first, step),
+            report_progress=report_progress,
+        )
 
 
 def _play_and_print(run: Run, play: Callable[[], object]) -> bool:
@@ -463,8 +410,8 @@ def main() -> int:
         run, play = draw_run(options.seed)
         return 0 if _play_and_print(run, play) else 1
     if options.every is None:
-        return explore_seeds(partial(explore_seed, histories=options.histories), options)
-    failed = 0
+        return explore_seeds(partial(explore_seed, histories=options.histories), EXACTLY_ONCE_BRANCHES, options)
+    failed, counts = 0, BranchCounts(EXACTLY_ONCE_BRANCHES)
     versions = (1, 2)
     with ProcessPoolExecutor(min(options.processes, len(versions))) as processes:
         explorations = processes.map(partial(_explore_version, options), versions)
@@ -472,8 +419,10 @@ def main() -> int:
             print(f"version {version}, {options.part} of the first changes: {exploration}", flush=True)
             for changes, error in exploration.failures:
                 print(f'  --replay {version} "{", ".join(map(str, changes))}": {error}')
+            counts.add(exploration.branch_counts)
             failed += len(exploration.failures)
-    return 1 if failed else 0
+    are_reached = report_counts(counts, required=options.require_branches)
+    return 1 if failed or not are_reached else 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from unittest.mock import patch
 from spark_kafka_sink.client import metadata, network_client
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
-from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations
+from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations, query_transactions
+from spark_kafka_sink.exactly_once import driver as driver_module
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
@@ -90,6 +91,8 @@ class Simulation:
         self.late_tasks = late_tasks
         self.registered = registered
         self.source_replay = source_replay
+        self.hand_over_epoch = query_transactions.HAND_OVER_EPOCH
+        """The first epoch under which a driver hands over to the next driver id."""
         self.was_stopped = False
         """Whether Spark has stopped a start of the query."""
         self.checkpoint = 0
@@ -455,6 +458,8 @@ def isolated_processes(simulation: Simulation) -> Iterator[None]:
             patch.object(blocking_client, "OperatingSystem", current_system),
             patch.object(network_client, "Random", partial(Random, 0)),
             patch.object(metadata, "Random", partial(Random, 0)),
+            patch.object(driver_module, "HAND_OVER_EPOCH", simulation.hand_over_epoch),
+            patch.object(query_transactions, "HAND_OVER_EPOCH", simulation.hand_over_epoch),
             simulation.log_read_faults.applied(),
         ):
             for (module, name), create in _PROCESS_STATE.items():

@@ -15,20 +15,24 @@ import contextlib
 import sys
 from concurrent.futures import Future
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 
+from spark_kafka_sink.client.producer_ids import MAX_EPOCH
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
+from spark_kafka_sink.producer.sending import idempotence
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.explorer_command import run_command
 from tests.fake_system import WALL_MS, FakeSystem
 from tests.leak_check import assert_no_leaks
 from tests.producer.schedules import TOPIC, Schedule
 from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
+from tests.rare_branches import PRODUCER_BRANCHES
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -157,12 +161,14 @@ def check_partitions_of(producer: KafkaProducer) -> None:
 
 
 def explore(seed: int) -> None:
-    with assert_no_leaks():
+    random = Random(f"{seed}, and its epochs")
+    max_epoch = random.randint(0, 2) if random.random() < 0.2 else MAX_EPOCH
+    with assert_no_leaks(), patch.object(idempotence, "MAX_EPOCH", max_epoch):
         Run(seed).run()
 
 
 def main() -> int:
-    return run_command(explore, __doc__)
+    return run_command(explore, PRODUCER_BRANCHES, __doc__)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from tests.producer.second_caller import serialize_paused
 from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
 from tests.producer.transaction_schedules import TransactionSchedule
 from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
+from tests.rare_branches import TRANSACTION_BRANCHES
 from tests.simulated_cluster import SimulatedCluster
 
 PATIENT_MS = 60_000
@@ -46,6 +47,7 @@ LATEST_MS = 15_000
 class TransactionRun:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
+        self.later_random = Random(f"{seed}, and what came later")
         self.system = FakeSystem(latency_ms=random.choice((0.5, 2, 20)))
         self.partitions = random.randint(1, 3)
         self.ids = ("x", "y")[: random.randint(1, 2)]
@@ -115,6 +117,7 @@ class TransactionRun:
         producer = self.producer_of(transactional_id)
         life = Life(producer, transactional_id, self.random, self.numbers, self.partitions)
         life.takes_over = self.takes_over
+        life.later_random = self.later_random
         self.lives.append(life)
         return life
 
@@ -279,4 +282,4 @@ def explore(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(explore, __doc__))
+    sys.exit(run_command(explore, TRANSACTION_BRANCHES, __doc__))

@@ -86,6 +86,8 @@ class Life:
         self.rivalled = self.rivalled_before_it_ended = False
         """Another producer has asked for a producer id since this one was made."""
         self.takes_over: Callable[[Life], None] = lambda life: None
+        self.later_random = Random(0)
+        """For draws that were added later, so that the pinned seeds keep their runs."""
         self.killed = self.closed = False
         self._random = random
         self._numbers = numbers
@@ -162,6 +164,8 @@ class Life:
     def _call(self, finish: bool) -> None:
         if not self._ready:
             self._initialise()
+        elif self._ending == "commit" and self.later_random.random() < 0.3:
+            self._abort_instead_of_commit()
         elif self._ending:
             self._end(self._ending)
         elif self.open is not None:
@@ -257,6 +261,17 @@ class Life:
             self._ending = "abort"
             return
         self._ending = ""
+
+    def _abort_instead_of_commit(self) -> None:
+        """Abort after a commit that has timed out. The producer rejects this if it has sent the commit."""
+        written = self.written[-1]
+        try:
+            self._ending, written.commit_asked = "abort", False
+            self.producer.abort_transaction()
+        except IllegalStateError:
+            self._ending, written.commit_asked = "commit", True
+            return
+        written.aborted, self._ending = True, ""
 
     def pass_time(self, ms: float) -> None:
         if not self._busy and not self.closed:

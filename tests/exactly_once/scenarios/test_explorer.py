@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from random import Random
@@ -12,7 +13,7 @@ import pytest
 
 from spark_kafka_sink.exactly_once import query_transactions
 from tests.exactly_once import rules
-from tests.exactly_once.explorer import (
+from tests.exactly_once.changes import (
     KILL,
     LATE_REQUEST,
     LOSE_RESPONSE,
@@ -20,12 +21,9 @@ from tests.exactly_once.explorer import (
     STALE_READS,
     Change,
     Changes,
-    Run,
-    draw_run,
-    explore_all,
-    explore_seed,
     possible_faults,
 )
+from tests.exactly_once.explorer import Run, draw_run, explore_all, explore_seed, main
 from tests.exactly_once.invariants import (
     current_driver_does_not_give_up,
     decided_batches_are_read_exactly_once,
@@ -61,6 +59,7 @@ STALE_CLAIMS: tuple[Changes, ...] = (
     (Change(34, KILL), Change(41, f"{STALE_READ} 2 1"), Change(56, KILL)),
 )
 """Changes after which a batch was written twice if claims have the key of decisions."""
+UNFINISHED_BATCH = "a start commits a batch that is decided and not done"
 REPEATED_FENCING_SEEDS = (1033, 2836)
 """Seeds in which two drivers fence each other more than five times."""
 
@@ -76,6 +75,20 @@ def test_next_driver_continues_wherever_a_driver_dies(version: int) -> None:
     exploration = explore_all(version, 0, max_faults=1, batches=1)
     assert exploration.failures == []
     assert exploration.schedules > 20
+
+
+def test_explorer_fails_if_required_branch_needs_a_fault_that_it_does_not_play(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Only the successor of a driver that dies after its decision finishes the batch."""
+    reached, not_reached = f"  {UNFINISHED_BATCH}\n", f"not reached by any run: {UNFINISHED_BATCH}\n"
+    for faults in ("1", "0"):
+        command = ["explorer", "--every", "0", "--faults", faults, "--part", "0:4", "--batches", "1"]
+        monkeypatch.setattr(sys, "argv", [*command, "--require-branches"])
+        assert main() == 1  # In both cases, these few schedules miss other branches.
+        output = capfd.readouterr().out
+        assert reached in output
+        assert (not_reached in output) == (faults == "0")
 
 
 @pytest.mark.parametrize("kind", [LOSE_RESPONSE, LATE_REQUEST])
