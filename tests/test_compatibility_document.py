@@ -1,4 +1,4 @@
-"""docs/compatibility.md: tested versions, features on each Spark version, and each KIP or why it is not supported."""
+"""docs/compatibility.md: tested versions, and features on each Spark version."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 PRODUCER_PAGE = (ROOT / "docs" / "producer-guarantees.md").read_text()
 EXACTLY_ONCE_PAGE = (ROOT / "docs" / "exactly-once-tests.md").read_text()
+EVENTS_PAGE = (ROOT / "docs" / "exactly-once-events.md").read_text()
+LIMITS_PAGE = (ROOT / "docs" / "exactly-once-limits.md").read_text()
 SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").rglob("test_*.py"))
 ALL = "\n".join(path.read_text() for folder in ("tests", "integration") for path in (ROOT / folder).rglob("test_*.py"))
 REAL = "\n".join(path.read_text() for path in (ROOT / "integration").glob("test_faults_*.py"))
@@ -40,7 +42,11 @@ def test_page_contains_six_rules() -> None:
     assert rules == ["1", "2", "3", "4", "5", "6"]
 
 
-@pytest.mark.parametrize("page", [PAGE, PRODUCER_PAGE, EXACTLY_ONCE_PAGE], ids=["Spark", "producer", "exactly once"])
+@pytest.mark.parametrize(
+    "page",
+    [PAGE, PRODUCER_PAGE, f"{EXACTLY_ONCE_PAGE}{EVENTS_PAGE}{LIMITS_PAGE}"],
+    ids=["Spark", "producer", "exactly once"],
+)
 def test_tests_named_in_pages_exist(page: str) -> None:
     for name in re.findall(r"`(test_\w+[a-z])`", page):
         assert f"def {name}(" in ALL, name
@@ -54,7 +60,7 @@ def test_tests_named_in_pages_exist(page: str) -> None:
 )
 def test_every_exactly_once_line_names_its_tests(heading: str) -> None:
     """Checks every table row, list item, and paragraph that begins with an event."""
-    section = EXACTLY_ONCE_PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    section = f"{EXACTLY_ONCE_PAGE}\n{LIMITS_PAGE}".split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = re.findall(
         r"^(?:\| (?!---|Option or permission \||Event \||Step \|).*$|(?:- )?\*\*.*(?:\n(?!- \*\*|\n).*)*)",
         section,
@@ -65,7 +71,7 @@ def test_every_exactly_once_line_names_its_tests(heading: str) -> None:
 
 
 def test_every_spark_exactly_once_row_names_its_tests() -> None:
-    table = PAGE.split("| Event | Rows that `read_committed` readers see | Test |\n")[1].split("\n\n")[0]
+    table = EVENTS_PAGE.split("| Event | Rows that `read_committed` readers see | Test |\n")[1].split("\n\n")[0]
     rows = table.splitlines()[1:]
     assert rows
     assert [row for row in rows if not re.search(r"`[\w/.]*test_\w+(\.py)?` \|$", row)] == []

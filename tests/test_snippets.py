@@ -31,6 +31,7 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("README.md", "python"): (WITH_SPARK,),
     ("docs/deploying.md", "python"): (WITH_SPARK, "tests/spark/scenarios/test_connect.py"),
     ("docs/test-infrastructure.md", "python"): (HERE,),
+    ("docs/testing-exactly-once.md", "python"): (HERE,),
     ("docs/exactly-once.md", "python"): (WITH_SPARK,),
     ("docs/agents.md", "python"): (WITH_SPARK,),
     ("docs/batch.md", "python"): (WITH_SPARK, "tests/spark/scenarios/test_tables.py"),
@@ -239,9 +240,9 @@ def test_driver_shutdown_example_works(tmp_path: Path) -> None:
     """integration/test_exactly_once_killed.py stops drivers like this."""
     looked: list[bool] = []
     driver = create_autospec(Popen)
-    example = next(block for block in blocks("docs/test-infrastructure.md") if "stop after decide" in block)
+    example = next(block for block in blocks("docs/testing-exactly-once.md") if "stop after decide" in block)
     names = {"folder": tmp_path, "wait_until": lambda stopped: looked.append(stopped()), "driver": driver}
-    exec(compile(example, "test-infrastructure.md", "exec"), names)
+    exec(compile(example, "testing-exactly-once.md", "exec"), names)
     assert [file.name for file in tmp_path.iterdir()] == ["stop after decide"]
     assert looked == [False]
     driver.kill.assert_called_once_with()

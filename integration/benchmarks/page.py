@@ -23,6 +23,16 @@ FOREACH_PARTITION = "`foreachPartition` + confluent-kafka"
 CHART = """```mermaid
 ---
 config:
+  xyChart:
+    width: 420
+    height: 280
+    titleFontSize: 15
+    showDataLabel: true
+    xAxis:
+      labelFontSize: 13
+    yAxis:
+      showLabel: false
+      showTick: false
   themeVariables:
     xyChart:
       plotColorPalette: "#5c6bc0"
@@ -36,10 +46,10 @@ config:
       yAxisTickColor: "#777777"
       yAxisLineColor: "#777777"
 ---
-xychart-beta
-  title "Rows per second from Spark to Kafka, in thousands (more is better)"
+xychart-beta horizontal
+  title "Thousands of rows per second (more is better)"
   x-axis [{names}]
-  y-axis "1,000 rows/s" 0 --> {top}
+  y-axis 0 --> {top}
   bar [{bars}]
 ```
 """

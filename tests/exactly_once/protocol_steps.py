@@ -3,7 +3,7 @@
 `install_stops` wraps the methods of these steps. If the folder has a file `stop before decide`, the first process that
 reaches this step renames the file to `stopped before decide`, writes its process id into it, and waits until the file
 is removed. Meanwhile the test kills the driver, or removes the file to let the process continue.
-docs/test-infrastructure.md has an example.
+docs/testing-exactly-once.md has an example.
 
 In drivers that tests start, the Python workers wrap the methods (integration/support/warm_workers).
 """

@@ -1,4 +1,4 @@
-"""The limits of exactly-once delivery that docs/exactly-once-tests.md describes."""
+"""The limits of exactly-once delivery that docs/exactly-once-limits.md describes."""
 
 from __future__ import annotations
 
