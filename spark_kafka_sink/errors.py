@@ -98,8 +98,8 @@ class OptionSpelling(NamedTuple):
 
     spell: Callable[[str], str] = str
     """Return the user's spelling of Kafka's option name."""
-    noun: str = ""
-    """Text in front of an option with which a sentence begins, such as "Option " in "Option 'topic' must be ..."."""
+    sentence_prefix: str = ""
+    """Text in front of an option name at the start of a sentence, such as "Option " in "Option 'topic' must be ..."."""
 
     def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
         """Replace the braces in the text of an OptionFault by values, or by option names in the user's spelling.
@@ -146,7 +146,7 @@ class OptionFault:
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> str:
         """Return the sentence with the option names in the user's spelling."""
         option = spelling.spell(self.prefix + self.option)
-        return f"{spelling.noun}{option} {spelling.format_text(self.text, self.values, self.prefix)}"
+        return f"{spelling.sentence_prefix}{option} {spelling.format_text(self.text, self.values, self.prefix)}"
 
 
 class OptionFaults(list["str | OptionFault"]):

@@ -61,10 +61,11 @@ GUARDS = [
     Guard(
         Metadata,
         "_lock",
-        _names("_topics _new_topics _epochs _failed_addresses _failed_nodes _omitted_topics"),
+        _names("_topic_expiry_ms _new_topics _epochs _address_failures _node_failures _omitted_topics"),
         _names(
-            "snapshot _version _is_full_update_requested _is_partial_update_requested _failures _unchanged_responses "
-            "_last_attempt_ms _last_full_ms _backoff_ms _fatal _is_closed _new_topics_version _unusable_response"
+            "snapshot _update_version _is_full_update_requested _is_partial_update_requested _failure_count "
+            "_unchanged_response_count _last_attempt_ms _last_full_update_ms _backoff_ms _fatal_error _is_closed "
+            "_new_topics_version _response_problem"
         ),
         _names("has_connection_failures connection_failure"),
     ),
@@ -97,11 +98,11 @@ GUARDS = [
     Guard(TokenSource, "_lock", _names("_token _renewal_due_s _is_renewing")),
     Guard(WriteCollector, "_lock", _names("_queries")),
     Guard(NetworkClient, "_state_lock", _names(""), _names("_state")),
-    Guard(Leases, "_changed", _names("_idle"), _names("_evictor"), _names("_reset")),
+    Guard(Leases, "_condition", _names("_idle_clients"), _names("_evictor"), _names("_reset")),
     Guard(
         ProducerMetrics,
         "_lock",
-        _names("_averages _meters _nanoseconds _network _sent _requests_sent _counts _topics _sent_since_ms"),
+        _names("_averages _meters _nanoseconds _network _send_counts _requests_sent _counts _topics _sent_since_ms"),
     ),
     Guard(
         ColumnsFuture,
@@ -134,14 +135,14 @@ BROKER_GUARDS = [
     Guard(
         PartitionLog,
         "_lock",
-        _names("_base_offsets _batches _producers _aborted"),
+        _names("_base_offsets _batches _producers _aborted_ranges"),
         _names("log_end_offset log_start_offset records_appended bytes_appended batches_appended"),
     ),
     Guard(RequestQueue, "_lock", _names("_requests _closed")),
     Guard(
         RequestPurgatory,
         "_lock",
-        _names("_due _delayed _watching _entry_number"),
+        _names("_due_tasks _delayed_tasks _tasks_awaiting_change _entry_number"),
         _names("_closed"),
         _names("release_on_change count"),
     ),

@@ -73,7 +73,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "the response to the EndTxn of an entry is lost",
         "exactly_once.log_writer:LogWriter._end_transaction",
-        "if call.in_doubt:",
+        "if call.in_doubt_keys:",
     ),
     Branch(
         "an entry gets a new epoch because an EndTxn may be executed late",
@@ -92,17 +92,17 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a batch is not decided because too little time is left",
         f"{_DRIVER}._find_timeout_error",
-        "return commit_errors.too_little_time_error(entry, description, left_ms)",
+        "return commit_errors.build_too_little_time_error(entry, description, left_ms)",
     ),
     Branch(
         "the outcome of a decision is unknown",
         f"{_DRIVER}._decide",
-        "raise commit_errors.decision_in_doubt_error(entry, error) from error",
+        "raise commit_errors.build_decision_in_doubt_error(entry, error) from error",
     ),
     Branch(
         "the commit of a decided batch remains unfinished",
         f"{_DRIVER}._commit_transactions",
-        "raise commit_errors.unfinished_commit_error(entry, error) from error",
+        "raise commit_errors.build_unfinished_commit_error(entry, error) from error",
     ),
     Branch(
         "a commit is rejected because a newer driver has finished the batch",
@@ -192,7 +192,7 @@ PRODUCER_BRANCHES = (
     Branch(
         "a new epoch waits for batches of the previous one",
         f"{_IDEMPOTENCE}._assign_sequence",
-        "if state.pending or state.in_flight:",
+        "if state.pending_batches or state.in_flight_batches:",
     ),
     Branch(
         "a retry meets batches of another epoch in its queue",
@@ -247,14 +247,14 @@ PRODUCER_BRANCHES = (
     Branch(
         "a batch waits for requests to the previous leader",
         f"{_IDEMPOTENCE}.admit",
-        "state.in_flight and (not can_send_to(state, leader_id, self._max_in_flight))",
+        "state.in_flight_batches and (not can_send_to(state, leader_id, self._max_in_flight))",
     ),
     Branch(
         "a retry is inserted behind an earlier batch",
         "producer.batching.partition_queues:PartitionQueue.insert_in_sequence_order",
         "index += 1",
     ),
-    Branch("a batch that may be stored is split", f"{_PARTITION}.replace", "if batch in self.in_doubt:"),
+    Branch("a batch that may be stored is split", f"{_PARTITION}.replace", "if batch in self.in_doubt_batches:"),
     Branch(
         "a split batch is split again",
         "producer.batching.accumulator:RecordAccumulator.split_and_reenqueue",
@@ -340,7 +340,7 @@ TRANSACTION_BRANCHES = (
     Branch(
         "batches behind a gap are abandoned until the transaction ends",
         f"{_IDEMPOTENCE}._await_end_of_transaction",
-        "self._abandoned += state.pending",
+        "self._abandoned_batches += state.pending_batches",
     ),
     Branch("batches before a gap are sent first", f"{_IDEMPOTENCE}._update_phase", "state.transition_to(REPAIRING)"),
     Branch("a batch fails after EndTxn was sent", f"{_MANAGER}.batch_failed", "transaction.is_end_sent"),

@@ -240,7 +240,7 @@ def stored_records(log: PartitionLog, *, committed: bool = False) -> pa.Table:
         for header, columns in decode_batches(batch):
             aborted = header.is_transactional and any(
                 a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
-                for a in read.aborted
+                for a in read.aborted_ranges
             )
             if not header.is_control and not aborted:
                 tables.append(pa.Table.from_batches([columns]))

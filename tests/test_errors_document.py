@@ -83,69 +83,75 @@ def refused(code: int) -> Mapping[str, BrokerError]:
 
 
 LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
-    (partial(precommit_errors.nothing_written_error, "no answer"), "Kafka cannot be written to exactly once"),
+    (partial(precommit_errors.build_nothing_written_error, "no answer"), "Kafka cannot be written to exactly once"),
     (
         partial(
-            precommit_errors.unknown_id_rejected_error,
+            precommit_errors.build_unknown_id_rejected_error,
             build_broker_error(error_codes.INVALID_PRODUCER_ID_MAPPING, "x"),
         ),
         "Kafka cannot be written to exactly once",
     ),
     (
-        partial(precommit_errors.log_not_compacted_error, "pykafka-decisions", "delete"),
+        partial(precommit_errors.build_log_not_compacted_error, "pykafka-decisions", "delete"),
         "Kafka cannot be written to exactly once",
     ),
     (
         partial(
-            precommit_errors.timeout_rejected_error,
+            precommit_errors.build_timeout_rejected_error,
             build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "x"),
             is_user_timeout=True,
         ),
         "Kafka cannot be written to exactly once",
     ),
-    (partial(precommit_errors.superseded_error, ENTRY, "me"), "newer driver has taken over"),
-    (partial(precommit_errors.overtaken_error, ENTRY, "me"), "newer driver has taken over"),
-    (partial(precommit_errors.concurrent_start_error, "orders", "me"), "Several drivers"),
-    (partial(precommit_errors.replay_mismatch_error, ENTRY, BATCH, CONTENT, OTHER_CONTENT), "is in Kafka already"),
-    (partial(precommit_errors.replay_mismatch_error, ENTRY, BATCH, None, OTHER_CONTENT), "An earlier version"),
-    (partial(precommit_errors.unproven_decision_error, ENTRY, BATCH, CONTENT, CONTENT), "But it is unknown"),
-    (partial(precommit_errors.stale_batch_error, ENTRY, BATCH), "must not be written"),
-    (partial(precommit_errors.query_mismatch_error, ENTRY, BATCH), "belongs to another query"),
-    (partial(precommit_errors.writer_kind_mismatch_error, ENTRY), "belongs to … and this is"),
-    (partial(precommit_errors.checkpoint_mismatch_error, ENTRY, "/other"), "is in use by a query"),
-    (partial(precommit_errors.log_lost_error, "orders", "pykafka-decisions"), "has no entry of the prefix"),
-    (partial(precommit_errors.log_records_deleted_error, "pykafka-decisions", 3), "records of partition"),
+    (partial(precommit_errors.build_superseded_error, ENTRY, "me"), "newer driver has taken over"),
+    (partial(precommit_errors.build_overtaken_error, ENTRY, "me"), "newer driver has taken over"),
+    (partial(precommit_errors.build_concurrent_start_error, "orders", "me"), "Several drivers"),
     (
-        partial(precommit_errors.unreadable_entry_error, "offset 3", "orders", DecodeError("junk")),
+        partial(precommit_errors.build_replay_mismatch_error, ENTRY, BATCH, CONTENT, OTHER_CONTENT),
+        "is in Kafka already",
+    ),
+    (partial(precommit_errors.build_replay_mismatch_error, ENTRY, BATCH, None, OTHER_CONTENT), "An earlier version"),
+    (partial(precommit_errors.build_unproven_decision_error, ENTRY, BATCH, CONTENT, CONTENT), "But it is unknown"),
+    (partial(precommit_errors.build_stale_batch_error, ENTRY, BATCH), "must not be written"),
+    (partial(precommit_errors.build_query_mismatch_error, ENTRY, BATCH), "belongs to another query"),
+    (partial(precommit_errors.build_writer_kind_mismatch_error, ENTRY), "belongs to … and this is"),
+    (partial(precommit_errors.build_checkpoint_mismatch_error, ENTRY, "/other"), "is in use by a query"),
+    (partial(precommit_errors.build_log_lost_error, "orders", "pykafka-decisions"), "has no entry of the prefix"),
+    (partial(precommit_errors.build_log_records_deleted_error, "pykafka-decisions", 3), "records of partition"),
+    (
+        partial(precommit_errors.build_unreadable_entry_error, "offset 3", "orders", DecodeError("junk")),
         "the newest decision",
     ),
     (
-        partial(precommit_errors.unknown_prefix_error, "pykafka-decisions", "orders", log_exists=True),
+        partial(precommit_errors.build_unknown_prefix_error, "pykafka-decisions", "orders", log_exists=True),
         "so it is not known",
     ),
-    (partial(precommit_errors.late_attempt_error, "orders", "It wrote nothing."), "came too late"),
-    (partial(commit_errors.too_little_time_error, ENTRY, OPEN, 5_000), "were left for"),
-    (partial(commit_errors.transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are not open any more"),
-    (partial(commit_errors.downgrade_error, ENTRY), "transaction.version was lowered"),
-    (partial(commit_errors.decision_in_doubt_error, ENTRY, KafkaSinkError("no answer.")), "It is not known whether"),
+    (partial(precommit_errors.build_late_attempt_error, "orders", "It wrote nothing."), "came too late"),
+    (partial(commit_errors.build_too_little_time_error, ENTRY, OPEN, 5_000), "were left for"),
+    (partial(commit_errors.build_transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are not open any more"),
+    (partial(commit_errors.build_downgrade_error, ENTRY), "transaction.version was lowered"),
     (
-        partial(commit_errors.unfinished_commit_error, ENTRY, KafkaSinkError("no answer.")),
+        partial(commit_errors.build_decision_in_doubt_error, ENTRY, KafkaSinkError("no answer.")),
+        "It is not known whether",
+    ),
+    (
+        partial(commit_errors.build_unfinished_commit_error, ENTRY, KafkaSinkError("no answer.")),
         "it is not known whether all",
     ),
     (
-        partial(commit_errors.not_yet_committed_error, ENTRY, refused(error_codes.NOT_COORDINATOR)),
+        partial(commit_errors.build_not_yet_committed_error, ENTRY, refused(error_codes.NOT_COORDINATOR)),
         "could not be committed now",
     ),
     (
-        partial(commit_errors.not_committed_error, ENTRY, refused(error_codes.PRODUCER_FENCED)),
+        partial(commit_errors.build_not_committed_error, ENTRY, refused(error_codes.PRODUCER_FENCED)),
         "cannot be committed any more",
     ),
     (
-        partial(commit_errors.not_committed_error, ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)),
+        partial(commit_errors.build_not_committed_error, ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)),
         "and the brokers no longer know",
     ),
 ]
-FOUND_BY_KAFKAS_NAME = {"fenced_error", "hand_over_error"}
+FOUND_BY_KAFKAS_NAME = {"build_fenced_error", "build_hand_over_error"}
 
 
 @pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)

@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.message import Message
 class NoResponse:
     """Handler result for requests without a response (acks=0)."""
 
-    close: bool = False
+    should_close: bool = False
     """Whether to close the connection, which is the only way to report an error."""
 
 

@@ -91,7 +91,7 @@ def _execute(context: RequestContext, frame: memoryview, request: Message, now: 
     if isinstance(result, DelayedResponse):
         return _delay(context, frame, result.deadline_ms, change_count)
     if isinstance(result, NoResponse):
-        return CLOSE_CONNECTION if result.close else ChannelResponse()
+        return CLOSE_CONNECTION if result.should_close else ChannelResponse()
     for injected_error in effects.errors:
         if injected_error.after_applying:
             _set_error_codes(context, result, injected_error)
@@ -108,7 +108,7 @@ def _build_error_response(request: Message, error: ApiError) -> Message | NoResp
     """
     _log.warning("Rejected a request of %s: %s", request.API_KEY.name, error)
     if request.API_KEY not in _SINGLE_ERROR_CODE_APIS:
-        return NoResponse(close=True)
+        return NoResponse(should_close=True)
     response = load_response_type(request.API_KEY)()
     response.error_code = error.code  # type: ignore[attr-defined]
     return response

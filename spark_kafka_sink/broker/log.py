@@ -91,7 +91,7 @@ class LogReadResult:
 
     batches: Sequence[memoryview]
     size_bytes: int
-    aborted: Sequence[AbortedRange]
+    aborted_ranges: Sequence[AbortedRange]
 
 
 class BatchFile(Protocol):
@@ -124,7 +124,7 @@ class PartitionLog:
         self._base_offsets: list[int] = []
         self._batches: list[LogBatch] = []
         self._producers: dict[int, ProducerStateEntry] = {}
-        self._aborted: list[AbortedRange] = []
+        self._aborted_ranges: list[AbortedRange] = []
         self._deleted = False
 
     # --- writes
@@ -229,7 +229,7 @@ class PartitionLog:
         first_offset, producer.transaction_first_offset = producer.transaction_first_offset, None
         producer.update_epoch(header.producer_epoch)
         if first_offset is not None and not _is_commit_marker(marker):
-            self._aborted.append(AbortedRange(header.producer_id, first_offset, header.base_offset))
+            self._aborted_ranges.append(AbortedRange(header.producer_id, first_offset, header.base_offset))
 
     def _count_discarded(self, header: BatchHeader) -> AppendResult:
         with self._lock:
@@ -280,7 +280,7 @@ class PartitionLog:
                 batches.append(batch.data)
                 size_bytes += batch.size_bytes
                 last_offset = batch.last_offset
-            aborted = [a for a in self._aborted if a.first_offset <= last_offset and a.last_offset >= offset]
+            aborted = [a for a in self._aborted_ranges if a.first_offset <= last_offset and a.last_offset >= offset]
             return LogReadResult(batches, size_bytes, aborted if committed else ())
 
     def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:
@@ -313,7 +313,7 @@ class PartitionLog:
             self.log_start_offset = max(self.log_start_offset, min(before_offset, self.log_end_offset))
             remaining = [batch for batch in self._batches if batch.last_offset >= self.log_start_offset]
             self._batches, self._base_offsets = remaining, [batch.base_offset for batch in remaining]
-            self._aborted = [a for a in self._aborted if a.last_offset >= self.log_start_offset]
+            self._aborted_ranges = [a for a in self._aborted_ranges if a.last_offset >= self.log_start_offset]
             active_ids = {parse_header(batch.data).producer_id for batch in remaining}
             self._producers = {
                 producer_id: producer

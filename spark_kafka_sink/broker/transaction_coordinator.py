@@ -89,7 +89,7 @@ class ProducerIdentity:
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = -1
-    error: int = 0
+    error_code: int = 0
 
 
 class TransactionCoordinator:
@@ -133,24 +133,24 @@ class TransactionCoordinator:
         if transactional_id is None:
             return ProducerIdentity(self.new_producer_id(), 0)
         if not transactional_id:
-            return ProducerIdentity(error=error_codes.INVALID_REQUEST)
+            return ProducerIdentity(error_code=error_codes.INVALID_REQUEST)
         if not 0 < timeout_ms <= self.max_timeout_ms:
-            return ProducerIdentity(error=error_codes.INVALID_TRANSACTION_TIMEOUT)
+            return ProducerIdentity(error_code=error_codes.INVALID_TRANSACTION_TIMEOUT)
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             if len(self.transactions) >= MAX_TRANSACTIONAL_IDS:
-                return ProducerIdentity(error=error_codes.POLICY_VIOLATION)
+                return ProducerIdentity(error_code=error_codes.POLICY_VIOLATION)
             transaction = Transaction(transactional_id, self.new_producer_id())
             self.transactions[transactional_id] = transaction
         if expected is not None and not _is_expected_identity_valid(transaction, expected):
-            return ProducerIdentity(error=error_codes.PRODUCER_FENCED)
+            return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
         if transaction.is_ending:
-            return ProducerIdentity(error=error_codes.CONCURRENT_TRANSACTIONS)
+            return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
         if transaction.state is TransactionState.ONGOING:
             # The client retries and receives the next epoch. In version 2, a client that names its previous identity
             # receives the epoch of the abort.
             self._fence_and_abort(transaction)
-            return ProducerIdentity(error=error_codes.CONCURRENT_TRANSACTIONS)
+            return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
         return self._next_identity(transaction, timeout_ms, expected)
 
     def _next_identity(
@@ -164,7 +164,7 @@ class TransactionCoordinator:
             transaction.last_epoch = transaction.epoch if expected is not None else -1
             transaction.epoch += 1
         elif expected.epoch != transaction.last_epoch:
-            return ProducerIdentity(error=error_codes.PRODUCER_FENCED)
+            return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
         # else: the client repeats a request because the response was lost, and receives the current epoch again
         transaction.timeout_ms = timeout_ms
         transaction.state = TransactionState.EMPTY
@@ -240,11 +240,11 @@ class TransactionCoordinator:
         """Commit or abort the transaction. Return the producer's next identity (new in version 2) or an error."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
-            return ProducerIdentity(error=error_codes.INVALID_PRODUCER_ID_MAPPING)
+            return ProducerIdentity(error_code=error_codes.INVALID_PRODUCER_ID_MAPPING)
         result = _check_end(transaction, identity, commit=commit, version=version)
         if result is not None:
             if result:
-                return ProducerIdentity(error=result)
+                return ProducerIdentity(error_code=result)
             return ProducerIdentity(transaction.producer_id, transaction.epoch)
         self._end(transaction, commit=commit, version=version)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     (survey,) = surveys
     if survey.entry is None:
-        raise precommit_errors.unknown_prefix_error(topic, survey.prefix, log_exists=survey.log_exists)
+        raise precommit_errors.build_unknown_prefix_error(topic, survey.prefix, log_exists=survey.log_exists)
     transactional_ids = _affected_transactions(survey, args.action)
     if not transactional_ids:
         print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {survey.prefix}.")
@@ -140,7 +140,7 @@ def _format_decision(survey: PrefixStatus) -> str:
         return "not in this log"
     if entry.last_decided_batch is None:
         return "none"
-    return f"{entry.last_decided_batch}: {entry.state.value}" + (_UNPROVEN_SUFFIX if entry.unproven else "")
+    return f"{entry.last_decided_batch}: {entry.state.value}" + (_UNPROVEN_SUFFIX if entry.is_unproven else "")
 
 
 def _describe_owner(survey: PrefixStatus) -> str:
@@ -176,7 +176,9 @@ def _survey_to_json(survey: PrefixStatus) -> dict[str, object]:
         "prefix": survey.prefix,
         "driver": _describe_owner(survey),
         "state": None if survey.entry is None else survey.entry.state.value,
-        "unproven": survey.entry is not None and survey.entry.last_decided_batch is not None and survey.entry.unproven,
+        "unproven": survey.entry is not None
+        and survey.entry.last_decided_batch is not None
+        and survey.entry.is_unproven,
         "batch": None
         if survey.entry is None or survey.entry.last_decided_batch is None
         else str(survey.entry.last_decided_batch),

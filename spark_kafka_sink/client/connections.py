@@ -25,10 +25,10 @@ from spark_kafka_sink.client.versions import (
     FIRST_ROUTING_CHECK_VERSION,
     FinalizedFeatures,
     NodeApiVersions,
+    build_node_api_versions,
+    choose_lower_api_versions_version,
     has_routing_check,
-    newest_features,
-    node_versions,
-    older_api_versions_version,
+    select_newest_features,
 )
 from spark_kafka_sink.errors import AuthenticationError, NetworkError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
@@ -46,7 +46,10 @@ _log = logging.getLogger(__name__)
 
 
 class Connections:
-    """Sender thread only, except `features`, which is replaced atomically and may be read by any thread."""
+    """The connections to the nodes of a cluster.
+
+    Only the sender thread may use them, except `features`, which is replaced atomically and may be read by any thread.
+    """
 
     def __init__(self, selector: Selector, config: ClientConfig, *, system: System, random: Random) -> None:
         self._lookups = HostLookups(system, selector.wakeup)
@@ -58,18 +61,19 @@ class Connections:
             resolve=self._lookups.resolve,
             random=random,
         )
-        self.versions: dict[int, NodeApiVersions] = {}
+        self.api_versions: dict[int, NodeApiVersions] = {}
         self.features = FinalizedFeatures()
-        self.losses: dict[int, ConnectionLoss] = {}
+        self.last_losses: dict[int, ConnectionLoss] = {}
         """The loss of each node's last connection, until a new one is ready."""
         self._selector = selector
         self._config = config
-        self._api_versions_pending: dict[int, int] = {}  # node id -> version of ApiVersions to send
+        self._pending_api_versions: dict[int, int] = {}  # node id -> version of ApiVersions to send
         self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION - 1
-        self._without_routing_check: set[int] = set()  # connected nodes that have rejected the version with the check
+        self._nodes_without_routing_check: set[int] = set()
+        """Connected nodes that have rejected the version with the check."""
         self._nodes: dict[int, Node] = {}
         self._addresses: dict[int, str] = {}
-        self._logged_reasons: dict[str, str] = {}  # address -> last logged reason, until it is ready again
+        self._logged_loss_reasons: dict[str, str] = {}  # address -> last logged reason, until it is ready again
 
     # --- connecting
 
@@ -112,19 +116,19 @@ class Connections:
     def accept_connected(self) -> None:
         """Register the connections that the last poll established. TLS and SASL may still be in progress."""
         for channel_id in self._selector.connected:
-            self._api_versions_pending[int(channel_id)] = self._first_api_versions_version
+            self._pending_api_versions[int(channel_id)] = self._first_api_versions_version
 
     def take_ready_for_api_versions(self) -> dict[int, int]:
         """Remove and return the nodes to which ApiVersions can be sent now, with the version of the request."""
-        if not self._api_versions_pending:
+        if not self._pending_api_versions:
             return {}
         due = {
             node_id: version
-            for node_id, version in self._api_versions_pending.items()
+            for node_id, version in self._pending_api_versions.items()
             if self._selector.is_channel_ready(str(node_id))
         }
         for node_id in due:
-            del self._api_versions_pending[node_id]
+            del self._pending_api_versions[node_id]
             # Only now: the connection setup timeout applies until the channel is ready.
             self.states.checking_api_versions(node_id)
         return due
@@ -137,19 +141,19 @@ class Connections:
             if has_routing_check(response):
                 self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION
                 if self._needs_routing_check(node_id, request, version):
-                    self._api_versions_pending[node_id] = FIRST_ROUTING_CHECK_VERSION
+                    self._pending_api_versions[node_id] = FIRST_ROUTING_CHECK_VERSION
                     return None
-            self.versions[node_id] = node_versions(self.describe(node_id), response)
-            self.features = newest_features(self.versions.values(), self.features)
+            self.api_versions[node_id] = build_node_api_versions(self.describe(node_id), response)
+            self.features = select_newest_features(self.api_versions.values(), self.features)
             self.states.ready(node_id, now)
-            self.losses.pop(node_id, None)
-            if self._logged_reasons.pop(self.address(node_id), None) is not None:
+            self.last_losses.pop(node_id, None)
+            if self._logged_loss_reasons.pop(self.address(node_id), None) is not None:
                 _log.info("Connected: %s", self.address(node_id))
             return None
         if response.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
             if version >= FIRST_ROUTING_CHECK_VERSION:
-                self._without_routing_check.add(node_id)
-            self._api_versions_pending[node_id] = older_api_versions_version(response, version)
+                self._nodes_without_routing_check.add(node_id)
+            self._pending_api_versions[node_id] = choose_lower_api_versions_version(response, version)
             return None
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED and request.cluster_id is not None:
             return ConnectionLoss(
@@ -163,10 +167,11 @@ class Connections:
     def _needs_routing_check(self, node_id: int, request: ApiVersionsRequest, version: int) -> bool:
         """Return whether a node that can check the connection has accepted a version too old to contain its target.
 
-        A broker that announces the version with the check but rejects it is not asked again: it would be asked forever.
+        A broker may announce the version with the check and yet reject it. It gets no second request of this version,
+        because it would reject every further one as well.
         """
         is_unchecked = version < FIRST_ROUTING_CHECK_VERSION and request.cluster_id is not None
-        return is_unchecked and node_id not in self._without_routing_check
+        return is_unchecked and node_id not in self._nodes_without_routing_check
 
     # --- queries
 
@@ -186,7 +191,7 @@ class Connections:
 
     # --- disconnecting
 
-    def loss(self, node_id: int, final_state: ChannelState) -> ConnectionLoss:
+    def build_loss(self, node_id: int, final_state: ChannelState) -> ConnectionLoss:
         """Return the loss of a connection, given the final state of its channel."""
         error = final_state.error
         address = self.address(node_id) if error is None else error.address
@@ -197,11 +202,11 @@ class Connections:
             return ConnectionLoss(detail, address, expected=True)
         if final_state.kind is ChannelStateKind.AUTHENTICATE:
             detail += " (during the TLS or SASL handshake: check security.protocol)"
-        elif node_id not in self.versions and final_state.kind is ChannelStateKind.READY:
+        elif node_id not in self.api_versions and final_state.kind is ChannelStateKind.READY:
             detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
-        return ConnectionLoss(detail, address, is_served=node_id in self.versions)
+        return ConnectionLoss(detail, address, is_served=node_id in self.api_versions)
 
-    def setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
+    def build_setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
         """Return the loss of a connection attempt that has taken too long."""
         missing = "no address of the name" if self.states.is_awaiting_lookup(node_id) else "no connection"
         detail = f"{missing} within {self.states.setup_timeout_ms(node_id):.0f} ms (socket.connection.setup.timeout.ms)"
@@ -209,10 +214,10 @@ class Connections:
 
     def record_loss(self, node_id: int, loss: ConnectionLoss, now: float) -> None:
         """Record and log the end of a connection or of an attempt to connect."""
-        was_ready = self.versions.pop(node_id, None) is not None
-        self._api_versions_pending.pop(node_id, None)
-        self._without_routing_check.discard(node_id)
-        self.losses[node_id] = loss
+        was_ready = self.api_versions.pop(node_id, None) is not None
+        self._pending_api_versions.pop(node_id, None)
+        self._nodes_without_routing_check.discard(node_id)
+        self.last_losses[node_id] = loss
         if loss.authentication_error is not None:
             level = logging.ERROR if self._is_new_reason(node_id, loss) else logging.DEBUG
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
@@ -233,13 +238,13 @@ class Connections:
     def _is_new_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
         """Return whether the reason of a loss differs from the last one at this address, and remember the reason."""
         address = self.address(node_id)
-        is_new = self._logged_reasons.get(address) != loss.reason
-        if len(self._logged_reasons) >= MAX_LOGGED_ADDRESSES:
-            self._logged_reasons.clear()
-        self._logged_reasons[address] = loss.reason
+        is_new = self._logged_loss_reasons.get(address) != loss.reason
+        if len(self._logged_loss_reasons) >= MAX_LOGGED_ADDRESSES:
+            self._logged_loss_reasons.clear()
+        self._logged_loss_reasons[address] = loss.reason
         return is_new
 
-    def authentication_failure(self, snapshot: ClusterSnapshot) -> AuthenticationError | None:
+    def find_authentication_failure(self, snapshot: ClusterSnapshot) -> AuthenticationError | None:
         """Return the error if the credentials must be considered invalid; None while a broker may accept them.
 
         A restarted broker may reject valid credentials until it has loaded its users, so the rejection by one broker is

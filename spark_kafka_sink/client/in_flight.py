@@ -68,12 +68,12 @@ class InFlightRequests:
 
     def __init__(self, max_per_node: int) -> None:
         self._max_per_node = max_per_node
-        self._nodes: dict[int, deque[InFlightRequest]] = {}
+        self._requests_by_node: dict[int, deque[InFlightRequest]] = {}
         self._count = 0
         self._earliest_ms = math.inf  # a lower bound of all deadlines, recomputed when it has passed
 
     def add(self, in_flight: InFlightRequest) -> None:
-        self._nodes.setdefault(in_flight.request.node_id, deque()).append(in_flight)
+        self._requests_by_node.setdefault(in_flight.request.node_id, deque()).append(in_flight)
         self._count += 1
         self._earliest_ms = min(self._earliest_ms, in_flight.deadline_ms)
 
@@ -82,7 +82,7 @@ class InFlightRequests:
 
         The newest request must be written, since a channel writes one at a time, and the limit must allow another one.
         """
-        requests = self._nodes.get(node_id)
+        requests = self._requests_by_node.get(node_id)
         return not requests or (requests[-1].written and len(requests) < self._max_per_node)
 
     def complete_next(self, node_id: int, frame: memoryview) -> tuple[InFlightRequest, Message]:
@@ -90,7 +90,7 @@ class InFlightRequests:
 
         Raise DecodeError, and remove nothing, if the frame is not the response to that request.
         """
-        requests = self._nodes.get(node_id)
+        requests = self._requests_by_node.get(node_id)
         if not requests:
             raise DecodeError("a response, although no request is in flight")
         if not requests[0].written:
@@ -102,7 +102,7 @@ class InFlightRequests:
 
     def complete_last_sent(self, node_id: int) -> InFlightRequest:
         """Remove and return the newest request, which expects no response."""
-        requests = self._nodes.get(node_id)
+        requests = self._requests_by_node.get(node_id)
         if not requests:
             raise IllegalStateError(f"no request to node {node_id} is in flight")
         self._count -= 1
@@ -110,28 +110,28 @@ class InFlightRequests:
 
     def clear(self, node_id: int) -> list[InFlightRequest]:
         """Remove and return all requests to the node, oldest first."""
-        cleared = list(self._nodes.pop(node_id, ()))
+        cleared = list(self._requests_by_node.pop(node_id, ()))
         self._count -= len(cleared)
         return cleared
 
     def count(self, node_id: int | None = None) -> int:
-        return self._count if node_id is None else len(self._nodes.get(node_id, ()))
+        return self._count if node_id is None else len(self._requests_by_node.get(node_id, ()))
 
     def waiting_since_ms(self, node_id: int) -> float:
         """Return when the node's oldest request was sent; inf if there is none."""
-        requests = self._nodes.get(node_id)
+        requests = self._requests_by_node.get(node_id)
         return requests[0].sent_ms if requests else math.inf
 
     def extend_deadlines(self, node_id: int, throttle_ms: float) -> None:
         """Extend the deadlines of all requests to the node by a throttle time."""
-        for in_flight in self._nodes.get(node_id, ()):
+        for in_flight in self._requests_by_node.get(node_id, ()):
             in_flight.deadline_ms += throttle_ms
 
     def next_deadline(self) -> float:
         """Return a time before which no request times out. The next deadline may be later."""
         return self._earliest_ms
 
-    def timed_out_requests(self, now: float) -> dict[int, ClientRequest]:
+    def find_timed_out_requests(self, now: float) -> dict[int, ClientRequest]:
         """Return the oldest request of each node that has timed out.
 
         Timeouts differ, so a request may time out before an older one.
@@ -139,7 +139,7 @@ class InFlightRequests:
         self._earliest_ms = min(
             [
                 in_flight.deadline_ms
-                for requests in self._nodes.values()
+                for requests in self._requests_by_node.values()
                 for in_flight in requests
                 if in_flight.deadline_ms > now
             ],
@@ -147,6 +147,6 @@ class InFlightRequests:
         )
         timed_out = {
             node_id: next((in_flight.request for in_flight in requests if in_flight.deadline_ms <= now), None)
-            for node_id, requests in self._nodes.items()
+            for node_id, requests in self._requests_by_node.items()
         }
         return {node_id: request for node_id, request in timed_out.items() if request is not None}

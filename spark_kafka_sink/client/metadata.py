@@ -2,7 +2,7 @@
 
 User threads add topics and wait until they are known. The sender thread requests metadata when `time_to_next_update`
 reaches zero, and applies the responses. The snapshot is immutable and read without a lock; all other state is guarded
-by `_lock`, and `_changed` is notified of every response.
+by `_lock`, and `_update_condition` is notified of every response.
 
 An update is due at once for new topics, and then requests these topics only (a partial update, whose cost does not
 depend on the number of known topics). A full update is due on request, or when the last one is metadata.max.age.ms old.
@@ -60,7 +60,7 @@ class MetadataQuery:
     new_topics_version: int
     allow_auto_topic_creation: bool
 
-    def request(self) -> MetadataRequest:
+    def build_request(self) -> MetadataRequest:
         return MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in self.topics],
             allow_auto_topic_creation=self.allow_auto_topic_creation,
@@ -88,24 +88,24 @@ class Metadata:
         self._system = system
         self._allow_auto_topic_creation = allow_auto_topic_creation
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._topics: dict[str, float] = {}  # the topics in use -> when each expires unless it is used again
+        self._update_condition = threading.Condition(self._lock)
+        self._topic_expiry_ms: dict[str, float] = {}  # the topics in use -> when each expires unless it is used again
         self._new_topics: set[str] = set()  # topics that no response has contained yet
         self._new_topics_version = 0  # incremented when a new topic is added
         self._epochs: Epochs = {}
-        self._version = 0
+        self._update_version = 0
         self._is_full_update_requested = True
         self._is_partial_update_requested = False
-        self._failures = 0
-        self._unchanged_responses = 0  # consecutive responses without anything new
+        self._failure_count = 0
+        self._unchanged_response_count = 0  # consecutive responses without anything new
         self._last_attempt_ms = -math.inf
-        self._last_full_ms = -math.inf
+        self._last_full_update_ms = -math.inf
         self._backoff_ms = 0.0
-        self._fatal: KafkaSinkError | None = None
-        self._failed_addresses: dict[str, str] = {}  # address -> reason, since the last response
+        self._fatal_error: KafkaSinkError | None = None
+        self._address_failures: dict[str, str] = {}  # address -> reason, since the last response
         self._omitted_topics: set[str] = set()  # topics that the last response about them did not contain
-        self._unusable_response = ""  # the problem of the last response, if it could not be applied
-        self._failed_nodes: dict[int, str] = {}  # node id -> reason, until the node is connected again
+        self._response_problem = ""  # the problem of the last response, if it could not be applied
+        self._node_failures: dict[int, str] = {}  # node id -> reason, until the node is connected again
         self._is_closed = False
 
     # --- topics and waiting (any thread)
@@ -113,27 +113,27 @@ class Metadata:
     @property
     def version(self) -> int:
         """The number of responses applied so far."""
-        return self._version
+        return self._update_version
 
     def age_ms(self, now: float) -> float:
         """Return the time since the last full update; nan if there was none."""
-        return now - self._last_full_ms if self._last_full_ms > -math.inf else math.nan
+        return now - self._last_full_update_ms if self._last_full_update_ms > -math.inf else math.nan
 
     @property
     def topics(self) -> frozenset[str]:
         with self._lock:
-            return frozenset(self._topics)
+            return frozenset(self._topic_expiry_ms)
 
     def contains_topic(self, topic: str) -> bool:
         with self._lock:
-            return topic in self._topics
+            return topic in self._topic_expiry_ms
 
     def add_topic(self, topic: str, now: float) -> None:
         """Note that the topic is in use, which keeps its metadata for another metadata.max.idle.ms."""
         _check_topic_name(topic)
         with self._lock:
-            known = topic in self._topics
-            self._topics[topic] = now + self._max_idle_ms
+            known = topic in self._topic_expiry_ms
+            self._topic_expiry_ms[topic] = now + self._max_idle_ms
             if not known:
                 self._new_topics.add(topic)
                 self._new_topics_version += 1
@@ -148,12 +148,12 @@ class Metadata:
         """
         with self._lock:
             self._is_full_update_requested = True
-            if reset_backoff and not self._failures:
+            if reset_backoff and not self._failure_count:
                 self._skip_backoff()
             elif reset_backoff:
-                self._unchanged_responses = 0
+                self._unchanged_response_count = 0
                 self._draw_backoff()
-            return self._version
+            return self._update_version
 
     def request_update_for_topic(self, topic: str) -> int:
         """Request another update after the backoff, because the last response did not help.
@@ -164,7 +164,7 @@ class Metadata:
             if topic not in self._new_topics:
                 return self.request_update()
             self._is_partial_update_requested = True
-            return self._version
+            return self._update_version
 
     def await_update(self, last_version: int, timeout_ms: float) -> None:
         """Wait for a response after `last_version`. The response may be about other topics than the caller's."""
@@ -172,19 +172,19 @@ class Metadata:
         with self._lock:
             while True:
                 if self._is_closed:
-                    raise ProducerClosedError("closed while waiting for metadata") from self._fatal
+                    raise ProducerClosedError("closed while waiting for metadata") from self._fatal_error
                 self.raise_if_fatal()
-                if self._version > last_version:
+                if self._update_version > last_version:
                     return
                 remaining_ms = deadline_ms - self._system.now()
                 if remaining_ms <= 0:
                     cause = self._describe_connection_failures()
                     raise MetadataTimeoutError(f"no metadata from any broker within {timeout_ms:.0f} ms. {cause}")
-                self._changed.wait(lock_timeout_seconds(remaining_ms))
+                self._update_condition.wait(lock_timeout_seconds(remaining_ms))
 
     def raise_if_fatal(self) -> None:
         """Raise the fatal error, if there is one."""
-        fatal = self._fatal
+        fatal = self._fatal_error
         if fatal is not None:
             raise fatal.with_traceback(None)
 
@@ -204,7 +204,7 @@ class Metadata:
     @property
     def has_connection_failures(self) -> bool:
         """Whether a connection has failed since the last usable response."""
-        return bool(self._failed_addresses)
+        return bool(self._address_failures)
 
     def describe_connection_failures(self) -> str:
         """Describe why metadata could not be updated.
@@ -224,7 +224,7 @@ class Metadata:
 
     def connection_failure(self, node_id: int) -> str | None:
         """Return why the last connection to a node failed, whether or not other brokers have responded since."""
-        return self._failed_nodes.get(node_id)
+        return self._node_failures.get(node_id)
 
     # --- updates (sender thread)
 
@@ -234,19 +234,19 @@ class Metadata:
         The lock is not taken, since each request calls this several times. A thread that requests an update wakes up
         the client afterwards.
         """
-        to_expiry_ms = max(self._last_full_ms + self._max_age_ms - now, 0.0)
-        if to_expiry_ms == 0 and self._unchanged_responses:
+        to_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now, 0.0)
+        if to_expiry_ms == 0 and self._unchanged_response_count:
             # An update because of metadata.max.age.ms does not mean that the last response did not help.
             with self._lock:
-                self._unchanged_responses = 0
+                self._unchanged_response_count = 0
                 self._draw_backoff()
         is_requested = self._is_full_update_requested or self._is_partial_update_requested
         return max(0.0 if is_requested else to_expiry_ms, self._last_attempt_ms + self._backoff_ms - now)
 
-    def new_query(self, now: float) -> MetadataQuery:
+    def build_query(self, now: float) -> MetadataQuery:
         with self._lock:
-            partial = not self._is_full_update_requested and self._last_full_ms + self._max_age_ms > now
-            topics = self._new_topics if partial else self._topics
+            partial = not self._is_full_update_requested and self._last_full_update_ms + self._max_age_ms > now
+            topics = self._new_topics if partial else self._topic_expiry_ms
             return MetadataQuery(tuple(topics), partial, self._new_topics_version, self._allow_auto_topic_creation)
 
     def update(self, query: MetadataQuery, response: MetadataResponse, version: int, now: float) -> None:
@@ -257,48 +257,48 @@ class Metadata:
             contained = {topic.name for topic in response.topics if topic.name is not None}
             self._new_topics -= contained
             self._omitted_topics = (self._omitted_topics - contained) | (set(query.topics) - contained)
-            self._unusable_response = ""
+            self._response_problem = ""
             has_newer_topics = query.new_topics_version < self._new_topics_version
             self._is_partial_update_requested = bool(self._new_topics) and has_newer_topics
             if not query.partial:
                 self._is_full_update_requested = False
-                self._last_full_ms = now
+                self._last_full_update_ms = now
             self._remove_idle_topics(now)
-            self._omitted_topics &= self._topics.keys()
+            self._omitted_topics &= self._topic_expiry_ms.keys()
             merged = merge_response(
                 self.snapshot,
                 self._epochs,
                 response,
                 version=version,
                 partial=query.partial,
-                retain=self._topics.__contains__,
+                retain=self._topic_expiry_ms.__contains__,
             )
             if merged.snapshot.cluster_id != self.snapshot.cluster_id:
                 _log.info("Cluster id: %s", merged.snapshot.cluster_id)
             self.snapshot = merged.snapshot
             self._epochs = merged.epochs
             self._is_full_update_requested |= merged.needs_refresh
-            self._unchanged_responses = 0 if merged.has_changes else self._unchanged_responses + 1
-            self._failures = 0
+            self._unchanged_response_count = 0 if merged.has_changes else self._unchanged_response_count + 1
+            self._failure_count = 0
             self._last_attempt_ms = now
             self._draw_backoff()
             if self._is_partial_update_requested:  # for topics that were added after the request was sent
                 self._skip_backoff()
-            self._fatal = None
-            self._failed_addresses.clear()
-            self._failed_nodes = {
-                node: reason for node, reason in self._failed_nodes.items() if node in self.snapshot.nodes
+            self._fatal_error = None
+            self._address_failures.clear()
+            self._node_failures = {
+                node: reason for node, reason in self._node_failures.items() if node in self.snapshot.nodes
             }
-            self._version += 1
-            self._changed.notify_all()
+            self._update_version += 1
+            self._update_condition.notify_all()
 
     def update_failed(self, now: float, problem: str = "") -> None:
         """Note that there was no response, or one that cannot be applied because of this problem, and back off."""
         with self._lock:
-            self._unusable_response = problem or self._unusable_response
+            self._response_problem = problem or self._response_problem
             self._last_attempt_ms = now
-            self._failures += 1
-            self._unchanged_responses = 0
+            self._failure_count += 1
+            self._unchanged_response_count = 0
             self._draw_backoff()
 
     def update_leaders(self, hints: Iterable[LeaderHint], nodes: Iterable[Node]) -> set[tuple[str, int]]:
@@ -327,8 +327,8 @@ class Metadata:
         with self._lock:
             self._bootstrap_nodes = tuple(nodes)
             self.snapshot = bootstrap_snapshot(nodes)
-            self._unusable_response = ""
-            self._failures = 0
+            self._response_problem = ""
+            self._failure_count = 0
             self._skip_backoff()
 
     def rebootstrap(self) -> None:
@@ -339,41 +339,43 @@ class Metadata:
             self.snapshot = bootstrap_snapshot(self._bootstrap_nodes)
             self._is_full_update_requested = True
 
-    def fatal_error(self, error: KafkaSinkError) -> None:
+    def set_fatal_error(self, error: KafkaSinkError) -> None:
         with self._lock:
-            self._fatal = error
-            self._changed.notify_all()
+            self._fatal_error = error
+            self._update_condition.notify_all()
 
     def connection_failed(self, node_id: int, address: str, reason: str) -> None:
         with self._lock:
-            self._failed_nodes[node_id] = reason
-            self._failed_addresses.pop(address, None)
-            self._failed_addresses[address] = reason
-            if len(self._failed_addresses) > MAX_REPORTED_ADDRESSES:
-                del self._failed_addresses[next(iter(self._failed_addresses))]
+            self._node_failures[node_id] = reason
+            self._address_failures.pop(address, None)
+            self._address_failures[address] = reason
+            if len(self._address_failures) > MAX_REPORTED_ADDRESSES:
+                del self._address_failures[next(iter(self._address_failures))]
 
     def connected(self, node_id: int) -> None:
         with self._lock:
-            self._failed_nodes.pop(node_id, None)
+            self._node_failures.pop(node_id, None)
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            self._changed.notify_all()
+            self._update_condition.notify_all()
 
     # --- helpers (with _lock held)
 
     def _skip_backoff(self) -> None:
         """Let the next update be due at once, for a new reason. Its retries back off as usual."""
-        self._unchanged_responses = 0
+        self._unchanged_response_count = 0
         self._last_attempt_ms = -math.inf
         self._draw_backoff()
 
     def _remove_idle_topics(self, now: float) -> None:
-        idle = [name for name, expires in self._topics.items() if expires <= now and name not in self._new_topics]
+        idle = [
+            name for name, expires in self._topic_expiry_ms.items() if expires <= now and name not in self._new_topics
+        ]
         for topic in idle:
             _log.debug("Removed topic %s from the metadata: unused for metadata.max.idle.ms", topic)
-            del self._topics[topic]
+            del self._topic_expiry_ms[topic]
 
     def _apply_hint(self, snapshot: ClusterSnapshot, hint: LeaderHint) -> PartitionInfo | None:
         """Return the partition with the hint's leader; None unless the hint is newer than what is known."""
@@ -387,14 +389,16 @@ class Metadata:
 
     def _draw_backoff(self) -> None:
         # Drawn once per attempt. If it was drawn at each check, the jitter would let the shortest of many draws win.
-        failure_backoff_ms = self._backoff.after(max(self._failures - 1, 0))
-        unchanged_backoff_ms = self._backoff.after(self._unchanged_responses - 1) if self._unchanged_responses else 0.0
+        failure_backoff_ms = self._backoff.after(max(self._failure_count - 1, 0))
+        unchanged_backoff_ms = (
+            self._backoff.after(self._unchanged_response_count - 1) if self._unchanged_response_count else 0.0
+        )
         self._backoff_ms = max(failure_backoff_ms, unchanged_backoff_ms)
 
     def _describe_connection_failures(self) -> str:
-        if not self._failed_addresses:
-            return self._unusable_response or "No broker has responded, and no connection has failed either."
-        return "Tried: " + "; ".join(f"{address}: {reason}" for address, reason in self._failed_addresses.items())
+        if not self._address_failures:
+            return self._response_problem or "No broker has responded, and no connection has failed either."
+        return "Tried: " + "; ".join(f"{address}: {reason}" for address, reason in self._address_failures.items())
 
 
 def _check_topic_name(topic: str) -> None:

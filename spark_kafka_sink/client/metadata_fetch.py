@@ -39,7 +39,7 @@ class MetadataFetch:
         self._may_rebootstrap = config.metadata_recovery_strategy == REBOOTSTRAP
         self._trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._query: MetadataQuery | None = None
-        self._sent_ms: dict[int, float] = {}  # node id -> when the query was sent to it, the latest one last
+        self._sent_ms_by_node: dict[int, float] = {}  # node id -> when the query was sent to it, the latest one last
         self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._due_since_ms = math.inf
         """Since when an update has been due without a response; -inf if a broker has demanded a rebootstrap."""
@@ -55,7 +55,7 @@ class MetadataFetch:
         try:
             nodes = self._lookup.attempt()
         except ConfigurationError as error:
-            self._metadata.fatal_error(error)
+            self._metadata.set_fatal_error(error)
             return math.inf
         if not nodes:
             self._metadata.update_failed(now, f"No name in bootstrap.servers was resolved: {self._lookup.failures}")
@@ -69,14 +69,14 @@ class MetadataFetch:
 
     def wait_ms(self, now: float, last_response_ms: Mapping[int, float]) -> float:
         """Return the time until a request must be sent. `last_response_ms`: when each node last responded."""
-        if not self._sent_ms:
+        if not self._sent_ms_by_node:
             return self._metadata.time_to_next_update(now)
-        node_id, sent_ms = next(reversed(self._sent_ms.items()))
+        node_id, sent_ms = next(reversed(self._sent_ms_by_node.items()))
         return max(sent_ms, last_response_ms.get(node_id, sent_ms)) + self._resend_after_ms - now
 
     def is_awaiting_response(self, node_id: int) -> bool:
         """Return whether the current query was sent to this node."""
-        return node_id in self._sent_ms
+        return node_id in self._sent_ms_by_node
 
     def note_due(self, now: float) -> None:
         """Note that an update is due and the client is looking for a broker."""
@@ -88,10 +88,10 @@ class MetadataFetch:
         It is the query that other nodes have not answered, or a new one.
         """
         if self._query is None:
-            self._query = self._metadata.new_query(now)
-        if self._sent_ms:  # Bounded: the unresponsive nodes are disconnected after request.timeout.ms.
+            self._query = self._metadata.build_query(now)
+        if self._sent_ms_by_node:  # Bounded: the unresponsive nodes are disconnected after request.timeout.ms.
             self._resend_after_ms *= 2
-        self._sent_ms[node_id] = now
+        self._sent_ms_by_node[node_id] = now
         return self._query
 
     def handle_response(
@@ -100,11 +100,11 @@ class MetadataFetch:
         """Handle the response to a query. Ignore it if another node has already answered the query."""
         if query is not self._query:
             return
-        if now - self._sent_ms[node_id] < UNRESPONSIVE_AFTER_MS:
+        if now - self._sent_ms_by_node[node_id] < UNRESPONSIVE_AFTER_MS:
             self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._end_query()
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
-            self.demand_rebootstrap()
+            self.request_rebootstrap()
             self._metadata.update_failed(
                 now, "A broker responded that clients must bootstrap again from bootstrap.servers."
             )
@@ -122,8 +122,8 @@ class MetadataFetch:
     def handle_lost_request(self, node_id: int, query: MetadataQuery, now: float) -> None:
         """Note that this node will not respond to the query. Other nodes may still do so."""
         if query is self._query:
-            del self._sent_ms[node_id]
-            if not self._sent_ms:
+            del self._sent_ms_by_node[node_id]
+            if not self._sent_ms_by_node:
                 self._end_query()
                 self._metadata.update_failed(now)
 
@@ -131,11 +131,11 @@ class MetadataFetch:
         """Note that the query could not be sent, and fail all callers that wait for metadata."""
         self._end_query()
         self._metadata.update_failed(now)
-        self._metadata.fatal_error(error)
+        self._metadata.set_fatal_error(error)
 
     def _end_query(self) -> None:
         self._query = None
-        self._sent_ms.clear()
+        self._sent_ms_by_node.clear()
 
     def handle_disconnection(self, now: float, fatal: KafkaSinkError | None = None) -> None:
         """Request an update after the loss of a connection, because the metadata may be stale."""
@@ -143,10 +143,10 @@ class MetadataFetch:
             # The query may have been about to go to the lost node. Without a backoff, nodes are tried in a tight loop.
             self._metadata.update_failed(now)
         if fatal is not None:
-            self._metadata.fatal_error(fatal)
+            self._metadata.set_fatal_error(fatal)
         self._metadata.request_update()
 
-    def demand_rebootstrap(self) -> None:
+    def request_rebootstrap(self) -> None:
         self._due_since_ms = -math.inf
 
     def needs_rebootstrap(self, now: float) -> bool:

@@ -24,7 +24,7 @@ from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS, NodeChoice, choose_node
-from spark_kafka_sink.client.versions import FinalizedFeatures, NodeApiVersions, api_versions_request, throttle_ms
+from spark_kafka_sink.client.versions import FinalizedFeatures, NodeApiVersions, build_api_versions_request, throttle_ms
 from spark_kafka_sink.errors import (
     AuthenticationError,
     DecodeError,
@@ -80,10 +80,10 @@ class NetworkClient:
         self._random = random if random is not None else Random()
         self._fetch = MetadataFetch(metadata, config, system, selector.wakeup)
         self._connections = Connections(selector, config, system=system, random=self._random)
-        self._states, self.losses = self._connections.states, self._connections.losses
+        self._states, self.losses = self._connections.states, self._connections.last_losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
-        self._unreported: list[ClientResponse] = []  # results of requests that ended outside of poll
-        self._last_response_ms: dict[int, float] = {}  # by node; in the future while the node throttles
+        self._unreported_responses: list[ClientResponse] = []  # results of requests that ended outside of poll
+        self._last_response_ms_by_node: dict[int, float] = {}  # by node; in the future while the node throttles
         self._correlation_id = 0
         self._state = _State.ACTIVE  # guarded by _state_lock
         self._state_lock = threading.Lock()
@@ -116,12 +116,12 @@ class NetworkClient:
             since_ms = self._states.last_attempt_ms(node_id)
         else:
             since_ms = self._in_flight.waiting_since_ms(node_id)
-        return max(0.0, now - max(since_ms, self._last_response_ms.get(node_id, since_ms)))
+        return max(0.0, now - max(since_ms, self._last_response_ms_by_node.get(node_id, since_ms)))
 
     def disconnect(self, node_id: int, reason: str, now: float) -> None:
         """Close the connection to a node, if there is one. The next poll returns its requests as disconnected."""
         if self._connections.is_alive(node_id):
-            self._close_connection(self._unreported, node_id, ConnectionLoss(reason, timed_out=True), now)
+            self._close_connection(self._unreported_responses, node_id, ConnectionLoss(reason, timed_out=True), now)
 
     def authentication_exception(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_error(node_id)
@@ -161,17 +161,19 @@ class NetworkClient:
             self._send(request, self.version_for(request.node_id, request.api_key, request.versions), now)
         except UnsupportedVersionError as error:
             latency_ms = now - request.created_ms
-            self._unreported.append(ClientResponse(request, now, latency_ms, version_error=error, reason=str(error)))
+            self._unreported_responses.append(
+                ClientResponse(request, now, latency_ms, version_error=error, reason=str(error))
+            )
 
     def version_for(self, node_id: int, api_key: ApiKey, versions: VersionRange | None = None) -> int:
         """Return the version of a request to a node. Raise UnsupportedVersionError if the node supports none."""
-        node_versions = self._connections.versions.get(node_id)
+        node_versions = self._connections.api_versions.get(node_id)
         if node_versions is None:
             raise IllegalStateError(f"the API versions of node {node_id} are unknown: it is not connected")
         return node_versions.latest_usable_version(api_key, versions)
 
     def versions(self, node_id: int) -> NodeApiVersions | None:
-        return self._connections.versions.get(node_id)
+        return self._connections.api_versions.get(node_id)
 
     @property
     def finalized_features(self) -> FinalizedFeatures:
@@ -191,8 +193,8 @@ class NetworkClient:
     def poll(self, timeout_ms: float, now: float) -> list[ClientResponse]:
         """Send what is due, wait up to `timeout_ms` for an event, and return the results of requests that ended."""
         self._ensure_active()
-        if self._unreported:
-            responses, self._unreported = self._unreported, []
+        if self._unreported_responses:
+            responses, self._unreported_responses = self._unreported_responses, []
             return responses
         metadata_ms = self._maybe_update_metadata(now)
         deadline_ms = min(self._in_flight.next_deadline(), self._states.next_setup_deadline())
@@ -239,7 +241,7 @@ class NetworkClient:
         unresolved_ms = self._fetch.resolve_bootstrap_servers(now)
         if unresolved_ms > 0:
             return unresolved_ms
-        wait_ms = self._fetch.wait_ms(now, self._last_response_ms)
+        wait_ms = self._fetch.wait_ms(now, self._last_response_ms_by_node)
         if wait_ms > 0:
             return wait_ms
         self._fetch.note_due(now)
@@ -259,7 +261,7 @@ class NetworkClient:
         if self._states.is_preparing(node.id):
             remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now)
             return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_AFTER_MS
-        return self._fetch.wait_ms(now, self._last_response_ms)
+        return self._fetch.wait_ms(now, self._last_response_ms_by_node)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
         for send in self._selector.completed_sends:
@@ -273,7 +275,7 @@ class NetworkClient:
     def _handle_completed_receives(self, responses: list[ClientResponse], now: float) -> None:
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
-            self._last_response_ms[node_id] = now
+            self._last_response_ms_by_node[node_id] = now
             try:
                 in_flight, message = self._in_flight.complete_next(node_id, receive.payload)
             except DecodeError as error:
@@ -298,7 +300,7 @@ class NetworkClient:
         for channel_id, final_state in self._selector.disconnected.items():
             node_id = int(channel_id)
             if self._connections.is_alive(node_id):  # Otherwise this poll has already closed the connection.
-                self._handle_loss(responses, node_id, self._connections.loss(node_id, final_state), now)
+                self._handle_loss(responses, node_id, self._connections.build_loss(node_id, final_state), now)
 
     def _send_api_versions_requests(self, now: float) -> None:
         for node_id, version in self._connections.take_ready_for_api_versions().items():
@@ -307,10 +309,10 @@ class NetworkClient:
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now: float) -> None:
         for node_id in self._states.nodes_with_setup_timeout(now):
-            self._close_connection(responses, node_id, self._connections.setup_timeout_loss(node_id), now)
+            self._close_connection(responses, node_id, self._connections.build_setup_timeout_loss(node_id), now)
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now: float) -> None:
-        for node_id, request in self._in_flight.timed_out_requests(now).items():
+        for node_id, request in self._in_flight.find_timed_out_requests(now).items():
             timeout = f"{request.timeout_ms / 1000:g} s"
             if request.timeout_ms == self._config.request_timeout_ms:
                 timeout += " (request.timeout.ms)"
@@ -331,7 +333,7 @@ class NetworkClient:
     def _connect(self, node: Node, now: float) -> None:
         loss = self._connections.connect(node, now)
         if loss is not None:
-            self._handle_loss(self._unreported, node.id, loss, now)
+            self._handle_loss(self._unreported_responses, node.id, loss, now)
 
     def _can_send(self, node_id: int, now: float) -> bool:
         return self._connections.is_ready(node_id, now) and self._in_flight.can_send_more(node_id)
@@ -354,7 +356,7 @@ class NetworkClient:
 
     def _send_metadata_request(self, node: Node, now: float) -> None:
         query = self._fetch.start_query(node.id, now)
-        request = self.new_client_request(node.id, query.request(), now, tag=query)
+        request = self.new_client_request(node.id, query.build_request(), now, tag=query)
         try:
             self._send(request, self.version_for(node.id, ApiKey.METADATA), now, internal=True)
         except UnsupportedVersionError as error:
@@ -370,8 +372,8 @@ class NetworkClient:
         """Build the request. It names the cluster and the node only if the client can bootstrap again when rejected."""
         cluster_id = self._metadata.snapshot.cluster_id
         if self._checks_routing and cluster_id is not None and node_id >= 0:
-            return api_versions_request(cluster_id, node_id)
-        return api_versions_request()
+            return build_api_versions_request(cluster_id, node_id)
+        return build_api_versions_request()
 
     def _handle_api_versions(
         self, responses: list[ClientResponse], in_flight: InFlightRequest, response: ApiVersionsResponse, now: float
@@ -384,7 +386,7 @@ class NetworkClient:
             self._metadata.connected(node_id)
         if loss is not None:
             if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
-                self._fetch.demand_rebootstrap()
+                self._fetch.request_rebootstrap()
             self._close_connection(responses, node_id, loss, now)
 
     def _maybe_throttle(self, in_flight: InFlightRequest, message: Message, now: float) -> None:
@@ -393,7 +395,7 @@ class NetworkClient:
         if throttle_time_ms > 0:
             self._in_flight.extend_deadlines(node_id, throttle_time_ms)
             self._states.throttle(node_id, now + throttle_time_ms)
-            self._last_response_ms[node_id] = now + throttle_time_ms
+            self._last_response_ms_by_node[node_id] = now + throttle_time_ms
 
     def _close_connection(
         self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float
@@ -408,7 +410,7 @@ class NetworkClient:
         self._cancel_requests(responses, node_id, loss, now)
         if not loss.expected:
             self._metadata.connection_failed(node_id, self._connections.address(node_id), loss.detail)
-        self._fetch.handle_disconnection(now, self._connections.authentication_failure(self._metadata.snapshot))
+        self._fetch.handle_disconnection(now, self._connections.find_authentication_failure(self._metadata.snapshot))
 
     def _cancel_requests(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float) -> None:
         for in_flight in self._in_flight.clear(node_id):

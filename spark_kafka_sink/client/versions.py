@@ -125,7 +125,7 @@ def _describe_age(api_key: ApiKey) -> str:
     return f"older than Kafka {INTRODUCED_IN[api_key]}" if api_key in INTRODUCED_IN else "too old"
 
 
-def node_versions(broker: str, response: ApiVersionsResponse) -> NodeApiVersions:
+def build_node_api_versions(broker: str, response: ApiVersionsResponse) -> NodeApiVersions:
     return NodeApiVersions(
         broker,
         MappingProxyType({api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}),
@@ -136,7 +136,7 @@ def node_versions(broker: str, response: ApiVersionsResponse) -> NodeApiVersions
     )
 
 
-def newest_features(nodes: Iterable[NodeApiVersions], known: FinalizedFeatures) -> FinalizedFeatures:
+def select_newest_features(nodes: Iterable[NodeApiVersions], known: FinalizedFeatures) -> FinalizedFeatures:
     """Return the features with the highest epoch, since brokers learn of a change one after another."""
     return max([known, *(node.finalized for node in nodes)], key=lambda features: features.epoch)
 
@@ -149,13 +149,13 @@ def has_routing_check(response: ApiVersionsResponse) -> bool:
     )
 
 
-def older_api_versions_version(response: ApiVersionsResponse, rejected: int) -> int:
+def choose_lower_api_versions_version(response: ApiVersionsResponse, rejected: int) -> int:
     """Return the version of ApiVersions to try after UNSUPPORTED_VERSION, always older than the rejected one."""
     max_version = next((api.max_version for api in response.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
     return max(0, min(max_version, rejected - 1))
 
 
-def api_versions_request(cluster_id: str | None = None, node_id: int = -1) -> ApiVersionsRequest:
+def build_api_versions_request(cluster_id: str | None = None, node_id: int = -1) -> ApiVersionsRequest:
     """Return a request with this library's name and version, which versions below 3 do not contain.
 
     The cluster and the node are those that the connection is meant for, if both are known. Versions below 5 do not

@@ -72,10 +72,10 @@ class BatchStart:
             return False
         if last.query_id != batch.query_id:
             if self.has_user_prefix:
-                raise precommit_errors.query_mismatch_error(self.entry, batch)
+                raise precommit_errors.build_query_mismatch_error(self.entry, batch)
             return False
         if _batch_number(batch) < _batch_number(last):
-            raise precommit_errors.stale_batch_error(self.entry, batch)
+            raise precommit_errors.build_stale_batch_error(self.entry, batch)
         return batch == last
 
     def check_skipped_batch(self, batch: Batch, content: BatchContent, *, tolerate_mismatch: bool) -> None:
@@ -86,9 +86,9 @@ class BatchStart:
         """
         decided = self.entry.find_content(batch)
         if not self.entry.is_proven(batch):
-            error = precommit_errors.unproven_decision_error(self.entry, batch, decided, content)
+            error = precommit_errors.build_unproven_decision_error(self.entry, batch, decided, content)
         elif decided is None or not decided.has_same_row_counts(content):
-            error = precommit_errors.replay_mismatch_error(self.entry, batch, decided, content)
+            error = precommit_errors.build_replay_mismatch_error(self.entry, batch, decided, content)
         else:
             if batch.key is not None and batch.key.isdecimal():
                 _log.warning(_NUMERIC_KEY_MESSAGE, batch.key)

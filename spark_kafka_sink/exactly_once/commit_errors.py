@@ -16,7 +16,7 @@ from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS
 _MAX_LISTED = 20
 
 
-def transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:
+def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} was not committed, because transactions of its tasks are not open any more:\n"
         f"{_format_list(problems)}\nNothing of the batch is visible, and the next start writes it again. Possible "
@@ -30,7 +30,7 @@ def transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> Exactl
     )
 
 
-def too_little_time_error(entry: Entry, transaction: TransactionDescription, left_ms: float) -> ExactlyOnceError:
+def build_too_little_time_error(entry: Entry, transaction: TransactionDescription, left_ms: float) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, "
         f"{max(0.0, left_ms) / 1000:.1f} s were left for {transaction.transactional_id}, too little to commit it "
@@ -40,13 +40,14 @@ def too_little_time_error(entry: Entry, transaction: TransactionDescription, lef
     )
 
 
-def decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
+def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} {_doubt_remedy(entry)}"
+        f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} "
+        f"{_build_doubt_remedy(entry)}"
     )
 
 
-def _doubt_remedy(entry: Entry) -> str:
+def _build_doubt_remedy(entry: Entry) -> str:
     if entry.batch.is_idempotent:
         return (
             "Start again: the next start finishes the batch if it is decided, and writes it again if it is not. No row "
@@ -66,7 +67,7 @@ _COMMIT_WITHOUT_RERUN = (
 )
 
 
-def downgrade_error(entry: Entry) -> ExactlyOnceError:
+def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} was not committed: the cluster's transaction.version was lowered while the batch was written. "
         "Nothing of the batch is visible, and nothing is lost. Start the query again: it writes the batch again, with "
@@ -87,13 +88,13 @@ def is_lost(error: BrokerError) -> bool:
     return error.code in _LOST_ERRORS
 
 
-def not_committed_error(entry: Entry, rejected: Mapping[str, BrokerError]) -> ExactlyOnceError:
+def build_not_committed_error(entry: Entry, rejected: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Return the error for a decided batch with rejected commits: lost for good, or not committed yet."""
     is_any_lost = any(is_lost(error) for error in rejected.values())
-    return _commit_lost_error(entry, rejected) if is_any_lost else not_yet_committed_error(entry, rejected)
+    return _commit_lost_error(entry, rejected) if is_any_lost else build_not_yet_committed_error(entry, rejected)
 
 
-def unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
+def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} is decided (prefix {entry.prefix}), and it is not known whether all of its "
         f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet. {_finish_remedy(entry)}"
@@ -101,7 +102,7 @@ def unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceE
     )
 
 
-def not_yet_committed_error(entry: Entry, rejected: Mapping[str, BrokerError]) -> ExactlyOnceError:
+def build_not_yet_committed_error(entry: Entry, rejected: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Return the error for a decided batch with transactions that can still be committed.
 
     Some of the `rejected` may be lost. The others must be committed before the lost ones are given up.
@@ -117,7 +118,7 @@ def not_yet_committed_error(entry: Entry, rejected: Mapping[str, BrokerError]) -
     )
 
 
-def unknown_outcome_remedy(entry: Entry) -> str:
+def build_unknown_outcome_remedy(entry: Entry) -> str:
     """Describe what to do if it is not known whether a job without an idempotencyKey is decided."""
     return (
         "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that would write "

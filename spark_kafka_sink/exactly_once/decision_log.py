@@ -93,13 +93,13 @@ class _PartitionState:
     """The records read so far from one partition, of one prefix or of all, and the offset to continue at."""
 
     next_offset: int
-    newest: dict[bytes, dict[int, LogRecord]] = field(default_factory=dict)
+    newest_records: dict[bytes, dict[int, LogRecord]] = field(default_factory=dict)
     """The last valid record that was committed, by prefix and producer id."""
-    non_transactional: dict[bytes, LogRecord] = field(default_factory=dict)
+    non_transactional_records: dict[bytes, LogRecord] = field(default_factory=dict)
     """The last record that was written outside of a transaction, by prefix."""
-    open: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
+    open_transaction_records: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
     """Prefixes and records of transactions without a marker so far, by producer id."""
-    unreadable: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
+    unreadable_records: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
     """The first record of the last batch that cannot be decoded, and its error, by producer id.
 
     The producer id is NO_PRODUCER_ID for a batch outside of a transaction, because any client can write any producer id
@@ -114,7 +114,7 @@ class _PartitionState:
         except DecodeError as error:  # brokers accept a batch that is a thousand times larger when decompressed
             written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
-            self.unreadable[producer_id] = LogRecord(header.base_offset, written_by, None), error
+            self.unreadable_records[producer_id] = LogRecord(header.base_offset, written_by, None), error
             return
         if header.is_control:
             if batch.columns.num_rows:
@@ -126,14 +126,14 @@ class _PartitionState:
                 continue
             record = replace(record, is_claim=is_claim)
             if header.is_transactional:
-                self.open.setdefault(header.producer_id, []).append((prefix, record))
+                self.open_transaction_records.setdefault(header.producer_id, []).append((prefix, record))
             else:
-                self.non_transactional[prefix] = record
+                self.non_transactional_records[prefix] = record
 
     def _end_transaction(self, producer_id: int, *, aborted: bool) -> None:
-        written = self.open.pop(producer_id, ())
+        written = self.open_transaction_records.pop(producer_id, ())
         for prefix, record in written if not aborted else ():
-            newest = self.newest.setdefault(prefix, {})
+            newest = self.newest_records.setdefault(prefix, {})
             previous = newest.get(producer_id)
             if previous is None or _is_valid(record, previous):
                 newest[producer_id] = record
@@ -219,12 +219,12 @@ class DecisionLog:
             {
                 key.decode("utf-8", "replace"): {FIRST_DRIVER_NUMBER, *_candidate_driver_numbers(newest.values())}
                 for _, state in states
-                for key, newest in state.newest.items()
+                for key, newest in state.newest_records.items()
             }
         )
         entries: dict[str, Entry] = {}
         for partition, state in states:
-            for prefix in (key.decode("utf-8", "replace") for key in state.newest):
+            for prefix in (key.decode("utf-8", "replace") for key in state.newest_records):
                 if prefix not in described:
                     continue
                 try:
@@ -261,7 +261,7 @@ class DecisionLog:
             # Records that were not read yet were deleted, so the records read before may not be the newest ones. A
             # result of an earlier read must not be combined with the current content.
             if not is_first:
-                raise precommit_errors.log_records_deleted_error(self.topic, partition) from error
+                raise precommit_errors.build_log_records_deleted_error(self.topic, partition) from error
             state = self._new_state(partition)
             self._read_until(state, partition, key, self._end_offset(partition))
         if len(_partition_cache) >= _MAX_CACHED_PARTITIONS:
@@ -294,7 +294,7 @@ class DecisionLog:
     def _select_entry(self, partition: int, state: _PartitionState, ids: DriverIds) -> Entry | None:
         prefix = ids.prefix
         key = prefix.encode()
-        newest = state.newest.get(key, {})
+        newest = state.newest_records.get(key, {})
         record, ids_by_producer = _find_driver_record(newest.values(), ids), dict[int, str]()
         if record is None and _may_have_other_driver_ids(newest, ids):
             ids_by_producer |= ids.describe_all_listed()
@@ -303,13 +303,13 @@ class DecisionLog:
         if record is None and not ids.has_written_records:
             record = self._find_record_of_forgotten_id(prefix, partition, newest.values(), ids_by_producer)
         foreign = [other for other in newest.values() if ids.find_number(other.written_by.producer_id) is None]
-        for other in (*foreign, state.non_transactional.get(key)):
+        for other in (*foreign, state.non_transactional_records.get(key)):
             if other is not None and other is not record and (record is None or other.offset > record.offset):
                 self._warn(partition, other, f"The driver of the prefix {prefix} did not write it, so it is ignored")
-        for producer_id, (unread, reason) in state.unreadable.items():
+        for producer_id, (unread, reason) in state.unreadable_records.items():
             if ids.find_number(producer_id) is not None and (record is None or unread.offset > record.offset):
                 position = self._format_position(partition, unread)
-                raise precommit_errors.unreadable_entry_error(position, prefix, reason) from reason
+                raise precommit_errors.build_unreadable_entry_error(position, prefix, reason) from reason
             self._warn(partition, unread, f"It cannot be read ({reason}), so it is ignored")
         if record is None or record.value is None:
             return None
@@ -318,7 +318,7 @@ class DecisionLog:
             entry = replace(decode_entry(key, record.value), written_by=record.written_by, offset=newest_offset)
         except DecodeError as error:
             position = self._format_position(partition, record)
-            raise precommit_errors.unreadable_entry_error(position, prefix, error) from error
+            raise precommit_errors.build_unreadable_entry_error(position, prefix, error) from error
         return entry if is_own else entry.as_unproven()
 
     def _find_record_of_forgotten_id(
@@ -353,7 +353,7 @@ class DecisionLog:
 def _find_driver_record(newest: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
     """Return the newest record that a driver id of the prefix wrote. `newest`: the newest record of each producer.
 
-    Describes driver ids that may have written a newer record than the described ones, and no others.
+    Also describe the driver ids that may have written a newer record than those described so far, and no others.
     """
     found = _newest_driver_record(newest, ids)
     may_be_newer = (record for record in newest if found is None or _precedence(record, ids) > _precedence(found, ids))

@@ -114,7 +114,7 @@ class Driver:
                 lambda description, hint: self._try_begin(name, description, hint, predecessor), description, hint
             )
         except ProducerFencedError as error:
-            raise precommit_errors.concurrent_start_error(self._delivery.prefix, name) from error
+            raise precommit_errors.build_concurrent_start_error(self._delivery.prefix, name) from error
 
     def _try_begin(
         self, name: str, description: TransactionDescription | None, hint: Entry, predecessor: str
@@ -122,7 +122,7 @@ class Driver:
         self._check_entry(hint, name, predecessor)
         if is_log_lost(hint, description):
             # Raised before this driver gets an epoch: every later driver must find the same state of the id.
-            raise precommit_errors.log_lost_error(self._delivery.prefix, self._query.log.topic)
+            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
         version = self._client.transaction_version
         continues = hint.driver_name == name and description is not None and is_unused_since(hint, description, version)
         if continues and description is not None and version >= 2 and description.id_and_epoch.epoch < HAND_OVER_EPOCH:
@@ -154,14 +154,14 @@ class Driver:
             return self._query.fence(description, self._candidate_timeouts_ms())
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                raise precommit_errors.timeout_rejected_error(
+                raise precommit_errors.build_timeout_rejected_error(
                     error, is_user_timeout=self._delivery.options.timeout_ms is not None
                 ) from error
             raise
 
     def _check_not_overtaken(self, hint: Entry, name: str, description: TransactionDescription | None) -> None:
         """Raise if another driver has claimed the prefix between the description of the driver id and the read."""
-        if hint.driver_name in ("", name) or hint.unproven:
+        if hint.driver_name in ("", name) or hint.is_unproven:
             return
         if description is None:  # the brokers have forgotten the id, or it is newer than the description
             current = self._query.describe_driver_id()
@@ -170,7 +170,7 @@ class Driver:
             producer_id, epoch = description.id_and_epoch
             is_overtaken = hint.claim_identity.producer_id == producer_id and hint.claim_identity.epoch > epoch
         if is_overtaken:
-            raise precommit_errors.overtaken_error(hint, name)
+            raise precommit_errors.build_overtaken_error(hint, name)
 
     def _check_entry(self, entry: Entry, name: str, predecessor: str) -> None:
         """Raise if this driver must not begin.
@@ -179,16 +179,16 @@ class Driver:
         fence a driver that started later and may be writing.
         """
         if entry.has_superseded(name):
-            raise precommit_errors.superseded_error(entry, name)
+            raise precommit_errors.build_superseded_error(entry, name)
         if entry.driver_name not in (predecessor, name):
             if not entry.driver_name:
-                raise precommit_errors.log_lost_error(self._delivery.prefix, self._query.log.topic)
-            raise precommit_errors.overtaken_error(entry, name)
+                raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
+            raise precommit_errors.build_overtaken_error(entry, name)
         if self._delivery.writer_kind not in (None, entry.owner_kind) and entry.owner_kind is not None:
-            raise precommit_errors.writer_kind_mismatch_error(entry)
+            raise precommit_errors.build_writer_kind_mismatch_error(entry)
         checkpoint = self._delivery.checkpoint
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
-            raise precommit_errors.checkpoint_mismatch_error(entry, checkpoint)
+            raise precommit_errors.build_checkpoint_mismatch_error(entry, checkpoint)
 
     def _take_over(self, entry: Entry, name: str, identity: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
         """Commit a batch that is decided and not done, claim the prefix, and abort the other open transactions.
@@ -240,7 +240,7 @@ class Driver:
             # epoch is no remedy: brokers grant the same epoch to every process that requests it with the epoch of the
             # start, so a suspended abort may hold it too, and would end what is decided here.
             if start.state != EMPTY and self._query.uses_version_1():
-                raise commit_errors.downgrade_error(entry)
+                raise commit_errors.build_downgrade_error(entry)
             try:
                 return self._query.write_following(
                     WriterState(start.driver_identity), start.entry, entry, self._write_decision
@@ -250,7 +250,7 @@ class Driver:
             except KafkaSinkError as error:
                 if not self._may_be_decided:
                     raise
-                raise commit_errors.decision_in_doubt_error(entry, error) from error
+                raise commit_errors.build_decision_in_doubt_error(entry, error) from error
 
     def _write_decision(self, state: WriterState, entry: Entry) -> WriterState:
         """Send the decision, check the tasks' transactions while it is in flight, and commit or abort the decision.
@@ -337,7 +337,7 @@ class Driver:
                 epochs = f"epoch {current.id_and_epoch.epoch}, expected {transaction.epoch}"
                 problems.append(f"{name}: {current.state}, {epochs}")
         if problems:
-            return commit_errors.transactions_not_open_error(entry, problems)
+            return commit_errors.build_transactions_not_open_error(entry, problems)
         return self._find_timeout_error(entry, descriptions)
 
     def _find_timeout_error(
@@ -351,7 +351,7 @@ class Driver:
         for description in descriptions.values():
             left_ms = description.started_ms + description.timeout_ms - now_ms
             if description.started_ms >= 0 and left_ms < commit_margin_ms(description.timeout_ms):
-                return commit_errors.too_little_time_error(entry, description, left_ms)
+                return commit_errors.build_too_little_time_error(entry, description, left_ms)
         return None
 
     def _commit_transactions(
@@ -362,9 +362,9 @@ class Driver:
         except ProducerFencedError:
             raise
         except KafkaSinkError as error:
-            raise commit_errors.unfinished_commit_error(entry, error) from error
+            raise commit_errors.build_unfinished_commit_error(entry, error) from error
         if rejected:
-            raise commit_errors.not_committed_error(entry, rejected)
+            raise commit_errors.build_not_committed_error(entry, rejected)
 
     # --- abort
 

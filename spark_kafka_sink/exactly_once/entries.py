@@ -73,7 +73,7 @@ class KeyedJob:
     key: str
     scope: str | None = None
     content: BatchContent | None = None
-    unproven: bool = False
+    is_unproven: bool = False
 
     def matches(self, batch: Batch) -> bool:
         return self.key == batch.key and self.scope in (None, batch.scope)
@@ -88,7 +88,7 @@ class Entry:
     batch: Batch = Batch()
     content: BatchContent | None = None
     """The content of the batch; None if an earlier version decided it."""
-    unproven: bool = False
+    is_unproven: bool = False
     """Whether it is unknown if a driver of the prefix decided the batch: see `as_unproven`."""
     transactions: tuple[TransactionIdentity, ...] = ()
     """The transactions that tasks have filled and left open for the driver to end."""
@@ -171,7 +171,7 @@ class Entry:
             state=EntryState.DECIDED,
             batch=batch,
             content=content,
-            unproven=False,
+            is_unproven=False,
             transactions=transactions,
         )
 
@@ -179,7 +179,7 @@ class Entry:
         """Return the entry with all transactions of its batch committed. Add a job with a key to `keyed_jobs`."""
         keyed_jobs = self.keyed_jobs
         if self.batch.key is not None and self._find_keyed_job(self.batch) is None:
-            job = KeyedJob(self.batch.key, self.batch.scope, self.content, self.unproven)
+            job = KeyedJob(self.batch.key, self.batch.scope, self.content, self.is_unproven)
             keyed_jobs = (*keyed_jobs, job)[-MAX_KEYED_JOBS:]
         return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keyed_jobs=keyed_jobs)
 
@@ -190,12 +190,12 @@ class Entry:
         batch, but never lets a batch be skipped, and this remains so when a driver writes the entry again under its own
         producer id. Brokers know none of the driver ids after the first one.
         """
-        keyed_jobs = tuple(dataclasses.replace(job, unproven=True) for job in self.keyed_jobs)
-        return dataclasses.replace(self, unproven=True, keyed_jobs=keyed_jobs, driver_number=FIRST_DRIVER_NUMBER)
+        keyed_jobs = tuple(dataclasses.replace(job, is_unproven=True) for job in self.keyed_jobs)
+        return dataclasses.replace(self, is_unproven=True, keyed_jobs=keyed_jobs, driver_number=FIRST_DRIVER_NUMBER)
 
     def as_given_up(self) -> Entry:
         """Return the entry as done, on the word of a person who has checked the batch."""
-        return dataclasses.replace(self, unproven=False).as_done()
+        return dataclasses.replace(self, is_unproven=False).as_done()
 
     def has_decided(self, batch: Batch) -> bool:
         """Return whether a batch of this name is decided, so that its rows must not be written again."""
@@ -211,7 +211,7 @@ class Entry:
     def is_proven(self, batch: Batch) -> bool:
         """Return whether it is certain that a driver of the prefix decided this batch."""
         decision = self._find_decision(batch)
-        return decision is not None and not decision.unproven
+        return decision is not None and not decision.is_unproven
 
     def has_superseded(self, driver_name: str) -> bool:
         """Return whether a driver of a later start has claimed the prefix since the driver with this name did."""

@@ -68,7 +68,7 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
         "timeoutMs": entry.timeout_ms,
         "claimed": None if entry.claim_identity == NO_PRODUCER_ID else entry.claim_identity,
         "keys": [_keyed_job_to_json(job) for job in entry.keyed_jobs],
-        **_unproven_to_json(entry.unproven),
+        **_unproven_to_json(entry.is_unproven),
         **({} if entry.writer_kind is None else {"writer": entry.writer_kind.value}),
         **({} if entry.driver_number == FIRST_DRIVER_NUMBER else {"driverNumber": entry.driver_number}),
         **({} if followed_offset is None else {"follows": followed_offset}),
@@ -126,7 +126,7 @@ def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
             _check_string(fields.get("scope", "")),
         ),
         content=_content_from_json(fields.get("content")),
-        unproven=_unproven_from_json(fields),
+        is_unproven=_unproven_from_json(fields),
         transactions=tuple(_transaction_from_json(prefix, numbers) for numbers in _check_array(fields["transactions"])),
         generation=_check_integer(fields["generation"], MAX_GENERATION),
         driver_names=tuple(_check_string(name) for name in _check_array(fields["drivers"])[-MAX_DRIVER_NAMES:]),
@@ -166,7 +166,7 @@ def _keyed_job_from_json(value: object) -> KeyedJob:
 
 def _keyed_job_to_json(job: KeyedJob) -> Mapping[str, object]:
     content = _content_to_json(job.content)
-    return {"key": job.key, "scope": job.scope, "content": content, **_unproven_to_json(job.unproven)}
+    return {"key": job.key, "scope": job.scope, "content": content, **_unproven_to_json(job.is_unproven)}
 
 
 def _unproven_to_json(unproven: bool) -> Mapping[str, bool]:

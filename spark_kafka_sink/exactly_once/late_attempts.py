@@ -47,7 +47,7 @@ def choose_task_attempt(
     transactional_id = task_id(start.prefix, task_attempt)
     descriptions = describe([start.driver_id, transactional_id])
     if not start.is_waiting_for_tasks(descriptions.get(start.driver_id)):
-        raise precommit_errors.late_attempt_error(start.prefix, "It wrote nothing.")
+        raise precommit_errors.build_late_attempt_error(start.prefix, "It wrote nothing.")
     owner = descriptions.get(transactional_id)
     if owner is None or not can_write(owner):
         return task_attempt
@@ -57,7 +57,7 @@ def choose_task_attempt(
 def raise_if_late(describe: DescribeTransactions, start: BatchStart) -> None:
     """Raise ExactlyOnceError if the driver no longer waits for the batch."""
     if not start.is_waiting_for_tasks(describe([start.driver_id]).get(start.driver_id)):
-        raise precommit_errors.late_attempt_error(start.prefix, "It wrote nothing.")
+        raise precommit_errors.build_late_attempt_error(start.prefix, "It wrote nothing.")
 
 
 def raise_if_fenced_late(error: BaseException, config: ClientConfig, start: BatchStart, timeout_ms: float) -> None:
@@ -76,7 +76,7 @@ def raise_if_fenced_late(error: BaseException, config: ClientConfig, start: Batc
         _log.warning("prefix %s: could not find out whether there is a newer driver: %s", start.prefix, failure)
         return
     if not start.is_waiting_for_tasks(description):
-        raise precommit_errors.late_attempt_error(start.prefix, "What it wrote is not committed.") from error
+        raise precommit_errors.build_late_attempt_error(start.prefix, "What it wrote is not committed.") from error
 
 
 def _is_fencing_error(error: BaseException | None) -> bool:

@@ -88,7 +88,7 @@ class LogTopic:
             )
             return
         if policy != COMPACT:
-            raise precommit_errors.log_not_compacted_error(self.name, policy)
+            raise precommit_errors.build_log_not_compacted_error(self.name, policy)
         if settings.get(UNCLEAN_LEADER_ELECTION) == "true":
             _log.warning(
                 "Topic %s, the decision log, has %s=true: if a broker that lacks the newest records is elected leader, "

@@ -165,7 +165,7 @@ class LogWriter:
         try:
             (response,) = self._client.finish(call, timeout_ms).values()
         finally:
-            if call.in_doubt:
+            if call.in_doubt_keys:
                 self._unconfirmed_ends = {transaction.id_and_epoch}
         _raise_if_rejected(request, response)
         return response

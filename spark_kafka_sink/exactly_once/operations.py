@@ -141,7 +141,7 @@ def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator
     config = ProducerConfig.parse(options).client_config()
     with QueryTransactions(config, validate_prefix(prefix), topic) as query:
         if not query.log.exists():
-            raise precommit_errors.unknown_prefix_error(topic, prefix, log_exists=False)
+            raise precommit_errors.build_unknown_prefix_error(topic, prefix, log_exists=False)
         try:
             yield query
         except ProducerFencedError as error:
@@ -165,10 +165,10 @@ def _fence_driver(query: QueryTransactions, check: Callable[[Entry], None]) -> t
 
     def try_fence(description: TransactionDescription | None, hint: Entry) -> tuple[ProducerIdAndEpoch, int, Entry]:
         if not hint.generation:
-            raise precommit_errors.unknown_prefix_error(query.log.topic, query.prefix, log_exists=True)
+            raise precommit_errors.build_unknown_prefix_error(query.log.topic, query.prefix, log_exists=True)
         hints.append(hint)
         if (hint.generation, hint.claim_identity) != (hints[0].generation, hints[0].claim_identity):
-            raise precommit_errors.fenced_error(query.driver_id)
+            raise precommit_errors.build_fenced_error(query.driver_id)
         check(hint)
         query.check_unchanged(description)
         identity, granted_ms = query.fence(description, CANDIDATE_TIMEOUTS_MS)
@@ -210,7 +210,7 @@ def _finish_decided(options: Mapping[str, str], prefix: str, topic: str, *, give
             return None
         rejected = query.commit(entry, identity)  # errors by transactional id
         if not all(commit_errors.is_lost(error) for error in rejected.values()):
-            raise commit_errors.not_yet_committed_error(entry, rejected)
+            raise commit_errors.build_not_yet_committed_error(entry, rejected)
         if give_up or not rejected:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
             claim = final_entry.with_claim(_claimant_name(), "", granted_ms, identity)

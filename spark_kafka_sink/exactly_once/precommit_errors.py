@@ -22,22 +22,22 @@ from spark_kafka_sink.protocol.error_codes import build_broker_error
 # --- before the first row
 
 
-def nothing_written_error(reason: object) -> PreflightError:
+def build_nothing_written_error(reason: object) -> PreflightError:
     return PreflightError(f"Kafka cannot be written to exactly once, and nothing was written: {reason}")
 
 
-def unknown_id_rejected_error(error: BrokerError) -> PreflightError:
+def build_unknown_id_rejected_error(error: BrokerError) -> PreflightError:
     """Build the error for a broker that rejects the first epoch request of a transactional id, unlike Kafka."""
-    return nothing_written_error(
+    return build_nothing_written_error(
         f"{error.name}: the broker rejected InitProducerId with an expected producer id for a transactional id that it "
         "does not know. Apache Kafka accepts it, and without it two drivers that start at the same time cannot be told "
         "apart. Remove deliveryGuarantee, or use brokers that accept it."
     )
 
 
-def timeout_rejected_error(error: BrokerError, *, is_user_timeout: bool) -> PreflightError:
+def build_timeout_rejected_error(error: BrokerError, *, is_user_timeout: bool) -> PreflightError:
     remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _GRANTED_TOO_LITTLE_REMEDY
-    return nothing_written_error(f"{error} {remedy}")
+    return build_nothing_written_error(f"{error} {remedy}")
 
 
 _USER_TIMEOUT_REMEDY = (
@@ -56,8 +56,8 @@ _GRANTED_LESS_REMEDY = (
 )
 
 
-def log_not_compacted_error(topic: str, policy: str) -> PreflightError:
-    return nothing_written_error(
+def build_log_not_compacted_error(topic: str, policy: str) -> PreflightError:
+    return build_nothing_written_error(
         f"topic {topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a batch "
         "could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another topic: "
         "the sink creates it with the right settings if it is missing."
@@ -70,12 +70,12 @@ def convert_start_errors() -> Iterator[None]:
     try:
         yield
     except UnsupportedVersionError as error:
-        raise nothing_written_error(f"{error} Exactly once requires Kafka 3.0 or newer.") from error
+        raise build_nothing_written_error(f"{error} Exactly once requires Kafka 3.0 or newer.") from error
     except BrokerError as error:
-        raise nothing_written_error(error) from error
+        raise build_nothing_written_error(error) from error
 
 
-def superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
+def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. This driver, "
         f"{driver_name}, must stop. Two drivers of a query must not run at the same time. If the newer one has ended, "
@@ -83,7 +83,7 @@ def superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     )
 
 
-def overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
+def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. It did so after "
         f"this driver, {driver_name}, had read the decision log. This driver has changed nothing and must stop. The "
@@ -92,14 +92,14 @@ def overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     )
 
 
-def concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceError:
+def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"Several drivers started under the prefix {prefix} at the same time, and this one, {driver_name}, has given "
         "way. Nothing was written. Start only one driver, and give each query its own transactionalIdPrefix."
     )
 
 
-def log_lost_error(prefix: str, topic: str) -> ExactlyOnceError:
+def build_log_lost_error(prefix: str, topic: str) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"Topic {topic}, the decision log, has no entry of the prefix {prefix}, although the prefix's driver has "
         "written to it: the topic was deleted or emptied, records of others have replaced its entry, or partitions "
@@ -109,7 +109,7 @@ def log_lost_error(prefix: str, topic: str) -> ExactlyOnceError:
     )
 
 
-def log_records_deleted_error(topic: str, partition: int) -> ExactlyOnceError:
+def build_log_records_deleted_error(topic: str, partition: int) -> ExactlyOnceError:
     """Return the error for records that were deleted between two reads of one driver."""
     return ExactlyOnceError(
         f"Topic {topic}, the decision log: records of partition {partition} were deleted while a driver was reading "
@@ -118,7 +118,7 @@ def log_records_deleted_error(topic: str, partition: int) -> ExactlyOnceError:
     )
 
 
-def unreadable_entry_error(position: str, prefix: str, error: DecodeError) -> DecodeError:
+def build_unreadable_entry_error(position: str, prefix: str, error: DecodeError) -> DecodeError:
     return DecodeError(
         f"{position}: the newest decision under the prefix {prefix} cannot be read: {error}. A newer version of this "
         "library may have written it: use the newest version for every driver of this query. Other queries are not "
@@ -126,7 +126,7 @@ def unreadable_entry_error(position: str, prefix: str, error: DecodeError) -> De
     )
 
 
-def checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnceError:
+def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and this "
         f"query has the checkpoint {checkpoint}. Nothing was written. Give each query its own prefix. If the "
@@ -136,7 +136,7 @@ def checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnceError
     )
 
 
-def writer_kind_mismatch_error(entry: Entry) -> ExactlyOnceError:
+def build_writer_kind_mismatch_error(entry: Entry) -> ExactlyOnceError:
     """Return the error for a batch job under the prefix of a stream, or a stream under the prefix of batch jobs."""
     if entry.owner_kind is WriterKind.STREAM:
         checkpoint = f" with the checkpoint {entry.checkpoint}" if entry.checkpoint else ""
@@ -152,7 +152,7 @@ def writer_kind_mismatch_error(entry: Entry) -> ExactlyOnceError:
     )
 
 
-def query_mismatch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
+def build_query_mismatch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"transactionalIdPrefix {entry.prefix} belongs to another query: its last decision is {entry.batch}, and this "
         f"is query {batch.query_id}. Either two queries have the same prefix, or the checkpoint was deleted, and Spark "
@@ -162,7 +162,7 @@ def query_mismatch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
     )
 
 
-def stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
+def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{batch} must not be written: {entry.batch} is decided already (prefix {entry.prefix}). The checkpoint is "
         "older than the data in Kafka: it was restored from a copy, or two drivers use copies of one checkpoint. "
@@ -170,7 +170,7 @@ def stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
     )
 
 
-def replay_mismatch_error(
+def build_replay_mismatch_error(
     entry: Entry, batch: Batch, decided: BatchContent | None, content: BatchContent
 ) -> ExactlyOnceError:
     if decided is None:
@@ -190,7 +190,7 @@ def replay_mismatch_error(
     )
 
 
-def unproven_decision_error(
+def build_unproven_decision_error(
     entry: Entry, batch: Batch, decided: BatchContent | None, content: BatchContent
 ) -> ExactlyOnceError:
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
@@ -211,10 +211,10 @@ _UNKNOWN_WRITER_REASON = (
 
 def describe_unknown_writer(entry: Entry) -> str:
     """Return a sentence to append to an error because of an unproven entry; empty for a proven one."""
-    return f" It is unknown who wrote this entry of the log. {_UNKNOWN_WRITER_REASON}" if entry.unproven else ""
+    return f" It is unknown who wrote this entry of the log. {_UNKNOWN_WRITER_REASON}" if entry.is_unproven else ""
 
 
-def unknown_prefix_error(topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
+def build_unknown_prefix_error(topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
     """Return the error of `pykafka transactions` for a prefix without an entry, perhaps because the log is another."""
     reason = f"has no entry of the prefix {prefix}" if log_exists else "does not exist"
     return ConfigurationError(
@@ -226,7 +226,7 @@ def unknown_prefix_error(topic: str, prefix: str, *, log_exists: bool) -> Config
 # --- in a task
 
 
-def late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
+def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
     return ExactlyOnceError(
         "This attempt came too late: its batch is over, or a newer driver has taken over the query with the prefix "
         f"{prefix}. {outcome}"
@@ -248,11 +248,11 @@ def convert_timeout_errors(*, is_user_timeout: bool) -> Iterator[None]:
 # --- fencing that a driver detects itself
 
 
-def hand_over_error(transactional_id: str, next_id: str) -> BrokerError:
+def build_hand_over_error(transactional_id: str, next_id: str) -> BrokerError:
     return build_broker_error(
         error_codes.PRODUCER_FENCED, f"transactional id {transactional_id} has no epochs left, and {next_id} follows it"
     )
 
 
-def fenced_error(transactional_id: str) -> BrokerError:
+def build_fenced_error(transactional_id: str) -> BrokerError:
     return build_broker_error(error_codes.PRODUCER_FENCED, f"transactional id {transactional_id} has another epoch now")

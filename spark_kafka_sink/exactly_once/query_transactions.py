@@ -163,7 +163,7 @@ class QueryTransactions:
         """
         current = self.describe_driver_id()
         if _id_epoch_and_state(current) != _id_epoch_and_state(description):
-            raise precommit_errors.fenced_error(self.driver_id)
+            raise precommit_errors.build_fenced_error(self.driver_id)
 
     def read_current_entry(
         self, description: TransactionDescription | None
@@ -179,7 +179,7 @@ class QueryTransactions:
                 return description, entry
             self.driver_number = entry.driver_number
             description = self.describe_driver_id_when_ended()
-        raise precommit_errors.fenced_error(self.driver_id)
+        raise precommit_errors.build_fenced_error(self.driver_id)
 
     def retry_when_fenced(
         self,
@@ -237,7 +237,7 @@ class QueryTransactions:
         successor = found.with_driver_number(self.driver_number + 1)
         records = [(self.prefix.encode(), encode_entry(successor))]
         _wait_and_commit(self._begin_transaction(WriterState(new_identity), records))
-        raise precommit_errors.hand_over_error(self.driver_id, driver_id(self.prefix, successor.driver_number))
+        raise precommit_errors.build_hand_over_error(self.driver_id, driver_id(self.prefix, successor.driver_number))
 
     def _request_epoch(
         self, expected: ProducerIdAndEpoch, timeouts_ms: Sequence[int]
@@ -264,7 +264,7 @@ class QueryTransactions:
             identity = init_producer_id(self.client, self.driver_id, timeout_ms, expected)
         except BrokerError as error:
             if expected == UNUSED_IDENTITY and error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
-                raise precommit_errors.unknown_id_rejected_error(error) from error
+                raise precommit_errors.build_unknown_id_rejected_error(error) from error
             raise
         self._ids.record_producer_id(self.driver_number, identity)
         return identity
@@ -276,7 +276,7 @@ class QueryTransactions:
         """
         entry = self._read_newest_entry()
         if entry.driver_number != self.driver_number:
-            raise precommit_errors.hand_over_error(self.driver_id, driver_id(self.prefix, entry.driver_number))
+            raise precommit_errors.build_hand_over_error(self.driver_id, driver_id(self.prefix, entry.driver_number))
         return entry
 
     def _read_newest_entry(self) -> Entry:
@@ -296,7 +296,7 @@ class QueryTransactions:
         # Brokers grant the next epoch when the previous transaction is complete, so its marker is in the log.
         new_identity = self.bump_epoch(state.id_and_epoch, claim.timeout_ms if granted_ms is None else granted_ms)
         if self.read_entry() != claim:
-            raise precommit_errors.fenced_error(self.driver_id)
+            raise precommit_errors.build_fenced_error(self.driver_id)
         return new_identity
 
     def take_over(
@@ -348,7 +348,7 @@ class QueryTransactions:
             self.describe_driver_id_when_ended(),
         )
         if reclaimed is None:
-            raise precommit_errors.fenced_error(self.driver_id) from error
+            raise precommit_errors.build_fenced_error(self.driver_id) from error
         return reclaimed
 
     def _try_reclaim(
@@ -415,7 +415,7 @@ class QueryTransactions:
             self._listing = TransactionListing(self.client, ONGOING, EMPTY)
         rejected = rejections(requests, self.client.finish(call))
         if rejected and self._is_superseded(identity):
-            raise precommit_errors.fenced_error(self.driver_id)
+            raise precommit_errors.build_fenced_error(self.driver_id)
         return rejected
 
     def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:

@@ -214,7 +214,7 @@ class KafkaChannel:
     def write(self, now: float) -> NetworkSend | None:
         """Try once to write. Return the send that this attempt completed, if any."""
         writer = self._select_writer(now)
-        if writer is None or writer.done:
+        if writer is None or writer.is_complete:
             self.transport.flush()
         else:
             written = self.transport.write(writer.next_segments(MAX_SEGMENTS_PER_WRITE))
@@ -222,7 +222,7 @@ class KafkaChannel:
             if written and writer is self._send_writer:
                 for counts in self._traffic:
                     counts.record_bytes_sent(written)
-        if writer is None or not writer.done or self.transport.has_output:
+        if writer is None or not writer.is_complete or self.transport.has_output:
             return None
         return self._finish_frame(writer)
 
@@ -239,7 +239,7 @@ class KafkaChannel:
         If re-authentication is due, it is started before a new send.
         """
         send_writer, authenticator = self._send_writer, self.authenticator
-        if send_writer is not None and send_writer.written > 0:
+        if send_writer is not None and send_writer.written_bytes > 0:
             return send_writer
         can_reauthenticate = send_writer is not None and self._authentication_writer is None and not self.is_muted
         if can_reauthenticate and authenticator.is_reauthentication_due(now):

@@ -75,7 +75,7 @@ class NetworkReceive(NamedTuple):
 class FrameWriter:
     """Tracks the unwritten rest of one frame."""
 
-    __slots__ = ("_position", "_segments", "done", "size", "written")
+    __slots__ = ("_position", "_segments", "is_complete", "size", "written_bytes")
 
     def __init__(self, segments: Sequence[Buffer]) -> None:
         sizes = list(map(len, segments))
@@ -88,8 +88,8 @@ class FrameWriter:
             )
         self._segments: list[Buffer] = [_LENGTH.pack(payload_size), *segments]
         self._position = 0
-        self.written = 0
-        self.done = False
+        self.written_bytes = 0
+        self.is_complete = False
         self.size = payload_size + _LENGTH.size
 
     def next_segments(self, max_segments: int) -> list[Buffer]:
@@ -98,9 +98,9 @@ class FrameWriter:
 
     def advance(self, written: int) -> None:
         """Record that `written` more bytes were written."""
-        self.written += written
-        if self.written == self.size:  # the usual case: one write for the whole frame
-            self.done = True
+        self.written_bytes += written
+        if self.written_bytes == self.size:  # the usual case: one write for the whole frame
+            self.is_complete = True
             return
         segments, position = self._segments, self._position
         while written >= (size := len(segments[position])):
@@ -118,14 +118,14 @@ class FrameReader:
     """
 
     __slots__ = (
-        "_begin",
         "_buffer",
-        "_end",
-        "_filled",
-        "_longest_frame",
+        "_longest_frame_bytes",
         "_payload",
         "_payload_size",
+        "_received_payload_bytes",
         "_try_reserve",
+        "_unread_end",
+        "_unread_start",
         "is_waiting_for_memory",
     )
 
@@ -138,26 +138,26 @@ class FrameReader:
         """Whether the next frame has no memory yet. Nothing may be read until `resume`."""
         self._try_reserve = try_reserve
         self._buffer = memoryview(bytearray(READ_AHEAD_BYTES))
-        self._begin = 0  # of the unread bytes in _buffer
-        self._end = 0
+        self._unread_start = 0  # of the unread bytes in _buffer
+        self._unread_end = 0
         self._payload: memoryview | None = None  # of the long frame in progress
         self._payload_size = 0  # its complete size
-        self._filled = 0  # the number of its bytes received so far
-        self._longest_frame = 0  # the size of the longest frame received so far
+        self._received_payload_bytes = 0  # the number of its bytes received so far
+        self._longest_frame_bytes = 0  # the size of the longest frame received so far
 
     @property
     def has_buffered_input(self) -> bool:
         """Whether `next_frame` can proceed without more bytes: the frame is complete, or too long for the buffer."""
-        unread = self._end - self._begin
+        unread = self._unread_end - self._unread_start
         if unread < _LENGTH.size or self.is_waiting_for_memory:
             return False
-        size: int = _LENGTH.size + _LENGTH.unpack_from(self._buffer, self._begin)[0]
+        size: int = _LENGTH.size + _LENGTH.unpack_from(self._buffer, self._unread_start)[0]
         return size <= unread or size > READ_AHEAD_BYTES
 
     @property
     def has_partial_frame(self) -> bool:
         """Whether bytes of a frame were received that `next_frame` has not returned."""
-        return self._payload is not None or self._end > self._begin
+        return self._payload is not None or self._unread_end > self._unread_start
 
     def resume(self) -> None:
         """Begin to read the frame whose memory was granted."""
@@ -173,61 +173,66 @@ class FrameReader:
             return self._finish_long_frame()
         if self.is_waiting_for_memory:
             return None
-        start = self._begin + _LENGTH.size
-        if start > self._end:
+        start = self._unread_start + _LENGTH.size
+        if start > self._unread_end:
             return None
-        size = _LENGTH.unpack_from(self._buffer, self._begin)[0]
+        size = _LENGTH.unpack_from(self._buffer, self._unread_start)[0]
         if not 0 <= size <= max_bytes:
-            raise DecodeError(_describe_invalid_length(bytes(self._buffer[self._begin : start]), size, max_bytes))
+            raise DecodeError(
+                _describe_invalid_length(bytes(self._buffer[self._unread_start : start]), size, max_bytes)
+            )
         end = start + size
-        if end > self._end:
+        if end > self._unread_end:
             if _LENGTH.size + size > READ_AHEAD_BYTES:
                 self.is_waiting_for_memory = self._try_reserve is not None and not self._try_reserve(size)
                 if not self.is_waiting_for_memory:
                     self._begin_long_frame()
             return None
-        self._begin = end
+        self._unread_start = end
         return memoryview(bytearray(self._buffer[start:end]))
 
     def get_buffer(self) -> memoryview:
         """Return the memory for the next bytes. To be called after `next_frame` has returned None."""
         if self._payload is not None:
-            if self._filled == len(self._payload):
+            if self._received_payload_bytes == len(self._payload):
                 self._grow_payload()
-            return self._payload[self._filled :]
-        if self._begin:
-            unread = self._end - self._begin
-            self._buffer[:unread] = self._buffer[self._begin : self._end]
-            self._begin, self._end = 0, unread
-        return self._buffer[self._end :]
+            return self._payload[self._received_payload_bytes :]
+        if self._unread_start:
+            unread = self._unread_end - self._unread_start
+            self._buffer[:unread] = self._buffer[self._unread_start : self._unread_end]
+            self._unread_start, self._unread_end = 0, unread
+        return self._buffer[self._unread_end :]
 
     def advance(self, received: int) -> None:
         """Record that `received` bytes were read into the buffer."""
         if self._payload is not None:
-            self._filled += received
+            self._received_payload_bytes += received
         else:
-            self._end += received
+            self._unread_end += received
 
     def _begin_long_frame(self) -> None:
-        beginning = self._buffer[self._begin + _LENGTH.size : self._end]
-        self._payload_size, self._filled = _LENGTH.unpack_from(self._buffer, self._begin)[0], len(beginning)
+        beginning = self._buffer[self._unread_start + _LENGTH.size : self._unread_end]
+        self._payload_size, self._received_payload_bytes = (
+            _LENGTH.unpack_from(self._buffer, self._unread_start)[0],
+            len(beginning),
+        )
         self._payload = beginning
         self._grow_payload()
-        self._begin = self._end = 0
+        self._unread_start = self._unread_end = 0
 
     def _grow_payload(self) -> None:
         assert self._payload is not None
-        initial_bytes = max(MIN_GROWTH_BYTES, min(self._longest_frame, MAX_TRUSTED_BYTES))
-        capacity = min(self._payload_size, max(initial_bytes, GROWTH_FACTOR * self._filled))
+        initial_bytes = max(MIN_GROWTH_BYTES, min(self._longest_frame_bytes, MAX_TRUSTED_BYTES))
+        capacity = min(self._payload_size, max(initial_bytes, GROWTH_FACTOR * self._received_payload_bytes))
         payload = np.empty(capacity, np.uint8).data  # unlike a bytearray, not filled with zeros first
-        payload[: self._filled] = self._payload
+        payload[: self._received_payload_bytes] = self._payload
         self._payload = payload
 
     def _finish_long_frame(self) -> memoryview | None:
-        if self._filled < self._payload_size:
+        if self._received_payload_bytes < self._payload_size:
             return None
         payload, self._payload = self._payload, None
-        self._longest_frame = max(self._longest_frame, self._payload_size)
+        self._longest_frame_bytes = max(self._longest_frame_bytes, self._payload_size)
         return payload
 
 

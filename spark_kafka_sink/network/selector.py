@@ -11,7 +11,7 @@ already left the socket (a frame that arrived together with the previous one, or
 contains the channels of this kind, and a poll does not wait while there are any.
 
 After a connection has failed, its channel may still hold responses that were received before. The channel is kept in
-`_closing` and returns one receive per poll; `disconnected` reports it after the last one.
+`_closing_channels` and returns one receive per poll; `disconnected` reports it after the last one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Selector:
         self._timeouts = timeouts
         self._frame_memory = frame_memory
         self._channels: dict[str, KafkaChannel] = {}
-        self._closing: dict[str, KafkaChannel] = {}
+        self._closing_channels: dict[str, KafkaChannel] = {}
         self._rejected_sends: set[str] = set()
         self._ready_channels: dict[KafkaChannel, int] = {}
         self._earliest_deadline_ms = math.inf  # a lower bound of all channels' deadlines
@@ -118,11 +118,11 @@ class Selector:
 
     def channel(self, channel_id: str) -> KafkaChannel | None:
         """Return the open or closing channel with this id, or None. The caller may only inspect it."""
-        return self._channels.get(channel_id) or self._closing.get(channel_id)
+        return self._channels.get(channel_id) or self._closing_channels.get(channel_id)
 
     def close_channel(self, channel_id: str) -> None:
         """Close a channel immediately, without an entry in `disconnected`, and drop the references to its send."""
-        channel = self._channels.get(channel_id) or self._closing.get(channel_id)
+        channel = self._channels.get(channel_id) or self._closing_channels.get(channel_id)
         if channel is not None:
             self._remove(channel)
             channel.close()
@@ -145,7 +145,7 @@ class Selector:
         Raise IllegalStateError while another frame of the channel is being written.
         """
         channel = self._get_channel(send.channel_id)
-        if channel.id in self._closing:
+        if channel.id in self._closing_channels:
             # No response can arrive any more; the next poll reports the channel in `disconnected`.
             self._rejected_sends.add(channel.id)
             return
@@ -168,7 +168,7 @@ class Selector:
                 self._wake_writer.send(b"\0")
 
     def close(self) -> None:
-        for channel in [*self._channels.values(), *self._closing.values()]:
+        for channel in [*self._channels.values(), *self._closing_channels.values()]:
             self.close_channel(channel.id)
         self._poller.close()
         self._wake_reader.close()
@@ -207,12 +207,12 @@ class Selector:
         self.disconnected.clear()
         self.completed_sends.clear()
         self.completed_receives.clear()
-        if self._closing:
+        if self._closing_channels:
             self._read_from_closing_channels(self._system.now())
         self._rejected_sends.clear()
 
     def _read_from_closing_channels(self, now: float) -> None:
-        for channel in list(self._closing.values()):
+        for channel in list(self._closing_channels.values()):
             if channel.id in self._rejected_sends or not self._read_from_closing(channel, now):
                 self._finish_close(channel)
 
@@ -222,7 +222,7 @@ class Selector:
             self._resume_reading(self._frame_memory)
         ready_channels = self._ready_channels
         # Closing channels are not registered with the poller, but may have receives to return.
-        has_readable_closing = any(not channel.is_muted for channel in self._closing.values())
+        has_readable_closing = any(not channel.is_muted for channel in self._closing_channels.values())
         if ready_channels or self.completed_receives or self.disconnected or has_readable_closing:
             timeout_ms = 0
         else:
@@ -308,7 +308,10 @@ class Selector:
     # --- closing a channel
 
     def _begin_close(self, channel: KafkaChannel, now: float) -> None:
-        """Close a channel whose connection has ended, or keep it in `_closing` while it has receives to return."""
+        """Close a channel whose connection has ended.
+
+        The channel stays in `_closing_channels` while it has receives to return.
+        """
         self._remove(channel)
         if channel.id in self.connected:
             self.connected.remove(channel.id)
@@ -317,7 +320,7 @@ class Selector:
         if not may_have_receives and channel.transport.is_ready and not channel.state.has_failed_authentication:
             may_have_receives = self._read_from_closing(channel, now)
         if may_have_receives and channel.state.kind in (ChannelStateKind.READY, ChannelStateKind.EXPIRED):
-            self._closing[channel.id] = channel
+            self._closing_channels[channel.id] = channel
         else:
             self._finish_close(channel)
 
@@ -344,7 +347,7 @@ class Selector:
         return receive is not None or channel.bytes_received > bytes_before
 
     def _finish_close(self, channel: KafkaChannel) -> None:
-        self._closing.pop(channel.id, None)
+        self._closing_channels.pop(channel.id, None)
         channel.close()
         self.disconnected[channel.id] = channel.state
 
@@ -353,7 +356,7 @@ class Selector:
         self._set_interest(channel, 0)
         self._ready_channels.pop(channel, None)
         self._channels.pop(channel.id, None)
-        self._closing.pop(channel.id, None)
+        self._closing_channels.pop(channel.id, None)
 
     # --- helpers
 
@@ -397,7 +400,7 @@ class Selector:
 
     def _set_muted(self, channel: KafkaChannel, muted: bool) -> None:
         channel.is_muted = muted
-        if channel.id in self._closing:
+        if channel.id in self._closing_channels:
             return
         self._set_interest(channel, channel.interest_events)
         self._update_deadline(channel, self._system.now())

@@ -63,7 +63,7 @@ class _TopicsCall(Call[MetadataResponse]):
         self.response = response
         nodes = [Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers]
         self.brokers = {node.id: node for node in nodes} or self.brokers
-        self.due[key] = now + _RETRY_INTERVAL_MS
+        self.due_ms_by_key[key] = now + _RETRY_INTERVAL_MS
 
 
 class Probe:
@@ -140,7 +140,7 @@ class Probe:
                 now = self._system.now()
                 call.retries = now - started < self._timeouts.retry_ms
                 limit_ms = self._timeouts.retry_ms if call.last_failure else self._timeouts.response_ms
-                if not call.in_flight and self.ready_node() is None and now - started >= limit_ms:
+                if not call.in_flight_keys and self.ready_node() is None and now - started >= limit_ms:
                     break
                 self._poll(_POLL_INTERVAL_MS, now)
         finally:

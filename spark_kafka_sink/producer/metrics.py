@@ -132,7 +132,7 @@ class ProducerMetrics:
         self._pool = pool
         self._pool_metrics = PoolMetrics(pool, window_ms, num_samples)
         self._topics: dict[str, _TopicMetrics] = {}
-        self._sent: defaultdict[str, _SendCounts] = defaultdict(
+        self._send_counts: defaultdict[str, _SendCounts] = defaultdict(
             _SendCounts
         )  # by topic, since the last update of the windows
         self._sent_since_ms = 0.0
@@ -182,7 +182,7 @@ class ProducerMetrics:
                 self._sent_since_ms = now
             self._requests_sent += 1
             for topic, batches in by_topic.items():
-                self._sent[topic].add(batches.values())
+                self._send_counts[topic].add(batches.values())
 
     def record_response(self, node_id: int, latency_ms: float, throttle_ms: float, now: float) -> None:
         with self._lock:
@@ -227,7 +227,7 @@ class ProducerMetrics:
     def _update_send_windows(self) -> None:
         """Move the sums of the batches sent since the last call into the windows, at the time of the first batch."""
         now, records = self._sent_since_ms, 0
-        for name, sent in self._sent.items():
+        for name, sent in self._send_counts.items():
             self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.max_bytes)
             self._averages["compression-rate"].record(sent.compression_ratio_sum, now, sent.batches)
             self._averages["record-queue-time"].record(sent.wait_ms, now, sent.batches, sent.max_wait_ms)
@@ -239,7 +239,7 @@ class ProducerMetrics:
         if self._requests_sent:
             self._averages["records-per-request"].record(records, now, self._requests_sent)
             self._meters["record-send"].mark(records, now)
-        self._sent.clear()
+        self._send_counts.clear()
         self._requests_sent = 0
 
     def _topic(self, name: str) -> _TopicMetrics:

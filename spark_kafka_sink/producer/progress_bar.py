@@ -26,7 +26,7 @@ class Progress:
         `noun`: the counted things in the plural. `total`: None if it is unknown. `prints_total`: print a line with the
         total at the end. `delay_s`: show no bar before this time has passed.
         """
-        self.done = 0
+        self.done_count = 0
         self._prints_total = prints_total
         self._noun = noun
         self._system = OperatingSystem()
@@ -43,11 +43,11 @@ class Progress:
             self._bar.close()
         if exc_type is None and self._prints_total:
             seconds = (self._system.now() - self._started_ms) / 1000
-            noun = self._noun.removesuffix("s") if self.done == 1 else self._noun
-            print(f"{self.done:,} {noun} in {seconds:.1f} s", file=sys.stderr)
+            noun = self._noun.removesuffix("s") if self.done_count == 1 else self._noun
+            print(f"{self.done_count:,} {noun} in {seconds:.1f} s", file=sys.stderr)
 
     def advance(self, count: int) -> None:
-        self.done += count
+        self.done_count += count
         if self._bar is not None:
             self._bar.update(count)
 

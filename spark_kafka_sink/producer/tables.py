@@ -189,7 +189,7 @@ class TableSender:
         self._failed_rows_max = failed_rows_max
         self._writer: ColumnsWriter[_CallRows] = ColumnsWriter(producer, columns)
         self._written_offsets = OffsetRangeCollector()
-        self._rows_read = 0
+        self._read_row_count = 0
         self._unavailable_topics: dict[str, KafkaSinkError] = {}
         """Errors of topics whose last call failed. Rows of such a topic fail at once until its metadata is known."""
 
@@ -201,8 +201,8 @@ class TableSender:
         """
         try:
             for batch in _split_batches(reader):
-                self._send_batch(batch, self._rows_read)
-                self._rows_read += batch.num_rows
+                self._send_batch(batch, self._read_row_count)
+                self._read_row_count += batch.num_rows
                 yield sum(self._add_call_result(*collected) for collected in self._writer.collect_results())
                 if self._has_too_many_failures:
                     self.result.is_complete = False

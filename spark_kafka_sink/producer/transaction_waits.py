@@ -111,7 +111,7 @@ class ProducerTransactions:
         self._requests.submit(call)
         try:
             self._client.wakeup()
-            ended = self._loop.wait(call.ended, self._max_block_ms)
+            ended = self._loop.wait(call.end_event, self._max_block_ms)
         finally:
             self._requests.cancel(call)
         if not ended:
@@ -124,7 +124,7 @@ class ProducerTransactions:
         # No timeout: each record is acknowledged or has failed after delivery.timeout.ms at the latest.
         self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
         offsets = self.manager.last_offsets_operation()
-        if offsets is not None and not self._loop.wait(offsets.done, self._max_block_ms):
+        if offsets is not None and not self._loop.wait(offsets.done_event, self._max_block_ms):
             raise self._build_timeout_error(PREPARE, self.manager.last_failure)
         return self.manager.prepare()
 
@@ -196,7 +196,7 @@ class ProducerTransactions:
         Takes no lock of the accumulator, because close() may call this method in a signal handler.
         """
         with self._accumulator.without_linger():
-            return self._loop.wait(operation.done, timeout_ms)
+            return self._loop.wait(operation.done_event, timeout_ms)
 
 
 def _validate_transactional_id(transactional_id: object) -> None:

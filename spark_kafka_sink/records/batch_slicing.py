@@ -53,7 +53,7 @@ class BatchSlices(NamedTuple):
     `base_timestamps`: base timestamp of the open batch, to which timestamp deltas refer. None for a new batch.
     """
 
-    partition_indexes: Sequence[int]
+    partition_indices: Sequence[int]
     starts: Sequence[int]
     stops: Sequence[int]
     first_offset_deltas: Sequence[int]
@@ -63,7 +63,7 @@ class BatchSlices(NamedTuple):
         """Return the slices with the indices [start, stop)."""
         selected = slice(start, stop)
         return BatchSlices(
-            self.partition_indexes[selected],
+            self.partition_indices[selected],
             self.starts[selected],
             self.stops[selected],
             self.first_offset_deltas[selected],

@@ -195,14 +195,14 @@ class BlockingClient:
 
     def finish(self, call: Call[ResponseT], timeout_ms: float | None = None) -> dict[str, ResponseT]:
         """Wait for the final results, and return the responses by key."""
-        deadline, progress = self.deadline(call.operation, timeout_ms), call.progress
+        deadline, progress = self.deadline(call.operation, timeout_ms), call.done_count
         try:
             while not call.is_done:
                 deadline.check(call.last_failure)
                 self._send_due()
                 self.poll_until(min(self._pending.next_due_ms(self._system.now()), deadline.at_ms))
-                if call.progress != progress:
-                    progress = call.progress
+                if call.done_count != progress:
+                    progress = call.done_count
                     deadline.extend()
         finally:
             self.abandon(call)

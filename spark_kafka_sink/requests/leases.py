@@ -28,14 +28,19 @@ ClientT = TypeVar("ClientT")
 
 
 @dataclass(frozen=True)
-class _Idle(Generic[ClientT]):
+class _IdleClient(Generic[ClientT]):
+    """A client that is not leased. `expires_at`: the time of the clock at which to close it."""
+
     client: ClientT
     key: Hashable
-    until: float
+    expires_at: float
 
 
 class Leases(Generic[ClientT]):
-    """Thread-safe. `_idle` is guarded by `_changed`; a client is either in it or leased."""
+    """A cache of idle clients by key. Thread-safe.
+
+    `_condition` guards `_idle_clients`. A client is either in this list or leased.
+    """
 
     def __init__(
         self,
@@ -54,15 +59,15 @@ class Leases(Generic[ClientT]):
         _reset_after_fork(weakref.ref(self))
 
     def _reset(self) -> None:
-        """Forget the idle clients without taking the lock."""
-        self._changed = threading.Condition()
-        self._idle: list[_Idle[ClientT]] = []
+        """Empty the cache without taking the lock and without closing clients."""
+        self._condition = threading.Condition()
+        self._idle_clients: list[_IdleClient[ClientT]] = []
         self._evictor: threading.Thread | None = None
 
     def __len__(self) -> int:
         """Return the number of idle clients."""
-        with self._changed:
-            return len(self._idle)
+        with self._condition:
+            return len(self._idle_clients)
 
     @contextlib.contextmanager
     def lease(self, key: Hashable, make: Callable[[], ClientT], idle_seconds: float) -> Iterator[ClientT]:
@@ -73,13 +78,13 @@ class Leases(Generic[ClientT]):
         except BaseException:  # including GeneratorExit and KeyboardInterrupt, with which killed tasks end
             self._discard(client)
             raise
-        self._put_back(_Idle(client, key, self._clock() + idle_seconds))
+        self._put_back(_IdleClient(client, key, self._clock() + idle_seconds))
 
     def evict(self, now: float) -> None:
         """Close the clients that have been idle for too long."""
-        with self._changed:
-            expired = [idle for idle in self._idle if idle.until <= now]
-            self._idle = [idle for idle in self._idle if idle.until > now]
+        with self._condition:
+            expired = [idle for idle in self._idle_clients if idle.expires_at <= now]
+            self._idle_clients = [idle for idle in self._idle_clients if idle.expires_at > now]
         self._close_all(expired)
 
     def close(self) -> None:
@@ -87,42 +92,45 @@ class Leases(Generic[ClientT]):
         self.evict(_NEVER)
 
     def _take(self, key: Hashable) -> ClientT | None:
-        with self._changed:
+        with self._condition:
             # The connections of the most recently used client are the most likely to be open.
-            for position in reversed(range(len(self._idle))):
-                if self._idle[position].key == key:
-                    return self._idle.pop(position).client
+            for position in reversed(range(len(self._idle_clients))):
+                if self._idle_clients[position].key == key:
+                    return self._idle_clients.pop(position).client
         return None
 
-    def _put_back(self, idle: _Idle[ClientT]) -> None:
-        with self._changed:
-            self._idle.append(idle)
-            surplus = self._idle[: -self._max_idle]  # The least recently used clients come first.
-            del self._idle[: -self._max_idle]
-            if idle.until < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
+    def _put_back(self, idle: _IdleClient[ClientT]) -> None:
+        with self._condition:
+            self._idle_clients.append(idle)
+            surplus = self._idle_clients[: -self._max_idle]  # The least recently used clients come first.
+            del self._idle_clients[: -self._max_idle]
+            if idle.expires_at < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
                 self._evictor = threading.Thread(target=self._evict_until_empty, name="pykafka-leases", daemon=True)
                 self._evictor.start()
-            self._changed.notify()
+            self._condition.notify()
         self._close_all(surplus)
 
     def _evict_until_empty(self) -> None:
         while True:
             self.evict(self._clock())
-            with self._changed:
-                next_until = min((idle.until for idle in self._idle), default=_NEVER)
+            with self._condition:
+                next_until = min((idle.expires_at for idle in self._idle_clients), default=_NEVER)
                 if next_until == _NEVER:
                     # Cleared under the lock, so that the next `_put_back` starts a new thread.
                     self._evictor = None
                     return
-                self._changed.wait(max(0.0, next_until - self._clock()))
+                self._condition.wait(max(0.0, next_until - self._clock()))
 
-    def _close_all(self, clients: list[_Idle[ClientT]]) -> None:
+    def _close_all(self, clients: list[_IdleClient[ClientT]]) -> None:
         for idle in clients:
             self._close(idle.client)
 
 
 def _reset_after_fork(reference: weakref.ref[Leases[ClientT]]) -> None:
-    """Reset the leases in forked children. The hook cannot be unregistered, so it holds a weak reference only."""
+    """Reset the leases in forked children.
+
+    Python cannot unregister the hook, so the hook holds only a weak reference.
+    """
 
     def reset() -> None:
         leases = reference()

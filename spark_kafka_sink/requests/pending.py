@@ -58,27 +58,27 @@ class Call(Generic[ResponseT]):
         self._requests = {key: request for request in requests for key in request.keys}
         self.retries = retries
         self._retries_unknown_errors = retries_unknown_errors
-        self.due: dict[str, float] = dict.fromkeys(self._requests, 0.0)
+        self.due_ms_by_key: dict[str, float] = dict.fromkeys(self._requests, 0.0)
         """The time from which each key that is neither in flight nor done may be sent."""
-        self.in_flight: set[str] = set()
-        self.lookup: Attempt | None = None
+        self.in_flight_keys: set[str] = set()
+        self.lookup_attempt: Attempt | None = None
         """The coordinator lookup in flight."""
-        self.failures: dict[str, int] = {}
+        self.failure_counts: dict[str, int] = {}
         """The number of consecutive failures of each key."""
-        self.unknown_since: dict[str, float] = {}
+        self.topic_unknown_since_ms: dict[str, float] = {}
         """The time since which the topic of a key has been unknown to brokers."""
         self.last_failure: KafkaSinkError | None = None
         self.responses: dict[str, ResponseT] = {}
         self.error: KafkaSinkError | None = None
         """The first final error of a key."""
-        self.in_doubt: set[str] = set()
+        self.in_doubt_keys: set[str] = set()
         """Keys whose response was lost: the broker may have executed the request, or may still do so."""
-        self.progress = 0
+        self.done_count = 0
         """The number of keys that are done."""
 
     @property
     def is_done(self) -> bool:
-        return not self.due and not self.in_flight
+        return not self.due_ms_by_key and not self.in_flight_keys
 
     @property
     def operation(self) -> str:
@@ -98,7 +98,7 @@ class Call(Generic[ResponseT]):
     # --- called by the engine
 
     def refresh(self, now: float) -> None:
-        """Update `due` before it is read, for a call whose requests are derived from a state."""
+        """Update `due_ms_by_key` before it is read, for a call whose requests are derived from a state."""
 
     def request_for(self, key: str) -> Request[ResponseT]:
         """Return the request to send for a key that is due."""
@@ -115,7 +115,7 @@ class Call(Generic[ResponseT]):
     def handle_disconnect(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
         """Note that no response for these keys will be received."""
         if was_sent:
-            self.in_doubt.update(keys)
+            self.in_doubt_keys.update(keys)
 
     def handle_response(self, request: Request[ResponseT], response: ResponseT) -> None:
         """Note a response. Called before the results of its keys are handled."""
@@ -123,12 +123,12 @@ class Call(Generic[ResponseT]):
     def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
         """Note the final response for a key."""
         self.responses[key] = response
-        self.progress += 1
+        self.done_count += 1
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
         """Note a final error of a key whose request cannot be sent, or whose coordinator cannot be looked up."""
         self.error = self.error or error
-        self.progress += 1
+        self.done_count += 1
 
     def handle_retry(self, failure: KafkaSinkError) -> None:
         """Note the failure of a key that will be retried."""
@@ -159,7 +159,7 @@ class PendingRequests:
         self.routing = routing
         self._backoff_ms = backoff_ms
         self._calls: list[Call[Any]] = []
-        self._sent: set[Attempt] = set()
+        self._sent_attempts: set[Attempt] = set()
         self._is_waiting_for_node = False
 
     def add(self, call: Call[Any]) -> None:
@@ -169,7 +169,7 @@ class PendingRequests:
         """Remove a call. Responses to its requests in flight are ignored."""
         if call in self._calls:
             self._calls.remove(call)
-        self._sent = {attempt for attempt in self._sent if attempt.call is not call}
+        self._sent_attempts = {attempt for attempt in self._sent_attempts if attempt.call is not call}
 
     # --- send
 
@@ -182,14 +182,14 @@ class PendingRequests:
         call.refresh(now)
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
         unknown_coordinator: CoordinatorKey | None = None
-        for key, due_ms in list(call.due.items()):
+        for key, due_ms in list(call.due_ms_by_key.items()):
             if due_ms > now:
                 continue
             request = call.request_for(key)
             route = request.route(key)
             node = self.routing.find(route, now)
             if node is not None:
-                call.unknown_since.pop(key, None)
+                call.topic_unknown_since_ms.pop(key, None)
                 keys_by_target.setdefault((node, request), []).append(key)
             elif isinstance(route, CoordinatorKey):
                 unknown_coordinator = route
@@ -197,19 +197,19 @@ class PendingRequests:
                 self._is_waiting_for_node = True
                 self._fail_unknown_topic(call, key, route, now)
         attempts = [Attempt(call, request.subset(keys), node, keys) for (node, request), keys in keys_by_target.items()]
-        if unknown_coordinator is not None and call.lookup is None:
-            attempts += self._new_lookup(call, unknown_coordinator.key_type, now)
+        if unknown_coordinator is not None and call.lookup_attempt is None:
+            attempts += self._build_lookup(call, unknown_coordinator.key_type, now)
         return attempts
 
     def _fail_unknown_topic(self, call: Call[Any], key: str, route: Route, now: float) -> None:
         """Fail a key whose topic has been unknown for MAX_UNKNOWN_TOPIC_MS."""
         error = self.routing.topic_error(route.topic) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-            call.unknown_since.pop(key, None)
-        elif now - call.unknown_since.setdefault(key, now) >= MAX_UNKNOWN_TOPIC_MS:
+            call.topic_unknown_since_ms.pop(key, None)
+        elif now - call.topic_unknown_since_ms.setdefault(key, now) >= MAX_UNKNOWN_TOPIC_MS:
             self._fail(call, key, error, Verdict.FATAL, now)
 
-    def _new_lookup(self, call: Call[Any], key_type: int, now: float) -> list[Attempt]:
+    def _build_lookup(self, call: Call[Any], key_type: int, now: float) -> list[Attempt]:
         """Return one lookup of all unknown coordinators of this type, including keys that are not due yet."""
         from spark_kafka_sink.requests.find_coordinator import FindCoordinator  # needed only with transactions
 
@@ -229,24 +229,24 @@ class PendingRequests:
         """Return the time of the next call of `find_due_attempts` if no response is received before."""
         if self._is_waiting_for_node:
             return now + POLL_INTERVAL_MS
-        later = (due_ms for call in self._calls for due_ms in call.due.values() if due_ms > now)
+        later = (due_ms for call in self._calls for due_ms in call.due_ms_by_key.values() if due_ms > now)
         return min(later, default=float("inf"))
 
     def mark_sent(self, attempt: Attempt) -> None:
-        self._sent.add(attempt)
+        self._sent_attempts.add(attempt)
         if attempt.is_lookup:
-            attempt.call.lookup = attempt
+            attempt.call.lookup_attempt = attempt
             return
         for key in attempt.keys:
-            attempt.call.in_flight.add(key)
-            attempt.call.due.pop(key, None)
+            attempt.call.in_flight_keys.add(key)
+            attempt.call.due_ms_by_key.pop(key, None)
 
     # --- results
 
     def handle_response(self, attempt: Attempt, response: Message, now: float) -> None:
-        if attempt not in self._sent:
+        if attempt not in self._sent_attempts:
             return
-        self._sent.discard(attempt)
+        self._sent_attempts.discard(attempt)
         call, request = attempt.call, attempt.request
         if attempt.is_lookup:
             self._handle_lookup_response(call, cast("FindCoordinator", request), response, now)
@@ -254,11 +254,11 @@ class PendingRequests:
         call.handle_response(request, response)
         classifications = request.classify_keys(response)
         for key in attempt.keys:
-            call.in_flight.discard(key)  # one at a time, so that the call is not done before its last key
+            call.in_flight_keys.discard(key)  # one at a time, so that the call is not done before its last key
             classification = classifications.get(key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
             if verdict not in (Verdict.RETRY, Verdict.LOOK_UP):
-                call.failures.pop(key, None)
+                call.failure_counts.pop(key, None)
                 call.handle_result(request, key, response, now)
                 continue
             if verdict is Verdict.LOOK_UP or not isinstance(request.route(key), CoordinatorKey):
@@ -267,8 +267,8 @@ class PendingRequests:
 
     def handle_failure(self, attempt: Attempt, error: KafkaSinkError, now: float) -> None:
         """Handle an attempt that ended without a response, or could not be sent."""
-        was_sent = attempt in self._sent
-        self._sent.discard(attempt)
+        was_sent = attempt in self._sent_attempts
+        self._sent_attempts.discard(attempt)
         call, request = attempt.call, attempt.request
         if call not in self._calls:
             return
@@ -278,7 +278,7 @@ class PendingRequests:
         if isinstance(error, NetworkError):
             call.handle_disconnect(request, attempt.keys, was_sent=was_sent)
         for key in attempt.keys:
-            call.in_flight.discard(key)
+            call.in_flight_keys.discard(key)
             if isinstance(error, NetworkError):
                 self.routing.forget(request.route(key))
                 self._retry(call, key, now, error)
@@ -286,7 +286,7 @@ class PendingRequests:
                 self._fail(call, key, error, Verdict.FATAL, now)
 
     def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now: float) -> None:
-        call.lookup = None
+        call.lookup_attempt = None
         for name, node in lookup.coordinators(response).items():
             self.routing.add_coordinator(CoordinatorKey(lookup.key_type, name), node)
         classifications = lookup.classify_keys(response)
@@ -304,7 +304,7 @@ class PendingRequests:
     def _handle_lookup_failure(
         self, call: Call[Any], lookup: FindCoordinator, error: KafkaSinkError, now: float
     ) -> None:
-        call.lookup = None
+        call.lookup_attempt = None
         for key, route in self._list_due_coordinator_keys(call, lookup.key_type):
             if route.key not in lookup.keys:
                 continue
@@ -319,14 +319,14 @@ class PendingRequests:
 
         Due keys are neither in flight nor done.
         """
-        routes = [(key, call.request_for(key).route(key)) for key in call.due]
+        routes = [(key, call.request_for(key).route(key)) for key in call.due_ms_by_key]
         return [
             (key, route) for key, route in routes if isinstance(route, CoordinatorKey) and route.key_type == key_type
         ]
 
     @staticmethod
     def _fail(call: Call[Any], key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
-        call.due.pop(key, None)
+        call.due_ms_by_key.pop(key, None)
         call.handle_failure(key, error, verdict, now)
 
     def _retry(self, call: Call[Any], key: str, now: float, failure: KafkaSinkError, code: int = codes.NONE) -> None:
@@ -334,11 +334,11 @@ class PendingRequests:
             self._fail(call, key, failure, Verdict.RETRY, now)
             return
         call.handle_retry(failure)
-        failures = call.failures.get(key, 0)
-        call.failures[key] = failures + 1
-        call.due[key] = now + self.pause_ms(failures, code)
+        failures = call.failure_counts.get(key, 0)
+        call.failure_counts[key] = failures + 1
+        call.due_ms_by_key[key] = now + self.retry_backoff_ms(failures, code)
 
-    def pause_ms(self, failures: int, code: int = codes.NONE) -> float:
+    def retry_backoff_ms(self, failures: int, code: int = codes.NONE) -> float:
         """Return the backoff of a key. `failures`: the number of its consecutive failures before the latest one.
 
         CONCURRENT_TRANSACTIONS is retried sooner, because coordinators complete the previous transaction quickly.

@@ -22,7 +22,7 @@ class PolledRequests:
 
     def pause_ms(self, failures: int) -> float:
         """Return the backoff after this many consecutive failures."""
-        return self._pending.pause_ms(failures)
+        return self._pending.retry_backoff_ms(failures)
 
     def add(self, call: Call[Any]) -> None:
         self._pending.add(call)

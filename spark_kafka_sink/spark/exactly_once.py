@@ -142,7 +142,7 @@ class ExactlyOnceWrite:
             return True, _ABORTED_MESSAGE
         if batch.is_idempotent:
             return False, _NOT_ABORTED_MESSAGE
-        return False, f"{_NOT_ABORTED_REASON}. {commit_errors.unknown_outcome_remedy(self.start.entry)}"
+        return False, f"{_NOT_ABORTED_REASON}. {commit_errors.build_unknown_outcome_remedy(self.start.entry)}"
 
     # --- the batch of a report
 

@@ -45,14 +45,14 @@ class Failures:
     def __init__(self, task: TaskIdentity) -> None:
         self._task = task
         self._groups: dict[_GroupKey, _FailureGroup] = {}
-        self._count = 0
+        self._record_count = 0
 
     def __bool__(self) -> bool:
-        return self._count > 0
+        return self._record_count > 0
 
     def add(self, topic: str | None, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
         """Add failed rows. Only the first groups are kept, so that the error stays short."""
-        self._count += rows.num_rows
+        self._record_count += rows.num_rows
         key = _GroupKey(topic, partition, str(error.__cause__ or error))
         if key not in self._groups and len(self._groups) >= _MAX_GROUPS:
             return
@@ -66,7 +66,7 @@ class Failures:
         reasons = {key: _describe_reason(key, group.error) for key, group in self._groups.items()}
         first_reason = next(iter(reasons.values()))
         lines = [
-            f"Not written to Kafka: {format_count(self._count, 'record')}, by the task of partition "
+            f"Not written to Kafka: {format_count(self._record_count, 'record')}, by the task of partition "
             f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id}). "
             f"{first_reason}"
         ]
@@ -79,8 +79,10 @@ class Failures:
                 f"- {destination}: {format_count(group.count, 'record')}, for example with {group.sample_key}.{suffix}"
             )
         listed = sum(group.count for group in self._groups.values())
-        if listed < self._count:
-            lines.append(f"- and {self._count - listed:,} more, in other topics or partitions, or for other reasons.")
+        if listed < self._record_count:
+            lines.append(
+                f"- and {self._record_count - listed:,} more, in other topics or partitions, or for other reasons."
+            )
         errors = [group.error for group in self._groups.values()]
         lines += _suggest_remedies(errors, options)
         error = DeliveryError("\n".join(lines))

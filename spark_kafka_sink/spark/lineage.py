@@ -66,7 +66,7 @@ class LineageWrite:
         self._lock = threading.Lock()
         self._has_ended = False
         self._is_committed = False
-        self._rows: Counter[str] = Counter()
+        self._rows_by_topic: Counter[str] = Counter()
         self._bytes = 0
         self._reports = 0
 
@@ -156,7 +156,7 @@ class LineageWrite:
                 self._send(RUNNING)
 
     def _send(self, event_type: str, message: str | None = None) -> None:
-        statistics = WriteStatistics(dict(self._rows), self._bytes) if self._reports else None
+        statistics = WriteStatistics(dict(self._rows_by_topic), self._bytes) if self._reports else None
         self._sender.submit(build_event(self._run, event_type, datetime.now(timezone.utc), statistics, message))
 
     def _read_reports(self) -> bool:
@@ -166,7 +166,7 @@ class LineageWrite:
             self._reports += 1
             self._is_committed |= report.status == COMMITTED
             self._bytes += report.bytes
-            self._rows.update(_count_rows(report, self._run.topic))
+            self._rows_by_topic.update(_count_rows(report, self._run.topic))
         return bool(reports)
 
     def _describe(self, error: BaseException) -> str:

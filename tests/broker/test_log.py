@@ -126,10 +126,10 @@ def test_lists_aborted_transaction_only_to_overlapping_read_committed_reads() ->
     log.append(batch(b"bad", sequence=0, producer=(7, 0), transactional=True), wall_ms=1)
     log.append_end_marker(7, 0, commit=False, wall_ms=1)
     log.append(batch(b"good"), wall_ms=1)
-    (aborted,) = log.read(0, 10_000, committed=True).aborted
+    (aborted,) = log.read(0, 10_000, committed=True).aborted_ranges
     assert (aborted.producer_id, aborted.first_offset) == (7, 0)
-    assert not log.read(2, 10_000, committed=True).aborted
-    assert not log.read(0, 10_000).aborted
+    assert not log.read(2, 10_000, committed=True).aborted_ranges
+    assert not log.read(0, 10_000).aborted_ranges
     assert stored_records(log, committed=True).column("value").to_pylist() == [b"good"]
 
 

@@ -29,13 +29,13 @@ def new_task() -> Callable[[], None]:
 def record_waits(monkeypatch: pytest.MonkeyPatch, purgatory: RequestPurgatory) -> list[float | None]:
     """Record the timeouts with which the thread in `get` waits, in seconds."""
     seconds: list[float | None] = []
-    wait = purgatory._work.wait
+    wait = purgatory._task_condition.wait
 
     def recorded_wait(timeout: float | None = None) -> bool:
         seconds.append(timeout)
         return wait(timeout)
 
-    monkeypatch.setattr(purgatory._work, "wait", recorded_wait)
+    monkeypatch.setattr(purgatory._task_condition, "wait", recorded_wait)
     return seconds
 
 

@@ -105,7 +105,7 @@ def test_restart_fences_producer_of_open_transaction(tmp_path: Path, version: in
         added = coordinator.add_partitions("x", identity, [("u", 0)], 0, 0, version=version)
         assert added == error_codes.PRODUCER_FENCED
         assert (
-            coordinator.end_transaction("x", identity, commit=True, version=version).error
+            coordinator.end_transaction("x", identity, commit=True, version=version).error_code
             == error_codes.INVALID_TXN_STATE
         )
         with pytest.raises(ApiError, match="epoch"):

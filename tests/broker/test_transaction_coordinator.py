@@ -69,14 +69,14 @@ def test_assigns_new_producer_id_without_transactional_id(coordinator: Transacti
 def test_rejects_empty_transactional_id_and_excessive_timeout(
     coordinator: TransactionCoordinator, name: str, timeout_ms: int, error: int
 ) -> None:
-    assert coordinator.init_producer_id(name, timeout_ms, None).error == error
+    assert coordinator.init_producer_id(name, timeout_ms, None).error_code == error
 
 
 def test_second_producer_with_transactional_id_fences_the_first(coordinator: TransactionCoordinator) -> None:
     first, second = init(coordinator), init(coordinator)
     assert (second.producer_id, second.epoch) == (first.producer_id, first.epoch + 1)
     assert add(coordinator, first) == FENCED
-    assert end(coordinator, first).error == FENCED
+    assert end(coordinator, first).error_code == FENCED
     assert add(coordinator, second) == 0
 
 
@@ -85,15 +85,15 @@ def test_commit_writes_marker_to_each_partition_and_can_be_repeated(
 ) -> None:
     identity = init(coordinator)
     coordinator.add_partitions("x", identity, [("t", 1), ("t", 0)], 0, 0)
-    assert [end(coordinator, identity).error for _ in range(2)] == [0, 0]
+    assert [end(coordinator, identity).error_code for _ in range(2)] == [0, 0]
     assert markers.written == [(("t", part), identity.producer_id, identity.epoch, True) for part in (0, 1)]
-    assert end(coordinator, identity, commit=False).error == error_codes.INVALID_TXN_STATE
+    assert end(coordinator, identity, commit=False).error_code == error_codes.INVALID_TXN_STATE
 
 
 def test_rejects_end_without_open_transaction(coordinator: TransactionCoordinator) -> None:
-    assert end(coordinator, init(coordinator)).error == error_codes.INVALID_TXN_STATE
+    assert end(coordinator, init(coordinator)).error_code == error_codes.INVALID_TXN_STATE
     unknown = coordinator.end_transaction("unknown", ProducerIdentity(0, 0), commit=True, version=1)
-    assert unknown.error == error_codes.INVALID_PRODUCER_ID_MAPPING
+    assert unknown.error_code == error_codes.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_version_2_end_increments_epoch_and_can_be_repeated(
@@ -105,7 +105,7 @@ def test_version_2_end_increments_epoch_and_can_be_repeated(
     assert ended == ProducerIdentity(identity.producer_id, identity.epoch + 1)
     assert end(coordinator, identity, version=2) == ended
     assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 1, True)]
-    assert end(coordinator, ended, version=2).error == error_codes.INVALID_TXN_STATE
+    assert end(coordinator, ended, version=2).error_code == error_codes.INVALID_TXN_STATE
     assert add(coordinator, identity, version=2) == FENCED
     assert add(coordinator, ended, version=2) == 0
 
@@ -119,8 +119,8 @@ def test_version_2_accepts_abort_without_open_transaction(
         assert ended == ProducerIdentity(identity.producer_id, identity.epoch + 1)
         identity = ended
     assert markers.written == []
-    assert end(coordinator, identity, commit=True, version=2).error == error_codes.INVALID_TXN_STATE
-    assert end(coordinator, init(coordinator), commit=False, version=1).error == error_codes.INVALID_TXN_STATE
+    assert end(coordinator, identity, commit=True, version=2).error_code == error_codes.INVALID_TXN_STATE
+    assert end(coordinator, init(coordinator), commit=False, version=1).error_code == error_codes.INVALID_TXN_STATE
 
 
 def test_new_producer_aborts_open_transaction_and_must_retry(
@@ -128,10 +128,10 @@ def test_new_producer_aborts_open_transaction_and_must_retry(
 ) -> None:
     old = init(coordinator)
     add(coordinator, old)
-    assert init(coordinator).error == error_codes.CONCURRENT_TRANSACTIONS
+    assert init(coordinator).error_code == error_codes.CONCURRENT_TRANSACTIONS
     assert markers.written == [(PARTITION, old.producer_id, old.epoch + 1, False)]
     assert init(coordinator) == ProducerIdentity(old.producer_id, old.epoch + 2)
-    assert end(coordinator, old).error == FENCED
+    assert end(coordinator, old).error_code == FENCED
 
 
 def test_producer_with_expected_identity_gets_next_epoch(coordinator: TransactionCoordinator) -> None:
@@ -139,9 +139,9 @@ def test_producer_with_expected_identity_gets_next_epoch(coordinator: Transactio
     next_identity = init(coordinator, identity)
     assert next_identity == ProducerIdentity(identity.producer_id, identity.epoch + 1)
     assert init(coordinator, identity) == next_identity, "a repeated request must get the same result"
-    assert init(coordinator, ProducerIdentity(99, 0)).error == FENCED
+    assert init(coordinator, ProducerIdentity(99, 0)).error_code == FENCED
     init(coordinator)
-    assert init(coordinator, identity).error == FENCED
+    assert init(coordinator, identity).error_code == FENCED
 
 
 def test_aborts_timed_out_transaction_and_fences_its_producer(
@@ -154,7 +154,7 @@ def test_aborts_timed_out_transaction_and_fences_its_producer(
     assert coordinator.abort_timed_out(1100) == ["x"]
     assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 1, False)]
     assert coordinator.next_timeout_ms() is None
-    assert end(coordinator, identity, commit=True).error == error_codes.INVALID_TXN_STATE
+    assert end(coordinator, identity, commit=True).error_code == error_codes.INVALID_TXN_STATE
 
 
 def test_aborts_at_the_computed_deadline_despite_rounding(coordinator: TransactionCoordinator) -> None:
@@ -165,7 +165,7 @@ def test_aborts_at_the_computed_deadline_despite_rounding(coordinator: Transacti
     assert announced_ms is not None
     assert announced_ms - began_ms < 900_000, "the deadline must be rounded for this test"
     assert coordinator.abort_timed_out(announced_ms) == ["x"]
-    assert end(coordinator, identity, commit=False).error == 0, "as if the producer had aborted the transaction"
+    assert end(coordinator, identity, commit=False).error_code == 0, "as if the producer had aborted the transaction"
 
 
 def test_assigns_new_producer_id_when_epochs_are_exhausted(coordinator: TransactionCoordinator) -> None:
@@ -183,7 +183,7 @@ def test_version_2_end_with_last_epoch_assigns_new_producer_id_and_can_be_repeat
     last = ProducerIdentity(producer_id, MAX_EPOCH - 1)
     add(coordinator, last, version=2)
     fresh = end(coordinator, last, version=2)
-    assert (fresh.error, fresh.epoch, fresh.producer_id != producer_id) == (0, 0, True)
+    assert (fresh.error_code, fresh.epoch, fresh.producer_id != producer_id) == (0, 0, True)
     assert end(coordinator, last, version=2) == fresh
 
 
@@ -205,7 +205,7 @@ def test_deferred_completion_blocks_next_transaction_until_markers_are_written(
     identity = init(coordinator)
     assert add(coordinator, identity, version=version) == 0
     next_identity = end(coordinator, identity, version=version)
-    assert not next_identity.error
+    assert not next_identity.error_code
     assert (next_identity.epoch == identity.epoch) == (version == 1)
     transaction = coordinator.transactions["x"]
     assert transaction.state.value == "PrepareCommit"
@@ -213,9 +213,9 @@ def test_deferred_completion_blocks_next_transaction_until_markers_are_written(
     blocked = error_codes.CONCURRENT_TRANSACTIONS
     assert add(coordinator, next_identity, version=version) == blocked
     assert coordinator.add_group("x", next_identity, "g", 0, 0, version) == blocked
-    assert init(coordinator).error == init(coordinator, next_identity).error == blocked
-    assert end(coordinator, identity, version=version).error == blocked
-    assert end(coordinator, identity, commit=False, version=version).error == error_codes.INVALID_TXN_STATE
+    assert init(coordinator).error_code == init(coordinator, next_identity).error_code == blocked
+    assert end(coordinator, identity, version=version).error_code == blocked
+    assert end(coordinator, identity, commit=False, version=version).error_code == error_codes.INVALID_TXN_STATE
     coordinator.abort_timed_out(1e9)
     coordinator.complete_transaction(transaction)
     coordinator.complete_transaction(transaction)

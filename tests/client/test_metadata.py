@@ -36,7 +36,7 @@ def metadata(system: FakeSystem) -> Metadata:
 
 
 def receive(metadata: Metadata, response: MetadataResponse, now: float, *, version: int = 12) -> None:
-    metadata.update(metadata.new_query(now), response, version, now)
+    metadata.update(metadata.build_query(now), response, version, now)
 
 
 def add_known_topics(metadata: Metadata, *topics: str, now: float = 0.0) -> None:
@@ -57,7 +57,7 @@ def test_no_update_is_due_until_maximum_age(metadata: Metadata) -> None:
     assert metadata.time_to_next_update(0) == MAX_AGE_MS
     assert metadata.time_to_next_update(MAX_AGE_MS - 1) == 1
     assert metadata.time_to_next_update(MAX_AGE_MS) == 0
-    assert not metadata.new_query(MAX_AGE_MS).partial
+    assert not metadata.build_query(MAX_AGE_MS).partial
 
 
 def test_requested_update_waits_for_backoff(metadata: Metadata) -> None:
@@ -131,7 +131,7 @@ def test_requests_new_topic_immediately_and_alone(metadata: Metadata) -> None:
     add_known_topics(metadata, "a", "b")
     metadata.add_topic("c", 10)
     assert metadata.time_to_next_update(10) == 0
-    query = metadata.new_query(10)
+    query = metadata.build_query(10)
     assert (query.topics, query.partial) == (("c",), True)
     metadata.update(query, metadata_response(topic("c", 4)), 12, 10)
     assert {name: metadata.snapshot.partition_count(name) for name in "abc"} == {"a": 1, "b": 1, "c": 4}
@@ -142,17 +142,17 @@ def test_partial_query_becomes_full_when_full_update_is_due(metadata: Metadata) 
     add_known_topics(metadata, "a")
     metadata.add_topic("b", 10)
     metadata.request_update()
-    query = metadata.new_query(200)
+    query = metadata.build_query(200)
     assert (set(query.topics), query.partial) == ({"a", "b"}, False)
 
 
 def test_requests_topic_added_during_query_next(metadata: Metadata) -> None:
     metadata.add_topic("a", 0)
-    query = metadata.new_query(0)
+    query = metadata.build_query(0)
     metadata.add_topic("b", 1)
     metadata.update(query, metadata_response(topic("a")), 12, 2)
     assert metadata.time_to_next_update(2) <= 120
-    following = metadata.new_query(200)
+    following = metadata.build_query(200)
     assert (following.topics, following.partial) == (("b",), True)
     metadata.update(following, metadata_response(topic("b")), 12, 200)
     assert metadata.time_to_next_update(200) > 120
@@ -164,7 +164,7 @@ def test_retries_new_topic_with_error_in_full_query(metadata: Metadata) -> None:
     metadata.add_topic("b", 10)
     receive(metadata, metadata_response(topic("b", 0, error=error_codes.LEADER_NOT_AVAILABLE)), 10)
     assert metadata.time_to_next_update(10) <= 120
-    query = metadata.new_query(200)
+    query = metadata.build_query(200)
     assert (set(query.topics), query.partial) == ({"a", "b"}, False)
 
 
@@ -172,10 +172,10 @@ def test_requests_topic_alone_only_while_it_is_new(metadata: Metadata) -> None:
     add_known_topics(metadata, "a")
     metadata.add_topic("b", 10)
     metadata.request_update_for_topic("b")
-    assert metadata.new_query(10).partial
+    assert metadata.build_query(10).partial
     receive(metadata, metadata_response(topic("b", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)), 10)
     metadata.request_update_for_topic("b")
-    assert not metadata.new_query(500).partial
+    assert not metadata.build_query(500).partial
 
 
 def test_backs_off_for_new_topic_missing_from_responses(metadata: Metadata) -> None:
@@ -205,16 +205,16 @@ def test_drops_unused_topic(metadata: Metadata) -> None:
 
 def test_keeps_topic_that_was_never_in_a_response(metadata: Metadata) -> None:
     metadata.add_topic("slow", 0)
-    query = metadata.new_query(0)
+    query = metadata.build_query(0)
     metadata.update(query, metadata_response(), 12, IDLE_MS * 2)
     assert metadata.contains_topic("slow")
 
 
 def test_query_controls_auto_topic_creation(system: FakeSystem, metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
-    assert metadata.new_query(0).request().allow_auto_topic_creation
+    assert metadata.build_query(0).build_request().allow_auto_topic_creation
     reader = Metadata([Node(-1, "b", 9092)], CONFIG, system=system, allow_auto_topic_creation=False)
-    request = reader.new_query(0).request()
+    request = reader.build_query(0).build_request()
     assert not request.allow_auto_topic_creation
     assert request.topics == [], "null would request all topics of the cluster"
 

@@ -28,7 +28,7 @@ def metadata(system: FakeSystem) -> Metadata:
 
 def receive_response(metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
-    metadata.update(metadata.new_query(0), metadata_response(topic("t")), 12, 0)
+    metadata.update(metadata.build_query(0), metadata_response(topic("t")), 12, 0)
 
 
 def test_response_ends_wait(metadata: Metadata) -> None:
@@ -83,7 +83,7 @@ def test_number_of_reported_addresses_is_limited(metadata: Metadata) -> None:
 
 
 def test_fatal_error_ends_waits_until_next_response(metadata: Metadata) -> None:
-    metadata.fatal_error(AuthenticationError("wrong password"))
+    metadata.set_fatal_error(AuthenticationError("wrong password"))
     for _ in range(2):
         with pytest.raises(AuthenticationError, match="wrong password"):
             metadata.await_update(metadata.version, 1e9)
@@ -103,14 +103,14 @@ def test_fatal_error_ends_running_waits(metadata: Metadata) -> None:
     waiters = [threading.Thread(target=wait) for _ in range(3)]
     for waiter in waiters:
         waiter.start()
-    metadata.fatal_error(AuthenticationError("wrong password"))
+    metadata.set_fatal_error(AuthenticationError("wrong password"))
     for waiter in waiters:
         waiter.join(WAIT_TIMEOUT_SECONDS)
     assert len(failures) == 3, "the error ends all waits and not only the first"
 
 
 def test_close_ends_waits_and_rejects_updates(metadata: Metadata) -> None:
-    query = metadata.new_query(0)
+    query = metadata.build_query(0)
     metadata.close()
     with pytest.raises(ProducerClosedError):
         metadata.await_update(metadata.version, 1e9)

@@ -8,10 +8,10 @@ from spark_kafka_sink.client.versions import (
     FIRST_CLIENT_THROTTLE_VERSION,
     FinalizedFeatures,
     NodeApiVersions,
-    api_versions_request,
-    newest_features,
-    node_versions,
-    older_api_versions_version,
+    build_api_versions_request,
+    build_node_api_versions,
+    choose_lower_api_versions_version,
+    select_newest_features,
     software_version,
     throttle_ms,
     to_valid_software_text,
@@ -74,7 +74,7 @@ def test_error_names_kafka_release_that_added_api() -> None:
 
 
 def test_parses_unknown_apis_and_features() -> None:
-    versions = node_versions(
+    versions = build_node_api_versions(
         "broker 1",
         ApiVersionsResponse(
             api_keys=[ApiVersion(api_key=0, min_version=3, max_version=11), ApiVersion(api_key=999, max_version=4)],
@@ -92,21 +92,21 @@ def test_newest_features_have_highest_epoch() -> None:
         return NodeApiVersions("b", {}, finalized=FinalizedFeatures(epoch, {"transaction.version": level}))
 
     previous = FinalizedFeatures(5, {"transaction.version": 1})
-    assert newest_features([node(4, 9), node(7, 2)], previous).levels["transaction.version"] == 2
-    assert newest_features([node(4, 9)], previous) is previous
-    assert newest_features([NodeApiVersions("old broker", {})], previous) is previous
+    assert select_newest_features([node(4, 9), node(7, 2)], previous).levels["transaction.version"] == 2
+    assert select_newest_features([node(4, 9)], previous) is previous
+    assert select_newest_features([NodeApiVersions("old broker", {})], previous) is previous
 
 
 def test_older_api_versions_version_follows_broker() -> None:
     rejection = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)])
-    assert older_api_versions_version(rejection, 4) == 3
-    assert older_api_versions_version(ApiVersionsResponse(error_code=35), 4) == 0
+    assert choose_lower_api_versions_version(rejection, 4) == 3
+    assert choose_lower_api_versions_version(ApiVersionsResponse(error_code=35), 4) == 0
     contradiction = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, max_version=4)])
-    assert older_api_versions_version(contradiction, 4) == 3, "the client must not repeat the same request"
+    assert choose_lower_api_versions_version(contradiction, 4) == 3, "the client must not repeat the same request"
 
 
 def test_software_name_is_valid() -> None:
-    request = api_versions_request()
+    request = build_api_versions_request()
     assert SOFTWARE_TEXT.fullmatch(request.client_software_name)
     assert SOFTWARE_TEXT.fullmatch(request.client_software_version)
 

@@ -76,7 +76,7 @@ class Delays:
             transaction = coordinator.transactions.get(transactional_id or "")
             previous_epoch = -1 if transaction is None else transaction.epoch
             granted = init_producer_id(transactional_id, timeout_ms, expected)
-            if transactional_id is not None and is_driver_id(transactional_id) and not granted.error:
+            if transactional_id is not None and is_driver_id(transactional_id) and not granted.error_code:
                 self.shared_epochs += granted.epoch == previous_epoch and current_actor() is not last_actor
                 last_actor = current_actor()
             return granted

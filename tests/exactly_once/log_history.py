@@ -178,7 +178,7 @@ class Operation:
 
     def end_read(self, entry: Entry) -> None:
         """End a read, unless the entry is unproven: its fields then differ from those that were written."""
-        if not entry.unproven:
+        if not entry.is_unproven:
             self._recorder.write(self, outcome="ok", value=describe_entry(entry))
 
 

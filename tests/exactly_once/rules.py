@@ -185,7 +185,7 @@ def hand_over_without_claim(patch: pytest.MonkeyPatch) -> None:
         query_transactions._wait_and_commit(
             query._begin_transaction(WriterState(driver), [(query.prefix.encode(), encode_entry(following))])
         )
-        raise precommit_errors.fenced_error(query.driver_id)
+        raise precommit_errors.build_fenced_error(query.driver_id)
 
     patch.setattr(QueryTransactions, "_hand_over", hand_over)
 
@@ -199,7 +199,7 @@ def hand_over_by_claim(patch: pytest.MonkeyPatch) -> None:
         query_transactions._wait_and_commit(
             query._begin_transaction(WriterState(driver), build_claim_records(found, following))
         )
-        raise precommit_errors.fenced_error(query.driver_id)
+        raise precommit_errors.build_fenced_error(query.driver_id)
 
     patch.setattr(QueryTransactions, "_hand_over", hand_over)
 

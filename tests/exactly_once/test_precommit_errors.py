@@ -46,7 +46,7 @@ def test_error_names_first_transactions_and_counts_the_others(code: int, many: i
     names = [task_id("p", TaskAttempt(1, partition, 0)) for partition in range(many)]
     written = tuple(TransactionIdentity(name, 4711, 12, 2) for name in names)
     entry = Entry("p").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": many}, many), written)
-    error = commit_errors.not_committed_error(entry, {name: build_broker_error(code, name) for name in names})
+    error = commit_errors.build_not_committed_error(entry, {name: build_broker_error(code, name) for name in names})
     lines = [line for line in str(error).splitlines() if line.startswith("- ")]
     assert len(lines) == shown
     assert lines[-1].startswith(f"- {last}")

@@ -147,7 +147,7 @@ def test_gives_up_after_max_tries_fenced_writes(
     def refused(state: WriterState, entry: Entry) -> WriterState:
         tried.append(state)
         assert len(tried) <= MAX_TRIES, "it does not give up"
-        raise precommit_errors.fenced_error(one.driver_id)
+        raise precommit_errors.build_fenced_error(one.driver_id)
 
     with pytest.raises(ProducerFencedError):
         one.write_following(

@@ -38,7 +38,7 @@ def feed(reader: FrameReader, data: bytes, max_bytes: int = DEFAULT_MAX_FRAME_BY
 @given(st.lists(st.binary(max_size=40), max_size=30), st.lists(st.integers(1, 60), min_size=1), st.integers(1, 5))
 def test_partial_writes_add_up_to_the_frame(segments: list[bytes], takes: list[int], segments_max: int) -> None:
     writer, written, turn = FrameWriter(segments), bytearray(), 0
-    while not writer.done:
+    while not writer.is_complete:
         window = writer.next_segments(segments_max)
         assert 0 < len(window) <= segments_max
         assert all(window), "an empty segment would look like a socket that takes nothing"
@@ -48,7 +48,7 @@ def test_partial_writes_add_up_to_the_frame(segments: list[bytes], takes: list[i
         turn += 1
     payload = b"".join(segments)
     assert bytes(written) == struct.pack(">i", len(payload)) + payload
-    assert writer.size == writer.written == len(written)
+    assert writer.size == writer.written_bytes == len(written)
 
 
 def test_segments_are_views_of_caller_memory() -> None:
@@ -61,11 +61,11 @@ def test_segments_are_views_of_caller_memory() -> None:
 def test_writes_many_tiny_segments_in_linear_time() -> None:
     writer = FrameWriter([b"xy"] * 10_000)
     handled = 0
-    while not writer.done:
+    while not writer.is_complete:
         window = writer.next_segments(1024)
         handled += len(window)
         writer.advance(sum(map(len, window)) - 1)
-        if not writer.done and len(writer.next_segments(2)) == 1:
+        if not writer.is_complete and len(writer.next_segments(2)) == 1:
             writer.advance(1)
     assert handled < 10_100
 

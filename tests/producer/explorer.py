@@ -102,7 +102,7 @@ class Run:
     def is_idle(self) -> bool:
         """Nothing waits for an outcome, and no late answer is on its way."""
         sender = sender_of(self.producer)
-        return not sender.has_incomplete and not any(state.in_flight for state in sender.idempotence)
+        return not sender.has_incomplete and not any(state.in_flight_batches for state in sender.idempotence)
 
     def give(self, partition: int, values: list[bytes]) -> None:
         """With times of their own: the real clock's would make each run another one."""
@@ -152,12 +152,14 @@ def check_partitions_of(producer: KafkaProducer) -> None:
     idempotence, accumulator = sender_of(producer).idempotence, sender_of(producer).accumulator
     assert not idempotence.find_violations(), idempotence.find_violations()
     for state in idempotence:
-        waiting = [batch for batch in state.pending if batch not in state.in_flight]
+        waiting = [batch for batch in state.pending_batches if batch not in state.in_flight_batches]
         queue = accumulator.queued_batches(state.topic_partition)
-        queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned]
+        queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned_batches]
         assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
-        for batch in (*state.pending, *state.in_flight):
-            assert batch.has_request_in_flight == (batch in state.in_flight), f"{batch!r} and {state!r} disagree"
+        for batch in (*state.pending_batches, *state.in_flight_batches):
+            assert batch.has_request_in_flight == (batch in state.in_flight_batches), (
+                f"{batch!r} and {state!r} disagree"
+            )
 
 
 def explore(seed: int) -> None:

@@ -216,7 +216,7 @@ def test_forked_child_has_empty_pool_when_lock_was_held(lease_pool: LeasePool) -
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lease_pool.pool._changed:
+        with lease_pool.pool._condition:
             held.set()
             done.wait()
 

@@ -236,7 +236,11 @@ def test_backoff_grows_with_each_failure(engine: Engine) -> None:
 
 
 def test_concurrent_transactions_are_retried_sooner(engine: Engine) -> None:
-    assert [engine.pending.pause_ms(failures, codes.CONCURRENT_TRANSACTIONS) for failures in range(3)] == [20, 40, 80]
+    assert [engine.pending.retry_backoff_ms(failures, codes.CONCURRENT_TRANSACTIONS) for failures in range(3)] == [
+        20,
+        40,
+        80,
+    ]
 
 
 def test_looks_up_moved_coordinator(engine: Engine) -> None:
@@ -255,7 +259,7 @@ def test_lost_response_causes_lookup_and_leaves_keys_in_doubt(engine: Engine) ->
     engine.add_coordinators(a=2)
     call = engine.describe("a")
     engine.pending.handle_failure(engine.send_one(), LOST, engine.now)
-    assert call.in_doubt == {"a"}
+    assert call.in_doubt_keys == {"a"}
     assert call.last_failure is LOST
     engine.wait()
     assert isinstance(engine.send_one().request, FindCoordinator)
@@ -266,7 +270,7 @@ def test_unsent_request_is_not_in_doubt(engine: Engine) -> None:
     call = engine.describe("a")
     (attempt,) = engine.pending.find_due_attempts(engine.now)
     engine.pending.handle_failure(attempt, LOST, engine.now)
-    assert call.in_doubt == set()
+    assert call.in_doubt_keys == set()
 
 
 def test_lost_node_does_not_delay_other_keys(engine: Engine) -> None:
@@ -397,7 +401,7 @@ def test_ignores_responses_of_removed_call(engine: Engine) -> None:
     engine.pending.remove(call)
     engine.respond(attempt)
     engine.pending.handle_failure(attempt, LOST, engine.now)
-    assert (call.responses, call.in_doubt) == ({}, set())
+    assert (call.responses, call.in_doubt_keys) == ({}, set())
     assert engine.send() == []
 
 
@@ -405,4 +409,4 @@ def test_final_results_count_as_progress(engine: Engine) -> None:
     engine.add_coordinators(a=1, b=1)
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.COORDINATOR_LOAD_IN_PROGRESS)
-    assert call.progress == 1
+    assert call.done_count == 1

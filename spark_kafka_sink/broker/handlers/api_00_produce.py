@@ -38,7 +38,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
     partitions = [partition for topic in response.responses for partition in topic.partition_responses]
     if request.acks == 0:
         # The client expects no response, so closing the connection is the only way to report an error.
-        return NoResponse(close=any(partition.error_code for partition in partitions))
+        return NoResponse(should_close=any(partition.error_code for partition in partitions))
     leaders = {partition.current_leader.leader_id for partition in partitions if partition.current_leader is not None}
     nodes = [context.cluster.nodes[number] for number in sorted(leaders)]
     response.node_endpoints = [

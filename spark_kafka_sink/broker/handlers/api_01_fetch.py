@@ -108,7 +108,7 @@ class _FetchReader:
         if self._committed:
             result.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-                for aborted in read.aborted
+                for aborted in read.aborted_ranges
             ]
         return result
 

@@ -25,7 +25,7 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
         identity = cluster.coordinator.init_producer_id(transactional_id, request.transaction_timeout_ms, expected)
         cluster.save_transactions()
     return InitProducerIdResponse(
-        error_code=to_known_error(identity.error, context.version, FIRST_FENCED_ERROR_VERSION),
+        error_code=to_known_error(identity.error_code, context.version, FIRST_FENCED_ERROR_VERSION),
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
     )

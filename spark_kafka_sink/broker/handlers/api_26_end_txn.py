@@ -25,7 +25,7 @@ def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
         )
         cluster.save_transactions()
     return EndTxnResponse(
-        error_code=to_known_error(next_identity.error, context.version, FIRST_FENCED_ERROR_VERSION),
+        error_code=to_known_error(next_identity.error_code, context.version, FIRST_FENCED_ERROR_VERSION),
         producer_id=next_identity.producer_id,
         producer_epoch=next_identity.epoch,
     )

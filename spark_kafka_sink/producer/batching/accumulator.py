@@ -531,7 +531,7 @@ class RecordAccumulator:
                 if not self._filler.has_rows:
                     self._incomplete.start_waiting([flush])
             self._wakeup()
-            return wait(flush.done)
+            return wait(flush.done_event)
         finally:
             with self._lock:
                 self._incomplete.end_flush(flush)

@@ -323,13 +323,13 @@ class BatchFiller:
         deadline_ms = stage.oldest_row_ms + self._config.delivery_timeout_ms
         last_batches = list(open_batches)
         batches: list[ProducerBatch] = []
-        for index, first_offset_delta in zip(slices.partition_indexes, slices.first_offset_deltas, strict=True):
+        for index, first_offset_delta in zip(slices.partition_indices, slices.first_offset_deltas, strict=True):
             batch = last_batches[index]
             if batch is None or not first_offset_delta:
                 batch = ProducerBatch(queues[index].topic_partition, stage.oldest_row_ms, deadline_ms)
                 last_batches[index] = batch
             batches.append(batch)
-        return BatchAppends(buffers, batches, [queues[index] for index in slices.partition_indexes]), queues
+        return BatchAppends(buffers, batches, [queues[index] for index in slices.partition_indices]), queues
 
     def _build_pieces(
         self, stage: Stage, slices: BatchSlices, encoded_buffers: Sequence[EncodedSlices], origins: RowOrigins

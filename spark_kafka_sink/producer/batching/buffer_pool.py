@@ -96,7 +96,7 @@ class BufferPool:
             with self._lock:
                 self._waiters.append(waiter)
                 self._serve_waiters()
-            wait(waiter.woken, max_block_ms)
+            wait(waiter.wake_event, max_block_ms)
         finally:
             with self._lock:
                 if waiter in self._waiters:
@@ -129,7 +129,7 @@ class BufferPool:
         with self._lock:
             self._is_closed = True
             for waiter in self._waiters:
-                waiter.woken.set()
+                waiter.wake_event.set()
 
     def _serve_waiters(self) -> None:
         """Reserve memory for the calls that wait, oldest first, and wake them. The caller must hold the lock."""
@@ -137,18 +137,18 @@ class BufferPool:
             waiter = self._waiters.popleft()
             self._free_bytes -= waiter.nbytes
             waiter.is_served = True
-            waiter.woken.set()
+            waiter.wake_event.set()
 
 
 class _Waiter:
     """A call of `reserve` that waits for memory. Guarded by the pool's lock."""
 
-    __slots__ = ("is_served", "nbytes", "woken")
+    __slots__ = ("is_served", "nbytes", "wake_event")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.is_served = False  # whether the bytes are reserved for this call
-        self.woken = threading.Event()  # set when the bytes are reserved or the pool is closed
+        self.wake_event = threading.Event()  # set when the bytes are reserved or the pool is closed
 
 
 class MemoryLease:

@@ -19,10 +19,10 @@ class Flush:
     batches.
     """
 
-    __slots__ = ("batches", "done")
+    __slots__ = ("batches", "done_event")
 
     def __init__(self) -> None:
-        self.done = threading.Event()
+        self.done_event = threading.Event()
         self.batches: set[ProducerBatch] | None = None
 
 
@@ -66,7 +66,7 @@ class IncompleteBatches:
                 flush.batches.difference_update(batches)
                 flush.batches.update(successors)
                 if not flush.batches:
-                    flush.done.set()
+                    flush.done_event.set()
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
         """Return the batches whose deadline has passed, in the order of their deadlines, each only once.
@@ -100,4 +100,4 @@ class IncompleteBatches:
         for flush in flushes:
             flush.batches = set(self._deadlines_ms)
             if not flush.batches:
-                flush.done.set()
+                flush.done_event.set()

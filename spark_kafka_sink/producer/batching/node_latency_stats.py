@@ -25,12 +25,12 @@ class NodeLatencyStats:
 
     def __init__(self, availability_timeout_ms: float) -> None:
         self._availability_timeout_ms = availability_timeout_ms
-        self._times: dict[int, _NodeTimes] = {}
+        self._times_by_node: dict[int, _NodeTimes] = {}
 
     def update(self, node_id: int, now: float, *, can_drain: bool) -> None:
         """Record that a node has ready batches, and whether they can be drained because the node accepts requests."""
-        times = self._times.get(node_id, _NodeTimes(now, now))
-        self._times[node_id] = _NodeTimes(now, now if can_drain else times.drained_ms)
+        times = self._times_by_node.get(node_id, _NodeTimes(now, now))
+        self._times_by_node[node_id] = _NodeTimes(now, now if can_drain else times.drained_ms)
 
     def available_partition_loads(
         self, candidates: Sequence[PartitionInfo | None], queue_lengths: Sequence[int], snapshot: ClusterSnapshot
@@ -51,5 +51,5 @@ class NodeLatencyStats:
         return PartitionLoads(partitions, lengths, len(queue_lengths))
 
     def _is_unavailable(self, node_id: int) -> bool:
-        times = self._times.get(node_id, _NodeTimes(0.0, 0.0))
+        times = self._times_by_node.get(node_id, _NodeTimes(0.0, 0.0))
         return 0 < self._availability_timeout_ms < times.ready_ms - times.drained_ms

@@ -21,25 +21,25 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class BlockingCall(Call[ResponseT]):
-    """A call for which a caller's thread waits. `ended` is set once its results are final."""
+    """A call for which a caller's thread waits. `end_event` is set once the results of the call are final."""
 
     def __init__(self, requests: Iterable[Request[ResponseT]]) -> None:
         super().__init__(requests)
-        self.ended = threading.Event()
+        self.end_event = threading.Event()
 
     def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
         super().handle_result(request, key, response, now)
         if self.is_done:
-            self.ended.set()
+            self.end_event.set()
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
         self.end(error)
 
     def end(self, error: KafkaSinkError) -> None:
-        """End the call with an error. No effect if it has ended."""
-        if not self.ended.is_set():
+        """End the call with an error. Do nothing if the call has already ended."""
+        if not self.end_event.is_set():
             self.error = error
-            self.ended.set()
+            self.end_event.set()
 
 
 class ClusterRequests(PolledRequests):
@@ -85,7 +85,7 @@ class ClusterRequests(PolledRequests):
     def _update_pending_calls(self) -> None:
         """Add new calls to the pending requests, and remove calls that have ended or were cancelled."""
         with self._lock:
-            blocking_calls = {call for call in self._blocking_calls if not call.ended.is_set()}
+            blocking_calls = {call for call in self._blocking_calls if not call.end_event.is_set()}
         for call in self._pending_calls - blocking_calls:
             self._pending.remove(call)
         for call in blocking_calls - self._pending_calls:

@@ -36,7 +36,7 @@ _RECORD_ERRORS: dict[int, type[DataError]] = {
 class RecordErrors(NamedTuple):
     """Errors of the records of a batch, some of which were rejected individually."""
 
-    rejected: dict[int, KafkaSinkError]
+    errors_by_position: dict[int, KafkaSinkError]
     """Errors of the records that the broker named, by their index in the batch."""
     remaining: KafkaSinkError | None
     """Error of all other records; None if the broker named no records."""

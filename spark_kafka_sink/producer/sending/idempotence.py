@@ -75,7 +75,7 @@ def can_send_to(state: PartitionState, leader_id: int, max_in_flight: int) -> bo
 
     Rule 2: at most `max_in_flight` requests of a partition are in flight over all brokers, and all to one of them.
     """
-    return state.in_flight_node_id == leader_id and len(state.in_flight) < max_in_flight
+    return state.in_flight_node_id == leader_id and len(state.in_flight_batches) < max_in_flight
 
 
 def can_restart_sequences(state: PartitionState) -> bool:
@@ -83,9 +83,9 @@ def can_restart_sequences(state: PartitionState) -> bool:
 
     Rule 3: only if there is a gap, no pending batch is before it, and no request is in flight.
     """
-    if state.in_flight or state.gap_start is None:
+    if state.in_flight_batches or state.gap_start is None:
         return False
-    return all(not is_after(state.gap_start, batch.base_sequence) for batch in state.pending)
+    return all(not is_after(state.gap_start, batch.base_sequence) for batch in state.pending_batches)
 
 
 def is_possibly_stored(state: PartitionState, batch: ProducerBatch) -> bool:
@@ -93,7 +93,7 @@ def is_possibly_stored(state: PartitionState, batch: ProducerBatch) -> bool:
 
     Rule 3: such a batch gets no new sequence.
     """
-    return batch in state.in_doubt
+    return batch in state.in_doubt_batches
 
 
 class _PartitionStates(dict[TopicPartition, PartitionState]):
@@ -132,7 +132,7 @@ class Idempotence:
         self.get_connection = get_connection
         self._max_in_flight = max_in_flight
         self._partitions = _PartitionStates(transactional=transactions is not None)
-        self._abandoned: list[ProducerBatch] = []
+        self._abandoned_batches: list[ProducerBatch] = []
 
     # --- producer identity
 
@@ -160,7 +160,7 @@ class Idempotence:
     def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
         """Return whether the head of a partition's queue may be sent now. If so, it counts as in flight."""
         state = self._partitions[batch.topic_partition]
-        if state.in_flight and not can_send_to(state, leader_id, self._max_in_flight):
+        if state.in_flight_batches and not can_send_to(state, leader_id, self._max_in_flight):
             return False
         if self._transactions and not self._transactions.admit_batch(
             batch.topic_partition, is_retry=batch.has_sequence
@@ -168,12 +168,12 @@ class Idempotence:
             return False
         if self.enabled and not self._can_send(state, batch, self.get_connection(leader_id)):
             return False
-        state.in_flight[batch] = leader_id
+        state.in_flight_batches[batch] = leader_id
         state.in_flight_node_id = leader_id
         return True
 
     def _can_send(self, state: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None) -> bool:
-        if state.in_flight and not can_pipeline(state, connection):
+        if state.in_flight_batches and not can_pipeline(state, connection):
             return False
         if state.phase is PIPELINED and state.confirmed_connection is not connection:
             state.transition_to(PROBING)
@@ -186,10 +186,10 @@ class Idempotence:
         if self.id_and_epoch == NO_PRODUCER_ID:
             return False
         if state.id_and_epoch is not self.id_and_epoch and state.id_and_epoch != self.id_and_epoch:
-            if state.pending or state.in_flight:
+            if state.pending_batches or state.in_flight_batches:
                 return False
             state.start_sequences(self.id_and_epoch)
-        if state.phase not in _PHASES_FOR_NEW_BATCHES or len(state.pending) > len(state.in_flight):
+        if state.phase not in _PHASES_FOR_NEW_BATCHES or len(state.pending_batches) > len(state.in_flight_batches):
             return False
         state.add_new_batch(batch)
         return True
@@ -208,9 +208,9 @@ class Idempotence:
         Must be followed by handle_retry, handle_split, handle_failed_batch or handle_late_failure.
         """
         state = self._partitions[batch.topic_partition]
-        state.in_flight.pop(batch, None)
-        if in_doubt and (batch in state.pending or not self.enabled):
-            state.in_doubt |= {batch}
+        state.in_flight_batches.pop(batch, None)
+        if in_doubt and (batch in state.pending_batches or not self.enabled):
+            state.in_doubt_batches |= {batch}
 
     def handle_stored_batch(self, batch: ProducerBatch, connection: NodeApiVersions | None) -> None:
         """Record that a broker has stored a batch. The response was received on `connection`.
@@ -218,7 +218,7 @@ class Idempotence:
         The batch may have failed before, because it expired in flight.
         """
         state = self._partitions[batch.topic_partition]
-        state.in_flight.pop(batch, None)
+        state.in_flight_batches.pop(batch, None)
         state.remove(batch)
         if not self.enabled:
             return
@@ -227,7 +227,7 @@ class Idempotence:
             return
         if state.phase is not PROBING:
             self._update_phase(state)
-        elif not state.pending and connection is not None:
+        elif not state.pending_batches and connection is not None:
             state.confirm(connection)
 
     def handle_retry(self, batch: ProducerBatch, *, needs_new_sequence: bool) -> None:
@@ -255,7 +255,7 @@ class Idempotence:
         `in_doubt`: the batch may be stored, or its request is still in flight.
         """
         state = self._partitions[batch.topic_partition]
-        was_pending = batch in state.pending
+        was_pending = batch in state.pending_batches
         state.remove(batch)
         if not was_pending:  # it has no sequence or was abandoned
             return
@@ -277,7 +277,7 @@ class Idempotence:
 
         The caller must fail them.
         """
-        abandoned, self._abandoned = self._abandoned, []
+        abandoned, self._abandoned_batches = self._abandoned_batches, []
         return abandoned
 
     def is_in_doubt(self, batch: ProducerBatch) -> bool:
@@ -302,11 +302,11 @@ class Idempotence:
 
     def _update_phase(self, state: PartitionState) -> None:
         """Move a partition to its next state after a batch has failed or a request has ended."""
-        if state.has_unresolved_sequence and not state.pending and not state.in_flight:
+        if state.has_unresolved_sequence and not state.pending_batches and not state.in_flight_batches:
             state.resolve_sequences()
         if can_restart_sequences(state):
             self._restart_sequences(state)
-        elif state.in_flight:
+        elif state.in_flight_batches:
             state.transition_to(DRAINING)
         elif state.gap_start is not None or state.has_unresolved_sequence:
             state.transition_to(REPAIRING)
@@ -326,9 +326,9 @@ class Idempotence:
         if self.id_and_epoch == NO_PRODUCER_ID:
             state.transition_to(AWAITING_EPOCH)
             return
-        self._abandoned += [batch for batch in state.pending if is_possibly_stored(state, batch)]
-        state.pending = [batch for batch in state.pending if not is_possibly_stored(state, batch)]
-        state.in_doubt = frozenset()
+        self._abandoned_batches += [batch for batch in state.pending_batches if is_possibly_stored(state, batch)]
+        state.pending_batches = [batch for batch in state.pending_batches if not is_possibly_stored(state, batch)]
+        state.in_doubt_batches = frozenset()
         state.start_sequences(self.id_and_epoch)
 
     def _await_end_of_transaction(self, state: PartitionState) -> None:
@@ -336,7 +336,7 @@ class Idempotence:
 
         The transaction will be aborted. Only brokers assign its next epoch.
         """
-        self._abandoned += state.pending
-        state.pending.clear()
-        state.in_doubt = frozenset()
+        self._abandoned_batches += state.pending_batches
+        state.pending_batches.clear()
+        state.in_doubt_batches = frozenset()
         state.transition_to(AWAITING_EPOCH)

@@ -69,12 +69,12 @@ class PartitionState:
         "gap_start",
         "has_unresolved_sequence",
         "id_and_epoch",
-        "in_doubt",
-        "in_flight",
+        "in_doubt_batches",
+        "in_flight_batches",
         "in_flight_node_id",
         "last_acked_sequence",
         "next_sequence",
-        "pending",
+        "pending_batches",
         "phase",
         "topic_partition",
         "transactional",
@@ -83,14 +83,14 @@ class PartitionState:
     def __init__(self, topic_partition: TopicPartition, *, transactional: bool = False) -> None:
         self.topic_partition = topic_partition
         self.transactional = transactional
-        self.in_flight: dict[ProducerBatch, int] = {}  # node id by batch, even if it has failed
+        self.in_flight_batches: dict[ProducerBatch, int] = {}  # node id by batch, even if it has failed
         self.in_flight_node_id = -1  # all requests in flight are to this node
         self.phase = PROBING
         self.confirmed_connection: NodeApiVersions | None = (
             None  # while PIPELINED: the one on which a request succeeded
         )
-        self.pending: list[ProducerBatch] = []  # in sequence order
-        self.in_doubt = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
+        self.pending_batches: list[ProducerBatch] = []  # in sequence order
+        self.in_doubt_batches = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
         self.gap_start: int | None = None  # first sequence of the gap
         self.has_unresolved_sequence = False
         self.id_and_epoch = NO_PRODUCER_ID
@@ -99,8 +99,8 @@ class PartitionState:
 
     def __repr__(self) -> str:
         return (
-            f"PartitionState({self.topic_partition}, {self.phase.value}, {len(self.pending)} pending, "
-            f"{len(self.in_flight)} in flight, gap={self.gap_start}, unresolved={self.has_unresolved_sequence})"
+            f"PartitionState({self.topic_partition}, {self.phase.value}, {len(self.pending_batches)} pending, "
+            f"{len(self.in_flight_batches)} in flight, gap={self.gap_start}, unresolved={self.has_unresolved_sequence})"
         )
 
     def transition_to(self, phase: Phase) -> None:
@@ -125,30 +125,30 @@ class PartitionState:
         self.last_acked_sequence = -1
         self.gap_start = None
         self.has_unresolved_sequence = False
-        for batch in self.pending:
+        for batch in self.pending_batches:
             self._assign_sequence(batch)
 
     def add_new_batch(self, batch: ProducerBatch) -> None:
         """Assign the next sequence to a new batch, which becomes pending."""
         self._assign_sequence(batch)
-        self.pending.append(batch)
+        self.pending_batches.append(batch)
 
     def remove(self, batch: ProducerBatch) -> None:
         """Remove a batch that was acknowledged or has failed. No effect if it is not pending."""
-        if self.pending and self.pending[0] is batch:  # nearly always
-            del self.pending[0]
-        elif batch in self.pending:
-            self.pending.remove(batch)
-        if self.in_doubt:
-            self.in_doubt -= {batch}
+        if self.pending_batches and self.pending_batches[0] is batch:  # nearly always
+            del self.pending_batches[0]
+        elif batch in self.pending_batches:
+            self.pending_batches.remove(batch)
+        if self.in_doubt_batches:
+            self.in_doubt_batches -= {batch}
 
     def replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
         """Replace a batch that was split by its children. If the batch is in doubt, so are they."""
-        if batch in self.pending:
-            index = self.pending.index(batch)
-            self.pending[index : index + 1] = children
-        if batch in self.in_doubt:
-            self.in_doubt = self.in_doubt - {batch} | {*children}
+        if batch in self.pending_batches:
+            index = self.pending_batches.index(batch)
+            self.pending_batches[index : index + 1] = children
+        if batch in self.in_doubt_batches:
+            self.in_doubt_batches = self.in_doubt_batches - {batch} | {*children}
 
     def update_last_acked_sequence(self, last_sequence: int) -> None:
         """Record that the broker has stored all sequences up to `last_sequence`."""
@@ -172,7 +172,7 @@ class PartitionState:
 
     def is_head(self, batch: ProducerBatch) -> bool:
         """Return whether a batch is the oldest pending one."""
-        return bool(self.pending) and self.pending[0] is batch
+        return bool(self.pending_batches) and self.pending_batches[0] is batch
 
     def _assign_sequence(self, batch: ProducerBatch) -> None:
         sequence = self.next_sequence
@@ -183,8 +183,8 @@ class PartitionState:
 def find_violations(state: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
     """Describe the violated invariants of a partition's state. Tests and the schedule explorer check it every step."""
     invariants = {
-        "at most max.in.flight requests are in flight": len(state.in_flight) <= max_in_flight,
-        "all requests in flight are to one node": set(state.in_flight.values()) <= {state.in_flight_node_id},
+        "at most max.in.flight requests are in flight": len(state.in_flight_batches) <= max_in_flight,
+        "all requests in flight are to one node": set(state.in_flight_batches.values()) <= {state.in_flight_node_id},
     }
     if idempotent:
         invariants |= _check_any_phase(state) | _CHECKS_BY_PHASE[state.phase](state)
@@ -192,7 +192,7 @@ def find_violations(state: PartitionState, max_in_flight: int, *, idempotent: bo
 
 
 def _check_any_phase(state: PartitionState) -> dict[str, bool]:
-    pending = state.pending
+    pending = state.pending_batches
     return {
         "no pending batch is done": not any(batch.is_done for batch in pending),
         "pending batches have one epoch": all(
@@ -202,7 +202,7 @@ def _check_any_phase(state: PartitionState) -> dict[str, bool]:
             is_after(later.base_sequence, earlier.last_sequence) for earlier, later in pairwise(pending)
         ),
         "the next sequence is free": not pending or is_after(state.next_sequence, pending[-1].last_sequence),
-        "only pending batches are in doubt": state.in_doubt <= set(pending),
+        "only pending batches are in doubt": state.in_doubt_batches <= set(pending),
     }
 
 
@@ -211,12 +211,14 @@ def _has_complete_sequences(state: PartitionState) -> bool:
 
 
 def _is_only_head_in_flight(state: PartitionState) -> bool:
-    return not state.in_flight or list(state.in_flight) == state.pending[:1]
+    return not state.in_flight_batches or list(state.in_flight_batches) == state.pending_batches[:1]
 
 
 def _batches_before_gap(state: PartitionState) -> list[ProducerBatch]:
     return [
-        batch for batch in state.pending if state.gap_start is None or is_after(state.gap_start, batch.base_sequence)
+        batch
+        for batch in state.pending_batches
+        if state.gap_start is None or is_after(state.gap_start, batch.base_sequence)
     ]
 
 
@@ -230,14 +232,14 @@ def _check_probing(state: PartitionState) -> dict[str, bool]:
 def _check_pipelined(state: PartitionState) -> dict[str, bool]:
     return {
         "no sequence is missing": _has_complete_sequences(state),
-        "all pending batches and no others are in flight": list(state.in_flight) == state.pending,
-        "no batch is in doubt": not state.in_doubt,
+        "all pending batches and no others are in flight": list(state.in_flight_batches) == state.pending_batches,
+        "no batch is in doubt": not state.in_doubt_batches,
         "a request has succeeded on a connection": state.confirmed_connection is not None,
     }
 
 
 def _check_draining(state: PartitionState) -> dict[str, bool]:
-    return {"a request is in flight": bool(state.in_flight)}
+    return {"a request is in flight": bool(state.in_flight_batches)}
 
 
 def _check_repairing(state: PartitionState) -> dict[str, bool]:
@@ -252,7 +254,7 @@ def _check_awaiting_epoch(state: PartitionState) -> dict[str, bool]:
     return {
         "there is a gap": state.gap_start is not None,
         "no pending batch is before the gap": not _batches_before_gap(state),
-        "no request is in flight": not state.in_flight,
+        "no request is in flight": not state.in_flight_batches,
     }
 
 

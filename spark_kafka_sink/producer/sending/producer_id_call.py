@@ -36,14 +36,14 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self._set_producer_id_and_epoch = set_producer_id_and_epoch
         self._on_failure = on_failure
         self._retry_backoff_ms = retry_backoff_ms
-        (self._key,) = self.due
+        (self._key,) = self.due_ms_by_key
         self._due_ms = 0.0
         self._failure_count = 0
 
     def refresh(self, now: float) -> None:
-        if not self.in_flight:
-            self._due_ms = self.due.get(self._key, self._due_ms)
-            self.due = {self._key: self._due_ms} if self._is_needed() else {}
+        if not self.in_flight_keys:
+            self._due_ms = self.due_ms_by_key.get(self._key, self._due_ms)
+            self.due_ms_by_key = {self._key: self._due_ms} if self._is_needed() else {}
 
     def handle_result(
         self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now: float

@@ -168,9 +168,9 @@ class Sender:
         self._fail_unencoded_batches(now)
         self.client.close()
         for state in self.idempotence:
-            for batch in list(state.in_flight):
+            for batch in list(state.in_flight_batches):
                 batch.mark_request_ended()
-            state.in_flight.clear()
+            state.in_flight_batches.clear()
         self.accumulator.complete_flushes()
         if (failures := self._deliveries.unobserved_failures) is not None:
             _log.warning(
@@ -287,7 +287,7 @@ class Sender:
         """Return whether no batch is incomplete or in flight, including batches whose futures have failed."""
         if self.accumulator.has_incomplete():
             return False
-        return not any(state.in_flight for state in self.idempotence)
+        return not any(state.in_flight_batches for state in self.idempotence)
 
     def _send_requests(self, now: float) -> float:
         """Send all due requests for producer ids, transactions and their descriptions.

@@ -102,19 +102,19 @@ class Operation:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.done = threading.Event()
+        self.done_event = threading.Event()
         self.is_result_read = False
         """Whether a caller has read the result. Until then, no other operation may begin."""
-        self._error: KafkaSinkError | None  # set together with `done`
+        self._error: KafkaSinkError | None  # set together with `done_event`
 
     def finish(self, error: KafkaSinkError | None = None) -> None:
-        if not self.done.is_set():
+        if not self.done_event.is_set():
             self._error = error
-            self.done.set()
+            self.done_event.set()
 
     def result(self) -> None:
         """Raise the error of the operation, if it failed. Raise IllegalStateError before the operation is done."""
-        if not self.done.is_set():
+        if not self.done_event.is_set():
             raise IllegalStateError(f"{self.name}() is not done yet")
         self.is_result_read = True
         if self._error is not None:

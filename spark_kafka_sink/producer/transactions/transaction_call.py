@@ -33,13 +33,13 @@ class TransactionCall(Call[Any]):
 
     def refresh(self, now: float) -> None:
         is_flushed = self._manager.state in ENDING_STATES and self._is_flushed()
-        request = None if self.in_flight else self._manager.next_request(now, is_flushed=is_flushed)
+        request = None if self.in_flight_keys else self._manager.next_request(now, is_flushed=is_flushed)
         if request is None:
-            self.due = {}
+            self.due_ms_by_key = {}
             return
         self._request = request
         (key,) = request.keys
-        self.due = {key: self.due.get(key, now)}
+        self.due_ms_by_key = {key: self.due_ms_by_key.get(key, now)}
 
     def request_for(self, key: str) -> Request[Any]:
         return self._request

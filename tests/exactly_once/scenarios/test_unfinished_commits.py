@@ -81,11 +81,11 @@ def test_error_separates_lost_from_rejected_transactions() -> None:
         "p-1-0-0": build_broker_error(error_codes.PRODUCER_FENCED, "lost"),
         "p-1-1-0": build_broker_error(REVOKED, "revoked"),
     }
-    lost = commit_errors.not_committed_error(entry, rejections)
+    lost = commit_errors.build_not_committed_error(entry, rejections)
     assert isinstance(lost, CommitLostError)
     assert "1 of its 3 transactions cannot be committed any more:\n- p-1-0-0" in str(lost)
     assert "these could not be committed now, and are still open:\n- p-1-1-0" in str(lost)
-    waiting = str(commit_errors.not_yet_committed_error(entry, rejections))
+    waiting = str(commit_errors.build_not_yet_committed_error(entry, rejections))
     assert "1 of its 3 transactions could not be committed now:\n- p-1-1-0" in waiting
     assert "They are still open. Lost for good are: p-1-0-0. Nothing was given up." in waiting
 
@@ -113,12 +113,12 @@ def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
         query.commit(start, 0, prepared)
     driver = query.broker.cluster.coordinator.transactions[start.driver_id]
     complete, driver.state = driver.state, TransactionState.PREPARE_ABORT
-    original = PendingRequests.pause_ms
+    original = PendingRequests.retry_backoff_ms
 
     def markers_are_written(*arguments: Any) -> float:
         driver.state = complete if driver.state is TransactionState.PREPARE_ABORT else driver.state
         return original(*arguments)
 
-    with patch.object(PendingRequests, "pause_ms", markers_are_written):
+    with patch.object(PendingRequests, "retry_backoff_ms", markers_are_written):
         assert query.abort(start, 0)
     assert list_open_ids(query.broker) == []

@@ -46,9 +46,9 @@ def test_flush_completes_when_its_last_batches_complete_together(incomplete: Inc
     incomplete.start_waiting([flush])
     incomplete.add(later)
     incomplete.remove(first, later)
-    assert not flush.done.is_set()
+    assert not flush.done_event.is_set()
     incomplete.remove(second, third)
-    assert flush.done.is_set()
+    assert flush.done_event.is_set()
 
 
 def test_expired_batches_are_ordered_by_deadline_not_by_insertion(
@@ -89,8 +89,8 @@ def test_flush_that_begins_while_batches_are_filled_waits_for_its_rows(
     flushes = incomplete.new_flushes()
     incomplete.begin_flush(later := Flush())
     incomplete.start_waiting(flushes)
-    assert first.done.is_set()
-    assert not later.done.is_set()
+    assert first.done_event.is_set()
+    assert not later.done_event.is_set()
     assert incomplete.new_flushes() == [later]
     incomplete.end_flush(first)
     incomplete.end_flush(later)

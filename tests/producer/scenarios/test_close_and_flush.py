@@ -52,7 +52,7 @@ class Given:
         return self
 
     def produce_requests(self) -> int:
-        return sum(len(state.in_flight) for state in sender_of(self.producer).idempotence)
+        return sum(len(state.in_flight_batches) for state in sender_of(self.producer).idempotence)
 
     def silent(self) -> Given:
         self.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()

@@ -125,7 +125,7 @@ def test_forked_child_has_own_clients_while_thread_of_parent_was_sending_request
         with leases.lease("a key", lambda: new_client(config), 60) as client:
             return client is not None
 
-    with held(leases._changed):
+    with held(leases._condition):
         assert in_child(lend_one)
 
 
@@ -139,7 +139,7 @@ def test_forked_child_has_empty_pool_although_parents_pool_was_locked() -> None:
     with lease_producer(POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
         pass
     try:
-        with held(POOL._changed):
+        with held(POOL._condition):
             assert in_child(lend_one)
         assert len(POOL) == 1
     finally:

@@ -84,7 +84,7 @@ def refuse_the_first_of_two() -> list[bytes | None]:
 
 
 def producer_requests(producer: KafkaProducer) -> dict[ProducerBatch, int]:
-    return sender_of(producer).idempotence.partition_state(TP).in_flight
+    return sender_of(producer).idempotence.partition_state(TP).in_flight_batches
 
 
 def test_7_rule_1_sends_one_request_until_the_first_success() -> None:
@@ -164,7 +164,7 @@ def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeApiVersion
     assert made.admit(first, 0, 0)
     succeed(made, first)
     something(made, connections)
-    (alone,) = made.partition_state(TP).in_flight
+    (alone,) = made.partition_state(TP).in_flight_batches
     assert not made.admit(batch_of(), 0, 0), "it is alone until it has succeeded"
     succeed(made, alone)
     assert [made.admit(batch_of(), 0, 0) for _ in range(3)] == [True] * 3
@@ -191,7 +191,7 @@ def leaders_with_open_requests() -> set[int]:
     assert made.admit(batch_of(), 0, 0)
     made.partition_state(TP).confirmed_connection = made.get_connection(1)
     made.admit(batch_of(), 1, 0)
-    return set(made.partition_state(TP).in_flight.values())
+    return set(made.partition_state(TP).in_flight_batches.values())
 
 
 def test_rule_2_sends_nothing_to_new_leader_while_requests_to_previous_one_are_in_flight() -> None:

@@ -66,7 +66,7 @@ def state_of(producer: KafkaProducer, partition: int = 0) -> PartitionState:
 
 
 def in_flight_count(producer: KafkaProducer, partition: int = 0) -> int:
-    return len(state_of(producer, partition).in_flight)
+    return len(state_of(producer, partition).in_flight_batches)
 
 
 def stamps(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, int, int]]:

@@ -97,7 +97,7 @@ def test_restart_of_one_partition_keeps_sequences_of_others(last_epoch: bool) ->
     store(made, healthy)
     state = made.partition_state(T1)
     assert (state.id_and_epoch, state.next_sequence, state.last_acked_sequence) == (old, 3, 1)
-    assert state.pending == [next_one]
+    assert state.pending_batches == [next_one]
     assert stamp(next_one) == (old.epoch, 2)
 
 

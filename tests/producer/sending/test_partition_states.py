@@ -118,13 +118,13 @@ class Walk:
         self.again(in_doubt=True, needs_new_sequence=False)
 
     def renumber(self) -> None:
-        head = self.state.pending[0] if self.state.pending else None
-        if head in self.state.in_flight and head not in self.state.in_doubt:
+        head = self.state.pending_batches[0] if self.state.pending_batches else None
+        if head in self.state.in_flight_batches and head not in self.state.in_doubt_batches:
             self.again(in_doubt=False, needs_new_sequence=True, batch=head)
 
     def refuse(self) -> None:
         if (batch := self.answered()) is not None:
-            self.made.handle_failed_batch(batch, in_doubt=batch in self.state.in_doubt)
+            self.made.handle_failed_batch(batch, in_doubt=batch in self.state.in_doubt_batches)
 
     def split(self) -> None:
         if (batch := self.answered()) is None or batch.record_count == 1:
@@ -139,13 +139,15 @@ class Walk:
         self.sort()
 
     def expire(self) -> None:
-        if not self.state.pending:
+        if not self.state.pending_batches:
             return
-        batch = self.random.choice(self.state.pending)
-        if batch in self.state.in_flight:
+        batch = self.random.choice(self.state.pending_batches)
+        if batch in self.state.in_flight_batches:
             self.failed_in_flight.append(batch)
         self.forget(batch)
-        self.made.handle_failed_batch(batch, in_doubt=batch in self.state.in_flight or batch in self.state.in_doubt)
+        self.made.handle_failed_batch(
+            batch, in_doubt=batch in self.state.in_flight_batches or batch in self.state.in_doubt_batches
+        )
 
     def late(self) -> None:
         if self.failed_in_flight:
@@ -159,7 +161,7 @@ class Walk:
             self.made.handle_stored_batch(batch, self.connections[self.leader])
 
     def reconnect(self) -> None:
-        if not self.state.in_flight:
+        if not self.state.in_flight_batches:
             self.connections[self.leader] = NodeApiVersions("b", {})
 
     def move_leader(self) -> None:
@@ -172,7 +174,7 @@ class Walk:
     # --- parts
 
     def answered(self) -> ProducerBatch | None:
-        open_requests = [batch for batch in self.state.in_flight if batch not in self.failed_in_flight]
+        open_requests = [batch for batch in self.state.in_flight_batches if batch not in self.failed_in_flight]
         if not open_requests:
             return None
         batch = self.random.choice(open_requests)
@@ -180,7 +182,7 @@ class Walk:
         return batch
 
     def again(self, *, in_doubt: bool, needs_new_sequence: bool, batch: ProducerBatch | None = None) -> None:
-        open_requests = [batch for batch in self.state.in_flight if batch not in self.failed_in_flight]
+        open_requests = [batch for batch in self.state.in_flight_batches if batch not in self.failed_in_flight]
         if batch is None and open_requests:
             batch = self.random.choice(open_requests)
         if batch is not None:
@@ -190,7 +192,7 @@ class Walk:
             self.sort()
 
     def sort(self) -> None:
-        self.queue = [batch for batch in self.state.pending if batch in self.queue]
+        self.queue = [batch for batch in self.state.pending_batches if batch in self.queue]
 
     def forget(self, batch: ProducerBatch) -> None:
         if batch in self.queue:
@@ -227,7 +229,7 @@ def two_sent() -> PartitionState:
     for _ in range(2):
         batch = batch_of()
         state.add_new_batch(batch)
-        state.in_flight[batch] = state.in_flight_node_id = 1
+        state.in_flight_batches[batch] = state.in_flight_node_id = 1
     assert not find_violations(state, 2, idempotent=True)
     return state
 
@@ -242,13 +244,13 @@ def in_phase(phase: Phase, **fields: object) -> PartitionState:
 
 def with_one_done() -> PartitionState:
     state = two_sent()
-    state.pending[0].fail(ValueError("no"))
+    state.pending_batches[0].fail(ValueError("no"))
     return state
 
 
 def with_another_epoch() -> PartitionState:
     state = two_sent()
-    state.pending[1].set_producer_state(7, 1, 1)
+    state.pending_batches[1].set_producer_state(7, 1, 1)
     return state
 
 
@@ -256,15 +258,15 @@ BROKEN: dict[str, Callable[[], PartitionState]] = {
     "to one node": lambda: in_phase(PIPELINED, in_flight_node_id=2),
     "no pending batch is done": with_one_done,
     "have one epoch": with_another_epoch,
-    "sequences ascend": lambda: in_phase(PIPELINED, pending=two_sent().pending[::-1]),
+    "sequences ascend": lambda: in_phase(PIPELINED, pending_batches=two_sent().pending_batches[::-1]),
     "the next sequence is free": lambda: in_phase(PIPELINED, next_sequence=1),
-    "only pending batches are in doubt": lambda: in_phase(PIPELINED, in_doubt={batch_of()}),
+    "only pending batches are in doubt": lambda: in_phase(PIPELINED, in_doubt_batches={batch_of()}),
     "no sequence is missing": lambda: in_phase(PIPELINED, gap_start=0),
-    "all pending batches and no others are in flight": lambda: in_phase(PIPELINED, in_flight={}),
-    "no batch is in doubt": lambda: in_phase(PIPELINED, in_doubt={batch_of()}),
+    "all pending batches and no others are in flight": lambda: in_phase(PIPELINED, in_flight_batches={}),
+    "no batch is in doubt": lambda: in_phase(PIPELINED, in_doubt_batches={batch_of()}),
     "a request has succeeded on a connection": lambda: in_phase(PIPELINED, confirmed_connection=None),
     "only the oldest pending batch is in flight": lambda: in_phase(PROBING),
-    "a request is in flight": lambda: in_phase(DRAINING, in_flight={}),
+    "a request is in flight": lambda: in_phase(DRAINING, in_flight_batches={}),
     "a sequence may be missing": lambda: in_phase(REPAIRING),
     "a pending batch is before the gap": lambda: in_phase(REPAIRING, gap_start=0),
     "there is a gap": lambda: in_phase(AWAITING_EPOCH),

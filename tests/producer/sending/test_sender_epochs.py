@@ -155,4 +155,4 @@ def test_sends_queued_rows_in_order_when_their_partition_restarts() -> None:
     assert cluster.values("t") == [b"0", *(b"%02d" % i for i in range(1, 20))]
     assert [first for _, first, _ in stamps(cluster)[1:]] == list(range(19))
     pass_time(producer, 10)
-    assert state_of(producer).pending == []
+    assert state_of(producer).pending_batches == []

@@ -162,7 +162,7 @@ def test_acknowledges_two_requests_in_flight_in_order() -> None:
     assert (second.done(), state.last_acked_sequence) == (False, 1)
     run_until(producer, second.done)
     assert (first.result(0).offset, second.result(0).offset, state.last_acked_sequence) == (1, 2, 2)
-    assert (in_flight_count(producer), state.pending) == (0, [])
+    assert (in_flight_count(producer), state.pending_batches) == (0, [])
     assert stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
 
 
@@ -173,7 +173,7 @@ def test_one_request_is_in_flight_and_new_batches_get_no_sequence_during_retry()
     futures = [send(producer, b"%d" % i) for i in (1, 2, 3)]
     state = state_of(producer)
     assert in_flight_count(producer) == 3
-    run_until(producer, lambda: state.pending[0].attempts == 1)
+    run_until(producer, lambda: state.pending_batches[0].attempts == 1)
     futures.append(send(producer, b"4"))
     run_until(producer, lambda: in_flight_count(producer) == 0)
     seen = set()
@@ -302,7 +302,7 @@ def test_children_of_split_batch_take_over_its_sequences() -> None:
     assert [first for _, first, _ in written] == [sum(rows for _, _, rows in written[:i]) for i in range(len(written))]
     assert producer.metrics()["batch-split-total"] == 1
     state = state_of(producer)
-    assert (state.next_sequence, state.last_acked_sequence, state.pending) == (100, 99, [])
+    assert (state.next_sequence, state.last_acked_sequence, state.pending_batches) == (100, 99, [])
     pass_time(producer, 200_000)  # beyond the batch's time: nothing of it may expire now
     assert outcome(producer, send(producer, b"later")).offset == 100
     assert memory_used(producer) == 0

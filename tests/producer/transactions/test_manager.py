@@ -95,7 +95,7 @@ def test_a_response_about_the_id_before_does_not_initialise_the_producer(code: i
     talk, request = requesting_an_epoch_after_an_empty_prepare()
     operation = talk.manager.init("y")
     talk.reply(request, code)
-    assert not operation.done.is_set()
+    assert not operation.done_event.is_set()
     talk.settle()
     assert error_of(operation) is None
     assert talk.manager.id_and_epoch == talk.id_and_epoch
@@ -172,7 +172,7 @@ def test_the_end_is_asked_for_when_no_record_is_on_its_way(version: int, commit:
     assert end.message(5) == EndTxnRequest(
         transactional_id="x", producer_id=70, producer_epoch=initial(talk).epoch, committed=commit
     )
-    assert not operation.done.is_set()
+    assert not operation.done_event.is_set()
     talk.reply(end)
     assert error_of(operation) is None
     assert talk.state() is S.READY
@@ -364,7 +364,7 @@ def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_returns_the_firs
     if end_txn is not None:
         talk.reply(end_txn)
     talk.settle()
-    assert first.done.is_set()
+    assert first.done_event.is_set()
     assert calls[call]() is first  # also when the outcome has come meanwhile
     with pytest.raises(IllegalStateError):
         talk.manager.begin(2)

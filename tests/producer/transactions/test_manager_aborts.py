@@ -118,7 +118,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
     operation = talk.manager.abort()
     talk.answer(EndTransaction)
     assert talk.state() is S.INITIALIZING
-    assert not operation.done.is_set()
+    assert not operation.done_event.is_set()
     request = talk.answer(InitProducerId)
     message = request.message(4)
     assert isinstance(message, InitProducerIdRequest)
@@ -208,7 +208,7 @@ def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: type[Re
     talk.answer(kind, code)
     assert talk.state() is S.ABORTABLE_ERROR
     if kind is EndTransaction:
-        talk.manager.commit().done.wait(0)
+        talk.manager.commit().done_event.wait(0)
         with pytest.raises(TransactionAbortableError):
             talk.manager.commit().result()
     operation = talk.manager.abort()

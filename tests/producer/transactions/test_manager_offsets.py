@@ -93,7 +93,7 @@ def test_only_the_partitions_that_failed_are_written_again(code: int) -> None:
     talk.answer(FindCoordinator)
     request = talk.send(CommitOffsets)
     talk.respond(request, offsets_answer({T0: 0, T1: code}))
-    assert not operation.done.is_set()
+    assert not operation.done_event.is_set()
     talk.wait()
     again = talk.answer(CommitOffsets)
     assert offsets_of(again.message(5)) == {("t", 1): 7}

@@ -268,7 +268,7 @@ def about_to(kind: type[Request]) -> Talk:
 
 
 def error_of(operation: Operation) -> KafkaSinkError | None:
-    assert operation.done.is_set(), f"{operation.name} has no outcome"
+    assert operation.done_event.is_set(), f"{operation.name} has no outcome"
     try:
         operation.result()
     except KafkaSinkError as error:
