@@ -1,4 +1,7 @@
-"""Real peers, shared by one test run: Kafka with one node and with three, Spark's own connector."""
+"""Fixtures of the integration tests: Kafka clusters with one and three brokers, a registry, a Spark cluster.
+
+All fixtures have session scope, so the tests of one run share them.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from tests.interrupts import restore_sigint
 if TYPE_CHECKING:
     from integration.support.spark_cluster import StandaloneCluster
 
-OVERDUE_SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-"""Transactions that have lasted too long are aborted within half a second, not within ten."""
+FREQUENT_TIMEOUT_CHECKS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+"""Brokers abort timed out transactions within 0.5 s instead of 10 s."""
 
 
 def pytest_configure() -> None:
@@ -28,45 +31,48 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One node, all listeners. Tests use topics of their own and leave the node running."""
-    with KafkaCluster(tmp_path_factory.mktemp("kafka") / "cluster", properties=OVERDUE_SOON) as cluster:
+    """A node with all listeners. Tests create their own topics and must not stop the node."""
+    with KafkaCluster(tmp_path_factory.mktemp("kafka") / "cluster", properties=FREQUENT_TIMEOUT_CHECKS) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def kafka_of_version_1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One node with transaction.version 1; `kafka` has 2, as Kafka 4 has by itself."""
+    """A node with transaction.version 1. The node of `kafka` has version 2, the default of Kafka 4."""
     folder = tmp_path_factory.mktemp("kafka-version-1") / "cluster"
-    with KafkaCluster(folder, properties=OVERDUE_SOON, features=("transaction.version=1",)) as cluster:
+    with KafkaCluster(folder, properties=FREQUENT_TIMEOUT_CHECKS, features=("transaction.version=1",)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three brokers and a controller; 3 replicas, min.insync.replicas 2. A test that stops a node starts it again."""
+    """Three brokers and a controller, with 3 replicas and min.insync.replicas 2. Tests restart the nodes they stop."""
     with KafkaCluster(tmp_path_factory.mktemp("kafka3") / "cluster", brokers=3) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluster, Proxy]]:
-    """One node, and a proxy to it. Tests set the mode that they want at their beginning."""
+    """A node and a proxy in front of it. Each test sets the mode of the proxy first."""
     folder = tmp_path_factory.mktemp("proxied") / "cluster"
-    with Proxy() as proxy, KafkaCluster(folder, advertised_ports={1: proxy.port}, properties=OVERDUE_SOON) as cluster:
+    with (
+        Proxy() as proxy,
+        KafkaCluster(folder, advertised_ports={1: proxy.port}, properties=FREQUENT_TIMEOUT_CHECKS) as cluster,
+    ):
         proxy.target = ("localhost", cluster.nodes[1].ports["PROXIED"])
         yield cluster, proxy
 
 
 @pytest.fixture(scope="session")
 def registry_url() -> Iterator[str]:
-    """A schema registry with Confluent's interface."""
+    """The address of a schema registry with Confluent's API."""
     with schema_registry() as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def spark_kafka_jars() -> list[Path]:
-    """For `spark.jars`: what format("kafka") needs."""
+    """The jars of Spark's own Kafka connector, for `spark.jars`."""
     return connector_jars()
 
 
@@ -86,15 +92,15 @@ def recorded_histories(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as it is installed from an index."""
-    from integration.support.spark_cluster import built_wheel
+    """The wheel of the package, built from this source tree."""
+    from integration.support.spark_cluster import build_wheel
 
-    return built_wheel(tmp_path_factory.mktemp("wheel"))
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
 def wheel_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
-    """The interpreter of an environment with the wheel and what it depends on, which is packed beside it."""
+    """The interpreter of an environment with the wheel and its dependencies, next to an archive of the environment."""
     from integration.support.spark_cluster import build_environment
 
     return build_environment(tmp_path_factory.mktemp("wheel-environment"), wheel)
@@ -102,7 +108,7 @@ def wheel_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    """A Spark cluster on this machine. A driver that is left takes its cores from the next one."""
+    """A Spark cluster on this machine. Tests must end their drivers, because a driver occupies all cores."""
     from integration.support.spark_cluster import StandaloneCluster
 
     with StandaloneCluster(tmp_path_factory.mktemp("spark-cluster")) as cluster:
@@ -111,7 +117,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneC
 
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
-    """The session that tests/spark use too, with Spark's own connector on its class path."""
+    """The Spark session that tests/spark also use, with Spark's own connector on its class path."""
     from tests.spark_session import shared_spark  # not needed, and slow to import, without Spark
 
     return shared_spark()

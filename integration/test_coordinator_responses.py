@@ -1,4 +1,4 @@
-"""The embedded broker's coordinator answers as that of a real Kafka does: the same requests, the same answers."""
+"""The embedded broker's transaction coordinator: it gives the same responses as Kafka's to the same requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from integration.support.coordinator_responses import UNUSED, CoordinatorAnswers
+from integration.support.coordinator_responses import UNUSED_IDENTITY, CoordinatorTranscript
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
@@ -15,203 +15,209 @@ from spark_kafka_sink.testing import embedded_broker
 
 pytestmark = pytest.mark.needs("kafka")
 
-Asked = Callable[[CoordinatorAnswers], None]
+Scenario = Callable[[CoordinatorTranscript], None]
+"""Sends a sequence of requests to a coordinator."""
 
 
-def an_id_that_does_not_exist(ask: CoordinatorAnswers) -> None:
-    first = ask.init(UNUSED)
-    ask.init(UNUSED)
-    ask.init(first)
-    ask.init(UNUSED)
-    ask.init()
-    ask.init(UNUSED)
+def init_of_unknown_id(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init(UNUSED_IDENTITY)
+    coordinator.init(UNUSED_IDENTITY)
+    coordinator.init(first)
+    coordinator.init(UNUSED_IDENTITY)
+    coordinator.init()
+    coordinator.init(UNUSED_IDENTITY)
 
 
-def an_id_that_does_not_exist_is_ended(ask: CoordinatorAnswers) -> None:
-    ask.end(UNUSED)
-    ask.end(UNUSED, commit=False)
-    ask.write(UNUSED)
+def end_of_unknown_id(coordinator: CoordinatorTranscript) -> None:
+    coordinator.end(UNUSED_IDENTITY)
+    coordinator.end(UNUSED_IDENTITY, commit=False)
+    coordinator.write(UNUSED_IDENTITY)
 
 
-def what_is_expected_is_current_last_or_older(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    second = ask.init(first)
-    ask.init(first)
-    third = ask.init(second)
-    ask.init(first)
-    ask.init(second)
-    ask.init(third)
-    ask.init(ProducerIdAndEpoch(first.producer_id, 77))
+def init_expecting_current_previous_or_older_epoch(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    second = coordinator.init(first)
+    coordinator.init(first)
+    third = coordinator.init(second)
+    coordinator.init(first)
+    coordinator.init(second)
+    coordinator.init(third)
+    coordinator.init(ProducerIdAndEpoch(first.producer_id, 77))
 
 
-def one_that_expects_nothing_ends_what_could_be_repeated(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    second = ask.init(first)
-    ask.init()
-    ask.init(first)
-    ask.init(second)
+def init_without_expectation_ends_retries(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    second = coordinator.init(first)
+    coordinator.init()
+    coordinator.init(first)
+    coordinator.init(second)
 
 
-def of_another_producer(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    ask.init(UNUSED)
-    ask.write(first)
-    ask.init(UNUSED)
-    ask.end(first)
-    ask.init(UNUSED)
-    ask.end(UNUSED)
+def requests_of_another_producer(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    coordinator.init(UNUSED_IDENTITY)
+    coordinator.write(first)
+    coordinator.init(UNUSED_IDENTITY)
+    coordinator.end(first)
+    coordinator.init(UNUSED_IDENTITY)
+    coordinator.end(UNUSED_IDENTITY)
 
 
-def the_current_one_while_a_transaction_is_open(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    ask.write(first)
-    ask.init(first)
-    ask.init(first)
-    ask.init(first)
+def init_expecting_current_epoch_in_open_transaction(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    coordinator.write(first)
+    coordinator.init(first)
+    coordinator.init(first)
+    coordinator.init(first)
 
 
-def an_older_one_while_a_transaction_is_open(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    second = ask.init(first)
-    third = ask.init(second)
-    ask.write(third)
-    ask.init(first)
-    ask.init(first)
-    ask.init(second)
-    ask.init(third)
-    ask.end(third)
+def init_expecting_older_epoch_in_open_transaction(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    second = coordinator.init(first)
+    third = coordinator.init(second)
+    coordinator.write(third)
+    coordinator.init(first)
+    coordinator.init(first)
+    coordinator.init(second)
+    coordinator.init(third)
+    coordinator.end(third)
 
 
-def one_of_the_future_while_a_transaction_is_open(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    ask.write(first)
-    ask.init(ProducerIdAndEpoch(first.producer_id, 77))
-    ask.init(ProducerIdAndEpoch(first.producer_id, 77))
-    ask.init(first)
+def init_expecting_future_epoch_in_open_transaction(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    coordinator.write(first)
+    coordinator.init(ProducerIdAndEpoch(first.producer_id, 77))
+    coordinator.init(ProducerIdAndEpoch(first.producer_id, 77))
+    coordinator.init(first)
 
 
-def nothing_is_expected_while_a_transaction_is_open(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    ask.write(first)
-    ask.init()
-    ask.init(first)
-    ask.end(first)
-    ask.end(first, commit=False)
-    ask.init()
-    ask.init(first)
+def init_without_expectation_in_open_transaction(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    coordinator.write(first)
+    coordinator.init()
+    coordinator.init(first)
+    coordinator.end(first)
+    coordinator.end(first, commit=False)
+    coordinator.init()
+    coordinator.init(first)
 
 
-def a_committed_transaction(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    ask.write(first)
-    ask.end(first)
-    ask.end(first)
-    ask.end(first, commit=False)
-    ask.init(first)
-    ask.end(first)
+def requests_after_commit(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    coordinator.write(first)
+    coordinator.end(first)
+    coordinator.end(first)
+    coordinator.end(first, commit=False)
+    coordinator.init(first)
+    coordinator.end(first)
 
 
-def a_committed_transaction_and_the_identity_after_it(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    ask.write(first)
-    second = ask.end(first)
-    ask.init(second)
-    ask.init(second)
-    ask.init(first)
-    ask.end(first)
-    ask.end(second)
+def requests_with_new_identity_after_commit(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    coordinator.write(first)
+    second = coordinator.end(first)
+    coordinator.init(second)
+    coordinator.init(second)
+    coordinator.init(first)
+    coordinator.end(first)
+    coordinator.end(second)
 
 
-def an_aborted_transaction(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    ask.write(first)
-    second = ask.end(first, commit=False)
-    ask.end(first, commit=False)
-    ask.end(first)
-    ask.init(first)
-    ask.init(second)
-    ask.end(second, commit=False)
+def requests_after_abort(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    coordinator.write(first)
+    second = coordinator.end(first, commit=False)
+    coordinator.end(first, commit=False)
+    coordinator.end(first)
+    coordinator.init(first)
+    coordinator.init(second)
+    coordinator.end(second, commit=False)
 
 
-def two_transactions_one_after_the_other(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    ask.write(first)
-    second = ask.end(first)
-    ask.write(second, sequence=0 if second != first else 1)
-    ask.end(first)
-    ask.end(second)
-    ask.init(first)
-    ask.init(second)
+def two_consecutive_transactions(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    coordinator.write(first)
+    second = coordinator.end(first)
+    coordinator.write(second, sequence=0 if second != first else 1)
+    coordinator.end(first)
+    coordinator.end(second)
+    coordinator.init(first)
+    coordinator.init(second)
 
 
-def an_empty_transaction_is_ended(ask: CoordinatorAnswers) -> None:
-    first = ask.init()
-    ask.end(first)
-    second = ask.end(first, commit=False)
-    ask.end(first, commit=False)
-    ask.init(second)
-    ask.end(second, commit=False)
+def end_of_empty_transaction(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init()
+    coordinator.end(first)
+    second = coordinator.end(first, commit=False)
+    coordinator.end(first, commit=False)
+    coordinator.init(second)
+    coordinator.end(second, commit=False)
 
 
-def a_transaction_that_lasted_too_long(ask: CoordinatorAnswers) -> None:
-    first = ask.init(timeout_ms=1_000)
-    ask.write(first)
-    ask.await_state("CompleteAbort")
-    ask.end(first)
-    ask.end(first, commit=False)
-    ask.init(first)
-    ask.init(first)
+def requests_after_transaction_timeout(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init(timeout_ms=1_000)
+    coordinator.write(first)
+    coordinator.await_state("CompleteAbort")
+    coordinator.end(first)
+    coordinator.end(first, commit=False)
+    coordinator.init(first)
+    coordinator.init(first)
 
 
-def a_transaction_that_lasted_too_long_and_one_that_expects_nothing(ask: CoordinatorAnswers) -> None:
-    first = ask.init(timeout_ms=1_000)
-    ask.write(first)
-    ask.await_state("CompleteAbort")
-    ask.init()
-    ask.init(first)
+def init_without_expectation_after_transaction_timeout(coordinator: CoordinatorTranscript) -> None:
+    first = coordinator.init(timeout_ms=1_000)
+    coordinator.write(first)
+    coordinator.await_state("CompleteAbort")
+    coordinator.init()
+    coordinator.init(first)
 
 
-def a_timeout_that_brokers_refuse(ask: CoordinatorAnswers) -> None:
-    ask.init(UNUSED, timeout_ms=900_001)
-    first = ask.init()
-    ask.write(first)
-    ask.init(first, timeout_ms=900_001)
+def init_with_too_long_timeout(coordinator: CoordinatorTranscript) -> None:
+    coordinator.init(UNUSED_IDENTITY, timeout_ms=900_001)
+    first = coordinator.init()
+    coordinator.write(first)
+    coordinator.init(first, timeout_ms=900_001)
 
 
-ASKED: tuple[Asked, ...] = (
-    an_id_that_does_not_exist,
-    an_id_that_does_not_exist_is_ended,
-    what_is_expected_is_current_last_or_older,
-    one_that_expects_nothing_ends_what_could_be_repeated,
-    of_another_producer,
-    the_current_one_while_a_transaction_is_open,
-    an_older_one_while_a_transaction_is_open,
-    one_of_the_future_while_a_transaction_is_open,
-    nothing_is_expected_while_a_transaction_is_open,
-    a_committed_transaction,
-    a_committed_transaction_and_the_identity_after_it,
-    an_aborted_transaction,
-    two_transactions_one_after_the_other,
-    an_empty_transaction_is_ended,
-    a_transaction_that_lasted_too_long,
-    a_transaction_that_lasted_too_long_and_one_that_expects_nothing,
-    a_timeout_that_brokers_refuse,
+SCENARIOS: tuple[Scenario, ...] = (
+    init_of_unknown_id,
+    end_of_unknown_id,
+    init_expecting_current_previous_or_older_epoch,
+    init_without_expectation_ends_retries,
+    requests_of_another_producer,
+    init_expecting_current_epoch_in_open_transaction,
+    init_expecting_older_epoch_in_open_transaction,
+    init_expecting_future_epoch_in_open_transaction,
+    init_without_expectation_in_open_transaction,
+    requests_after_commit,
+    requests_with_new_identity_after_commit,
+    requests_after_abort,
+    two_consecutive_transactions,
+    end_of_empty_transaction,
+    requests_after_transaction_timeout,
+    init_without_expectation_after_transaction_timeout,
+    init_with_too_long_timeout,
 )
 
 
 @contextmanager
-def embedded(version: int) -> Iterator[str]:
+def embedded_bootstrap(version: int) -> Iterator[str]:
     with embedded_broker(topics={"t": 1}, transaction_version=version) as broker:
         yield broker.bootstrap_servers
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @pytest.mark.parametrize("version", [1, 2])
-def test_embedded_coordinator_responds_like_kafka(request: pytest.FixtureRequest, version: int, asked: Asked) -> None:
+def test_embedded_coordinator_responds_like_kafka(
+    request: pytest.FixtureRequest, version: int, scenario: Scenario
+) -> None:
     cluster: KafkaCluster = request.getfixturevalue("kafka_of_version_1" if version == 1 else "kafka")
     topic = create_topic(cluster.bootstrap(), partitions=1)
-    with CoordinatorAnswers(cluster.bootstrap(), topic, topic, version) as real:
-        asked(real)
-    with embedded(version) as bootstrap, CoordinatorAnswers(bootstrap, topic, "t", version) as ours:
-        asked(ours)
-    assert ours.lines == real.lines
+    with CoordinatorTranscript(cluster.bootstrap(), topic, topic, version) as kafka_transcript:
+        scenario(kafka_transcript)
+    with (
+        embedded_bootstrap(version) as bootstrap,
+        CoordinatorTranscript(bootstrap, topic, "t", version) as embedded_transcript,
+    ):
+        scenario(embedded_transcript)
+    assert embedded_transcript.lines == kafka_transcript.lines

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.support.driver_process import DriverProcess, newest
+from integration.support.driver_process import DriverProcess, newest_batch_id
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import counted_records, create_topic, read_topic
@@ -35,8 +35,8 @@ from integration.support.linearizability import (
     read_events,
 )
 from integration.support.stops import DriverEndedError, Stops
-from integration.support.stream_history import anomalies_of_rows
-from integration.support.transactional_writer import coordinator_of, leader_of
+from integration.support.stream_history import find_row_anomalies
+from integration.support.transactional_writer import find_coordinator, find_leader
 from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, driver_id, normalize_checkpoint
 from tests.exactly_once.log_history import HISTORY_FOLDER
 from tests.exactly_once.protocol_steps import ABORT, COMMIT, DECIDE, START, SUPERSEDED, TASK, WRITE
@@ -98,19 +98,22 @@ class Streams:
         arguments = ["exactly_once_jobs", "streams", self.kafka.bootstrap(), str(self.folder), wanted]
         return DriverProcess(arguments, self.folder, self._environment)
 
-    def newest(self, log: str) -> list[int]:
-        """The newest micro-batch of each query."""
-        return [newest(self.folder / topic / log) for topic in self.topics]
+    def newest_batch_id(self, log: str) -> list[int]:
+        """The newest_batch_id micro-batch of each query."""
+        return [newest_batch_id(self.folder / topic / log) for topic in self.topics]
 
     def wait_for_progress(self, driver: DriverProcess, of: Callable[[Iterable[bool]], bool] = all) -> None:
         """All queries, or any, have committed another micro-batch: a new one, or that in which they were killed."""
-        before = self.newest("commits")
+        before = self.newest_batch_id("commits")
 
         def has_progressed() -> bool:
             assert not driver.has_ended, f"the driver ended; see {driver.log}"
-            return of(now > then for now, then in zip(self.newest("commits"), before, strict=True))
+            return of(now > then for now, then in zip(self.newest_batch_id("commits"), before, strict=True))
 
-        wait_until(has_progressed, lambda: f"the newest batches were {before}, and are {self.newest('commits')}")
+        wait_until(
+            has_progressed,
+            lambda: f"the newest_batch_id batches were {before}, and are {self.newest_batch_id('commits')}",
+        )
 
     def stop(self, driver: DriverProcess, places: Sequence[str]) -> None:
         """Wait until processes of the driver have stopped at all of these places."""
@@ -125,18 +128,18 @@ class Streams:
         committed = self.folder / self.control / "commits"
         with counted_records(self.kafka.bootstrap(), self.control) as count:
             before = -1
-            while newest(committed) != before:
-                before, rows = newest(committed), count()
+            while newest_batch_id(committed) != before:
+                before, rows = newest_batch_id(committed), count()
                 wait_until(lambda rows=rows: count() > rows or driver.has_ended)  # type: ignore[misc]
                 assert not driver.has_ended, f"the driver ended; see {driver.log}"
 
     def kill(self, driver: DriverProcess) -> None:
         """Kill the driver, also one that has ended, and note the micro-batch that the next one runs again."""
         driver.kill()
-        self.stops.forget()
+        self.stops.clear()
         checkpoint = self.folder / self.control
-        planned = newest(checkpoint / "offsets")
-        if planned > newest(checkpoint / "commits"):
+        planned = newest_batch_id(checkpoint / "offsets")
+        if planned > newest_batch_id(checkpoint / "commits"):
             self.rerun_batches.add(planned)
 
     def kill_broker(self, chance: random.Random) -> str:
@@ -144,10 +147,10 @@ class Streams:
         topic = chance.choice([topic for topic, each in self.topics.items() if each == "exactly-once"])
         role = chance.choice(["leader", "coordinator"])
         if role == "leader":
-            node = leader_of(self.kafka, topic)
+            node = find_leader(self.kafka, topic)
         else:
             prefix = derive_prefix("stream", normalize_checkpoint(str(self.folder / topic)))
-            node = coordinator_of(self.kafka, driver_id(prefix))
+            node = find_coordinator(self.kafka, driver_id(prefix))
         self.kafka.kill(node)
         self.kafka.start_node(node, wait=False)
         return role
@@ -192,11 +195,14 @@ def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
                 driver, following = following, streams.driver()
                 how = kill_driver(streams, driver, kill, chance)
                 kafka_cluster.wait_until_ready()
-                print(f"{time.monotonic() - began:.0f} s, kill {number}: {how}, batches {streams.newest('commits')}")
+                print(
+                    f"{time.monotonic() - began:.0f} s, kill {number}: {how}, "
+                    f"batches {streams.newest_batch_id('commits')}"
+                )
                 if how != ENDED:
                     break
             assert how != ENDED, f"{DRIVERS_PER_KILL} drivers ended before they were killed; see {following.log}"
-        following.begin(batches=max(2, BATCHES // QUERIES - 1 - min(streams.newest("commits"))))
+        following.begin(batches=max(2, BATCHES // QUERIES - 1 - min(streams.newest_batch_id("commits"))))
         assert following.wait() == 0, f"see {following.log}"
     finally:
         following.kill()
@@ -204,7 +210,7 @@ def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
     restarts[request.node.callspec.id] += KILLS * QUERIES
     batches = sum(
         number + 1
-        for number, guarantee in zip(streams.newest("commits"), streams.topics.values(), strict=True)
+        for number, guarantee in zip(streams.newest_batch_id("commits"), streams.topics.values(), strict=True)
         if guarantee == "exactly-once"
     )
     print(
@@ -275,9 +281,9 @@ def check(streams: Streams) -> int:
     """
     doubled = 0
     for topic, guarantee in streams.topics.items():
-        batches = newest(streams.folder / topic / "commits") + 1
+        batches = newest_batch_id(streams.folder / topic / "commits") + 1
         stored = read_topic(streams.kafka.bootstrap(), topic)
-        found = anomalies_of_rows(stored, batches, ROWS_PER_BATCH)
+        found = find_row_anomalies(stored, batches, ROWS_PER_BATCH)
         if guarantee == "at-least-once":
             doubled += sum(each.kind is Kind.DUPLICATE for each in found)
             found = [each for each in found if each.kind is Kind.LOST]

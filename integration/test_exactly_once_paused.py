@@ -1,8 +1,7 @@
-"""Drivers that are stopped (SIGSTOP) and go on after their successor has decided: they change nothing, and say why. So
-it is with drivers that are stopped, or killed, while they commit the transactions of 300 tasks.
+"""Drivers that are suspended (SIGSTOP) and resume after a newer driver has taken over, on three real brokers.
 
-On three real nodes. With SOAK=1 there are more rounds, transactions of both versions, and coordinators that stand still
-beside a driver that is stopped or killed.
+A resumed driver must change nothing, and end with an error that names the takeover. Other tests suspend or kill drivers
+while they commit the transactions of 300 tasks. SOAK=1 adds rounds, transaction version 1, and suspended coordinators.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from pathlib import Path
 import pytest
 
 from integration.support.artifacts import ROOT
-from integration.support.driver_process import newest
+from integration.support.driver_process import newest_batch_id
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.linearizability import check_histories, find_files
-from integration.support.plain_driver import PARTITIONS, REFUSED, value_of
+from integration.support.plain_driver import PARTITIONS, REJECTED_STATUS, format_value
 from integration.support.processes import stop
-from integration.support.transactional_writer import coordinator_of
+from integration.support.transactional_writer import find_coordinator
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.transaction_names import driver_id, parse_task_attempt
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -42,20 +41,20 @@ pytestmark = pytest.mark.needs("kafka")
 SOAK = bool(os.environ.get("SOAK"))
 ROUNDS = 30 if SOAK else 2
 VERSIONS = (1, 2) if SOAK else (2,)
-PAUSE_SECONDS_MAX = 0.2
+MAX_PAUSE_SECONDS = 0.2
 BROKERS = 3
-FEW, MANY = 2, 300
-"""Tasks of a batch."""
-MANY_ROUNDS = 12 if SOAK else 2
-GIVE_UPS_MAX = 5
-"""Of drivers one after the other, while a broker stands still."""
-COMMIT_SECONDS_MAX = 1.5
-"""Of 300 transactions: about as long as a busy machine takes to decide and to end them."""
+FEW_TASKS, MANY_TASKS = 2, 300
+"""Numbers of tasks of a batch."""
+MANY_TASKS_ROUNDS = 12 if SOAK else 2
+MAX_FAILED_DRIVERS = 5
+"""Maximum number of consecutive drivers that may time out while a broker is suspended."""
+MAX_COMMIT_SECONDS = 1.5
+"""Approximate time in which a busy machine decides and commits 300 transactions."""
 
 
 @pytest.fixture(params=VERSIONS)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """With transactions of this version."""
+    """A cluster of three brokers with transactions of the version in the parameter."""
     if request.param == 2:
         yield request.getfixturevalue("kafka3")
         return
@@ -65,9 +64,9 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 class Drivers:
-    """The drivers of one query, one after the other, and what they have left in their folder."""
+    """The consecutive drivers of one query. The drivers record their commits, attempts and logs in `folder`."""
 
-    def __init__(self, cluster: KafkaCluster, folder: Path, history: Path, tasks: int = FEW) -> None:
+    def __init__(self, cluster: KafkaCluster, folder: Path, history: Path, tasks: int = FEW_TASKS) -> None:
         """`history`: the folder for the history of the decision log."""
         self.cluster = cluster
         self.folder = folder
@@ -75,8 +74,8 @@ class Drivers:
         self._environment = os.environ | {HISTORY_FOLDER: str(history)}
         self.topic = create_topic(cluster.bootstrap(), partitions=PARTITIONS, replicas=BROKERS)
         self.started: list[subprocess.Popen[bytes]] = []
-        for each in ("commits", "attempts"):
-            (folder / each).mkdir()
+        for name in ("commits", "attempts"):
+            (folder / name).mkdir()
 
     def start(self) -> subprocess.Popen[bytes]:
         name = f"driver-{len(self.started)}"
@@ -86,68 +85,74 @@ class Drivers:
             self.started.append(subprocess.Popen(command, cwd=ROOT, env=self._environment, stderr=log))
         return self.started[-1]
 
-    def wait_for_batches(self, count: int, by: subprocess.Popen[bytes], *, may_give_up: bool = False) -> None:
-        """`may_give_up`: where a broker stands still, the others may be unable to write their log of transactions for
-        longer than a driver waits. Then it ends with an error, and is to be started again.
+    def wait_for_batches(self, count: int, driver: subprocess.Popen[bytes], *, may_time_out: bool = False) -> None:
+        """Wait until the driver has committed `count` more batches.
+
+        `may_time_out`: the driver may end instead, because a broker is suspended. The other brokers may then be unable
+        to write to the topic of transaction states until the driver times out. The caller must start a new driver.
         """
-        wanted = newest(self.folder / "commits") + count
-        wait_until(lambda: newest(self.folder / "commits") >= wanted or by.poll() is not None)
-        assert may_give_up or by.poll() is None, f"a driver has ended: {self.said()}"
+        last_batch = newest_batch_id(self.folder / "commits") + count
+        wait_until(lambda: newest_batch_id(self.folder / "commits") >= last_batch or driver.poll() is not None)
+        assert may_time_out or driver.poll() is None, f"a driver has ended: {self.read_logs()}"
 
-    def wait_for_commit(self, by: subprocess.Popen[bytes], *, may_give_up: bool = False) -> subprocess.Popen[bytes]:
-        """All tasks of the next batch have written, and its driver begins to decide. Return this driver: one that has
-        given up is started again.
+    def wait_for_commit(
+        self, driver: subprocess.Popen[bytes], *, may_time_out: bool = False
+    ) -> subprocess.Popen[bytes]:
+        """Wait until all tasks of the next batch have written and the driver begins to decide. Return the driver.
+
+        With `may_time_out`, a driver that has timed out is replaced by a new one, which is returned.
         """
-        before = self._attempts()
-        for _ in range(GIVE_UPS_MAX):
-            wait_until(partial(self._has_written_or_ended, before, by))
-            if by.poll() is None:
-                return by
-            assert may_give_up, f"a driver has ended: {self.said()}"
-            assert by.returncode == REFUSED, f"a driver has failed: {self.said()}"
-            by = self.start()
-        raise AssertionError(f"{GIVE_UPS_MAX} drivers have given up: {self.said()}")
+        previous_attempts = self._list_attempts()
+        for _ in range(MAX_FAILED_DRIVERS):
+            wait_until(partial(self._has_written_or_ended, previous_attempts, driver))
+            if driver.poll() is None:
+                return driver
+            assert may_time_out, f"a driver has ended: {self.read_logs()}"
+            assert driver.returncode == REJECTED_STATUS, f"a driver has failed: {self.read_logs()}"
+            driver = self.start()
+        raise AssertionError(f"{MAX_FAILED_DRIVERS} drivers have timed out: {self.read_logs()}")
 
-    def _has_written_or_ended(self, before: set[Path], by: subprocess.Popen[bytes]) -> bool:
-        return self._attempts() > before or by.poll() is not None
+    def _has_written_or_ended(self, previous_attempts: set[Path], driver: subprocess.Popen[bytes]) -> bool:
+        return self._list_attempts() > previous_attempts or driver.poll() is not None
 
-    def _attempts(self) -> set[Path]:
+    def _list_attempts(self) -> set[Path]:
         return set((self.folder / "attempts").iterdir())
 
-    def open(self) -> int:
-        """How many transactions of tasks are open."""
+    def count_open_transactions(self) -> int:
+        """Return the number of open transactions of tasks."""
         config = ProducerConfig.parse({"bootstrap.servers": self.cluster.bootstrap()}).client_config()
         with new_client(config) as client:
             return sum(
                 parse_task_attempt(self.topic, name) is not None for name in list_transactional_ids(client, ONGOING)
             )
 
-    def said(self) -> dict[str, str]:
-        return {each.stem: each.read_text() for each in sorted(self.folder.glob("*.log"))}
+    def read_logs(self) -> dict[str, str]:
+        """Return the log of each driver by the driver's name."""
+        return {path.stem: path.read_text() for path in sorted(self.folder.glob("*.log"))}
 
-    def said_by(self, driver: subprocess.Popen[bytes]) -> str:
-        return self.said()[f"driver-{self.started.index(driver)}"]
+    def read_log(self, driver: subprocess.Popen[bytes]) -> str:
+        return self.read_logs()[f"driver-{self.started.index(driver)}"]
 
-    def kill(self) -> None:
-        for each in self.started:
-            each.kill()
-            each.wait()
+    def kill_all(self) -> None:
+        for driver in self.started:
+            driver.kill()
+            driver.wait()
 
     def check(self) -> int:
-        """Each batch is seen once and whole, of one driver. Return how many there are."""
-        batches = newest(self.folder / "commits") + 1
-        seen: dict[int, list[bytes]] = {}
+        """Check that each batch is visible exactly once and complete, from one driver. Return the number of batches."""
+        batches = newest_batch_id(self.folder / "commits") + 1
+        values_by_partition: dict[int, list[bytes]] = {}
         for record in read_topic(self.cluster.bootstrap(), self.topic):
-            seen.setdefault(record.partition, []).append(record.value or b"")
+            values_by_partition.setdefault(record.partition, []).append(record.value or b"")
         history = History()
-        for each in self._attempts():
-            number, name = each.name.split()
+        for path in self._list_attempts():
+            number, name = path.name.split()
             for task in range(self.tasks):
                 unit = f"task {task} of batch {number}"
-                places = [(task % PARTITIONS, value_of(int(number), task, name).encode())]
-                history.writes.append(Write(f"{unit} by {name}", places, Outcome.UNKNOWN, unit, f"batch {number}"))
+                rows = [(task % PARTITIONS, format_value(int(number), task, name).encode())]
+                history.writes.append(Write(f"{unit} by {name}", rows, Outcome.UNKNOWN, unit, f"batch {number}"))
         history.committed = frozenset(f"batch {number}" for number in range(batches))
-        history.check(seen)
+        history.check(values_by_partition)
         return batches
 
 
@@ -155,65 +160,69 @@ def test_driver_resumed_after_decision_of_newer_driver_changes_nothing(
     cluster: KafkaCluster, tmp_path: Path, recorded_histories: Path
 ) -> None:
     seed = random.randrange(1 << 32)
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     drivers = Drivers(cluster, tmp_path, recorded_histories / tmp_path.name)
-    working = drivers.start()
+    driver = drivers.start()
     try:
         for _ in range(ROUNDS):
-            drivers.wait_for_batches(2, working)
-            time.sleep(chance.uniform(0.0, PAUSE_SECONDS_MAX))
-            stop(working)
-            stopped, working = working, drivers.start()
-            drivers.wait_for_batches(2, working)
-            stopped.send_signal(signal.SIGCONT)
-            assert stopped.wait(WAIT_TIMEOUT_SECONDS) == REFUSED, f"seed {seed}: see {tmp_path}"
-        drivers.wait_for_batches(1, working)
+            drivers.wait_for_batches(2, driver)
+            time.sleep(rng.uniform(0.0, MAX_PAUSE_SECONDS))
+            stop(driver)
+            suspended_driver, driver = driver, drivers.start()
+            drivers.wait_for_batches(2, driver)
+            suspended_driver.send_signal(signal.SIGCONT)
+            assert suspended_driver.wait(WAIT_TIMEOUT_SECONDS) == REJECTED_STATUS, f"seed {seed}: see {tmp_path}"
+        drivers.wait_for_batches(1, driver)
         (tmp_path / "stop").touch()
-        assert working.wait(WAIT_TIMEOUT_SECONDS) == 0
+        assert driver.wait(WAIT_TIMEOUT_SECONDS) == 0
     finally:
-        drivers.kill()
-    said = drivers.said()
+        drivers.kill_all()
+    logs = drivers.read_logs()
     for number in range(ROUNDS):
-        assert "newer driver has taken over" in said[f"driver-{number}"], said
-    print(f"{ROUNDS} drivers stopped and resumed, {drivers.check()} batches, each once")
+        assert "newer driver has taken over" in logs[f"driver-{number}"], logs
+    print(f"{ROUNDS} drivers suspended and resumed; {drivers.check()} batches, each written once")
 
 
 def test_batches_are_read_once_if_drivers_stop_during_commit_of_300_transactions(
     cluster: KafkaCluster, tmp_path: Path, recorded_histories: Path
 ) -> None:
     seed = random.randrange(1 << 32)
-    chance = random.Random(seed)
-    drivers = Drivers(cluster, tmp_path, recorded_histories / tmp_path.name, MANY)
-    working, half_way = drivers.start(), 0
+    rng = random.Random(seed)
+    drivers = Drivers(cluster, tmp_path, recorded_histories / tmp_path.name, MANY_TASKS)
+    driver, interrupted_commits = drivers.start(), 0
     try:
-        for number in range(MANY_ROUNDS):
-            stands_still = SOAK and number % 3 == 0
-            with one_that_stands_still(drivers) if stands_still else nullcontext():
-                working = drivers.wait_for_commit(working, may_give_up=stands_still)
-                if stands_still:
-                    time.sleep(chance.uniform(0.0, COMMIT_SECONDS_MAX))
+        for number in range(MANY_TASKS_ROUNDS):
+            suspends_broker = SOAK and number % 3 == 0
+            with suspended_coordinator(drivers) if suspends_broker else nullcontext():
+                driver = drivers.wait_for_commit(driver, may_time_out=suspends_broker)
+                if suspends_broker:
+                    time.sleep(rng.uniform(0.0, MAX_COMMIT_SECONDS))
                 else:
-                    wait_until(lambda: drivers.open() < MANY)
-                is_stopped = number % 2 == 1
-                stop(working) if is_stopped else working.kill()
-                half_way += not stands_still and 0 < drivers.open() < MANY
-                before, working = working, drivers.start()
-                drivers.wait_for_batches(1, working, may_give_up=stands_still)
-            if working.poll() is not None:
-                working = drivers.start()
-                drivers.wait_for_batches(1, working)
-            if is_stopped:
-                before.send_signal(signal.SIGCONT)
-                assert before.wait(WAIT_TIMEOUT_SECONDS) == REFUSED, f"seed {seed}: see {tmp_path}"
-                if not stands_still:  # else brokers may not have said why
-                    assert "newer driver has taken over" in drivers.said_by(before), f"seed {seed}: {drivers.said()}"
+                    wait_until(lambda: drivers.count_open_transactions() < MANY_TASKS)
+                suspends_driver = number % 2 == 1
+                stop(driver) if suspends_driver else driver.kill()
+                interrupted_commits += not suspends_broker and 0 < drivers.count_open_transactions() < MANY_TASKS
+                previous_driver, driver = driver, drivers.start()
+                drivers.wait_for_batches(1, driver, may_time_out=suspends_broker)
+            if driver.poll() is not None:
+                driver = drivers.start()
+                drivers.wait_for_batches(1, driver)
+            if suspends_driver:
+                previous_driver.send_signal(signal.SIGCONT)
+                assert previous_driver.wait(WAIT_TIMEOUT_SECONDS) == REJECTED_STATUS, f"seed {seed}: see {tmp_path}"
+                if not suspends_broker:  # otherwise the driver may have timed out before a broker rejected it
+                    assert "newer driver has taken over" in drivers.read_log(previous_driver), (
+                        f"seed {seed}: {drivers.read_logs()}"
+                    )
         (tmp_path / "stop").touch()
-        assert working.wait(WAIT_TIMEOUT_SECONDS) == 0, f"seed {seed}: {drivers.said()}"
+        assert driver.wait(WAIT_TIMEOUT_SECONDS) == 0, f"seed {seed}: {drivers.read_logs()}"
     finally:
-        drivers.kill()
-    how = f"killed or stopped, {half_way} half-way"
-    print(f"{MANY_ROUNDS} drivers of {MANY} tasks {how}, {drivers.check()} batches, each once")
-    assert half_way, "none was in the middle of its commit"
+        drivers.kill_all()
+    print(
+        f"{MANY_TASKS_ROUNDS} drivers of {MANY_TASKS} tasks killed or suspended, {interrupted_commits} of them during "
+        f"their commit; {drivers.check()} batches, each written once"
+    )
+    assert interrupted_commits, "no driver was interrupted during its commit"
 
 
 @pytest.mark.needs("go")
@@ -224,9 +233,9 @@ def test_decision_log_of_suspended_drivers_is_linearizable(
 
 
 @contextmanager
-def one_that_stands_still(drivers: Drivers) -> Iterator[None]:
-    """The coordinator of the drivers' id, while they work."""
-    node = coordinator_of(drivers.cluster, driver_id(drivers.topic))
+def suspended_coordinator(drivers: Drivers) -> Iterator[None]:
+    """Suspend the coordinator of the drivers' transactional id during the block."""
+    node = find_coordinator(drivers.cluster, driver_id(drivers.topic))
     drivers.cluster.pause(node)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Exactly once in Spark, on a real Kafka, where tasks, drivers and jobs fail in ways that a kill does not show."""
+"""Exactly-once writes of Spark on a real Kafka: suspended drivers, failed tasks, rerun stages and expired commits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.support.driver_process import DriverProcess, newest
+from integration.support.driver_process import DriverProcess, newest_batch_id
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH, start_stream, write_job
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
-from integration.support.lost_shuffle import FIRST_RUN, ROWS, SECOND_RUN, TASKS, run_again, was_run_again
-from integration.support.open_transactions import ongoing, open_ids, wait_until_ended
+from integration.support.lost_shuffle import (
+    FIRST_RUN,
+    JOB_ENDED_FILE,
+    ROWS,
+    SECOND_RUN,
+    TASKS,
+    had_concurrent_runs,
+    rerun_stage,
+)
+from integration.support.open_transactions import list_ongoing_lines, list_open_ids, wait_until_ended
 from integration.support.stops import DriverEndedError, Stops
-from integration.support.stream_history import anomalies_of_rows
+from integration.support.stream_history import find_row_anomalies
 from spark_kafka_sink.exactly_once.operations import abort
 from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, normalize_checkpoint, split_task_id
 from tests.waiting import wait_until
@@ -29,15 +37,15 @@ pytestmark = pytest.mark.needs("kafka")
 
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
 TIMEOUTS_MS = (80_000, 320_000)
-"""Transaction timeouts: the second is for a machine on which a micro-batch takes longer than the first."""
+"""Transaction timeouts to try in turn. The second is for machines on which a micro-batch exceeds the first."""
 
 
-def numbers(kafka: KafkaCluster, topic: str, isolation: str = "read_committed") -> Counter[int]:
+def count_numbers(kafka: KafkaCluster, topic: str, isolation: str = "read_committed") -> Counter[int]:
     return Counter(int(record.value or b"") for record in read_topic(kafka.bootstrap(), topic, isolation=isolation))
 
 
 class Stream:
-    """One query that writes exactly once, and the drivers that run it, one after the other or at once."""
+    """An exactly-once query and the drivers that run it, consecutively or concurrently."""
 
     def __init__(self, kafka: KafkaCluster, folder: Path, **options: str) -> None:
         self.kafka = kafka
@@ -47,32 +55,33 @@ class Stream:
         self.stops = Stops(folder / "steps")
         self._options = EXACTLY_ONCE | {name.replace("_", "."): value for name, value in options.items()}
 
-    def driver(self) -> DriverProcess:
-        """Start it in a driver of its own, which can be stopped and killed."""
-        wanted = json.dumps({self.topic: self._options})
-        arguments = ["exactly_once_jobs", "streams", self.kafka.bootstrap(), str(self.folder), wanted]
+    def start_driver(self) -> DriverProcess:
+        """Start a driver process for the query, which tests can suspend and kill."""
+        queries = json.dumps({self.topic: self._options})
+        arguments = ["exactly_once_jobs", "streams", self.kafka.bootstrap(), str(self.folder), queries]
         return DriverProcess(arguments, self.folder, self.stops.environment)
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """Start it in the driver of the tests."""
+        """Start the query in the driver of the test process."""
         return start_stream(spark, self.kafka.bootstrap(), self.topic, str(self.folder), self._options)
 
     def wait_for_first_commit(self, driver: DriverProcess) -> None:
-        wait_until(lambda: newest(self.checkpoint / "commits") >= 0 or driver.has_ended)
+        wait_until(lambda: newest_batch_id(self.checkpoint / "commits") >= 0 or driver.has_ended)
 
     def assert_each_row_once(self) -> None:
-        batches = newest(self.checkpoint / "commits") + 1
-        assert anomalies_of_rows(read_topic(self.kafka.bootstrap(), self.topic), batches, ROWS_PER_BATCH) == []
+        batches = newest_batch_id(self.checkpoint / "commits") + 1
+        assert find_row_anomalies(read_topic(self.kafka.bootstrap(), self.topic), batches, ROWS_PER_BATCH) == []
 
 
 def kill_driver_after_decision(kafka: KafkaCluster, folder: Path) -> Stream:
     """Return a stream whose last batch is decided and not committed.
 
-    A driver does not decide when too little is left of the transaction timeout: it ends, and the next one has more.
+    A driver that has too little time left before the transaction timeout ends without a decision. Then start another
+    driver with a longer timeout.
     """
     for timeout_ms in TIMEOUTS_MS:
         stream = Stream(kafka, folder / str(timeout_ms), kafka_transaction_timeout_ms=str(timeout_ms))
-        driver = stream.driver()
+        driver = stream.start_driver()
         try:
             driver.begin()
             stream.wait_for_first_commit(driver)
@@ -83,26 +92,26 @@ def kill_driver_after_decision(kafka: KafkaCluster, folder: Path) -> Stream:
                 raise
         finally:
             driver.kill()
-    raise AssertionError("there is no timeout")
+    raise AssertionError("TIMEOUTS_MS is empty")
 
 
 @pytest.fixture(scope="module")
-def decided(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Stream:
-    """A stream whose driver was killed when it had decided, and not committed, its last batch."""
+def uncommitted_stream(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    """A stream whose driver was killed between the decision and the commit of its last batch."""
     return kill_driver_after_decision(kafka, tmp_path_factory.mktemp("decided"))
 
 
-@pytest.mark.usefixtures("decided")  # its transactions time out while the next tests run
+@pytest.mark.usefixtures("uncommitted_stream")  # its transactions time out while the next tests run
 def test_older_of_two_drivers_on_one_checkpoint_is_fenced_without_duplicates(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     stream = Stream(kafka, tmp_path)
-    older, newer = stream.driver(), None
+    older, newer = stream.start_driver(), None
     try:
         older.begin()
         stream.wait_for_first_commit(older)
         stream.stops.stop(older, "before decide")
-        last_batch = newest(stream.checkpoint / "commits") + 3
+        last_batch = newest_batch_id(stream.checkpoint / "commits") + 3
         newer = stream.start(spark)
         wait_until_committed(stream, newer, last_batch - 1)
         stream.stops.release("before decide")
@@ -119,9 +128,9 @@ def test_older_of_two_drivers_on_one_checkpoint_is_fenced_without_duplicates(
 def test_driver_suspended_during_start_duplicates_no_rows(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """It has its epoch, and has not read the log under it."""
+    """The older driver is suspended after it was granted its epoch and before it reads the log."""
     stream = Stream(kafka, tmp_path)
-    older, newer = stream.driver(), None
+    older, newer = stream.start_driver(), None
     try:
         older.begin()
         stream.stops.stop(older, "after fence")
@@ -129,7 +138,7 @@ def test_driver_suspended_during_start_duplicates_no_rows(
         wait_until_committed(stream, newer, 2)
         stream.stops.release("after fence")
         assert older.wait() != 0
-        wait_until_committed(stream, newer, newest(stream.checkpoint / "commits") + 2)
+        wait_until_committed(stream, newer, newest_batch_id(stream.checkpoint / "commits") + 2)
     finally:
         older.kill()
         if newer is not None:
@@ -141,9 +150,12 @@ def test_driver_suspended_during_start_duplicates_no_rows(
 def test_suspended_abort_keeps_decision_of_newer_driver(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """It has listed what it will end. The newer one has committed a batch, and dies before Spark has noted that."""
+    """The older driver is suspended after it has listed the transactions to abort.
+
+    The newer driver commits a batch and dies before Spark has recorded the commit.
+    """
     stream = Stream(kafka, tmp_path)
-    older, newer, last = stream.driver(), stream.driver(), None
+    older, newer, last = stream.start_driver(), stream.start_driver(), None
     try:
         older.begin()
         stream.wait_for_first_commit(older)
@@ -153,12 +165,12 @@ def test_suspended_abort_keeps_decision_of_newer_driver(
         stream.stops.release("after list")
         assert older.wait() != 0
         newer.kill()
-        stream.stops.forget()
+        stream.stops.clear()
         last = stream.start(spark)
-        wait_until_committed(stream, last, newest(stream.checkpoint / "commits") + 3)
+        wait_until_committed(stream, last, newest_batch_id(stream.checkpoint / "commits") + 3)
     finally:
-        for each in (older, newer):
-            each.kill()
+        for driver in (older, newer):
+            driver.kill()
         if last is not None:
             last.stop()
     stream.assert_each_row_once()
@@ -169,7 +181,7 @@ def test_aborts_transactions_of_killed_unnamed_job_by_prefix(
 ) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)
     stops = Stops(tmp_path / "steps")
-    before = open_ids(kafka, "pykafka-job")
+    before = list_open_ids(kafka, "pykafka-job")
     driver = DriverProcess(["exactly_once_jobs", "job", kafka.bootstrap(), topic], tmp_path, stops.environment)
     try:
         driver.begin()
@@ -177,15 +189,15 @@ def test_aborts_transactions_of_killed_unnamed_job_by_prefix(
     finally:
         driver.kill()
     write_job(spark, kafka.bootstrap(), topic)
-    left = open_ids(kafka, "pykafka-job") - before
-    (prefix,) = {split[0] for split in map(split_task_id, left) if split is not None}
+    remaining_ids = list_open_ids(kafka, "pykafka-job") - before
+    (prefix,) = {split[0] for split in map(split_task_id, remaining_ids) if split is not None}
     assert abort({"bootstrap.servers": kafka.bootstrap()}, prefix)
-    assert ongoing(kafka, prefix) == []
-    assert numbers(kafka, topic) == dict.fromkeys(range(ROWS_PER_BATCH), 1)
+    assert list_ongoing_lines(kafka, prefix) == []
+    assert count_numbers(kafka, topic) == dict.fromkeys(range(ROWS_PER_BATCH), 1)
 
 
 def wait_until_committed(stream: Stream, query: StreamingQuery, batch: int) -> None:
-    wait_until(lambda: newest(stream.checkpoint / "commits") >= batch or not query.isActive)
+    wait_until(lambda: newest_batch_id(stream.checkpoint / "commits") >= batch or not query.isActive)
     assert query.isActive, query.exception()
 
 
@@ -208,29 +220,31 @@ def test_rejects_fixed_prefix_after_checkpoint_was_deleted(
     with pytest.raises(Exception, match="belongs to another query") as failure:
         run()
     assert "checkpoint was deleted" in " ".join(str(failure.value).split())
-    assert numbers(kafka, topic) == {1: 1, 2: 1}
+    assert count_numbers(kafka, topic) == {1: 1, 2: 1}
 
 
 def test_failed_job_leaves_no_visible_rows_and_blocks_no_reader(spark: SparkSession, kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)
 
-    def fails_at_last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for each in batches:
-            if 99_999 in each.column(0).to_pylist():
+    def fail_at_last_row(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if 99_999 in batch.column(0).to_pylist():
                 raise ValueError("the last row is bad")
-            yield each
+            yield batch
 
-    frame = spark.range(0, 100_000, 1, 4).mapInArrow(fails_at_last, "id LONG").selectExpr("CAST(id AS STRING) AS value")
+    frame = (
+        spark.range(0, 100_000, 1, 4).mapInArrow(fail_at_last_row, "id LONG").selectExpr("CAST(id AS STRING) AS value")
+    )
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic)
     with pytest.raises(Exception, match="the last row is bad"):
         writer.options(**EXACTLY_ONCE).save()
     after = spark.range(3).selectExpr("CAST(id AS STRING) AS value").write.format("pykafka").options(**EXACTLY_ONCE)
     after.option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic).save()
-    assert numbers(kafka, topic) == {0: 1, 1: 1, 2: 1}
-    assert sum(numbers(kafka, topic, "read_uncommitted").values()) > 10_000
+    assert count_numbers(kafka, topic) == {0: 1, 1: 1, 2: 1}
+    assert sum(count_numbers(kafka, topic, "read_uncommitted").values()) > 10_000
 
 
-# --- shuffle files are lost, and Spark runs a stage again
+# --- stages that Spark reruns after the loss of shuffle files
 
 
 @pytest.mark.parametrize(("cluster", "loser"), [("kafka_of_version_1", SECOND_RUN), ("kafka", FIRST_RUN)])
@@ -239,34 +253,34 @@ def test_stage_rerun_after_lost_shuffle_files_is_written_once(
 ) -> None:
     kafka: KafkaCluster = request.getfixturevalue(cluster)
     topic = create_topic(kafka.bootstrap(), partitions=3)
-    rows = spark.range(0, ROWS, 1, 1).repartition(TASKS, "id").mapInArrow(run_again(tmp_path, loser), "id LONG")
+    rows = spark.range(0, ROWS, 1, 1).repartition(TASKS, "id").mapInArrow(rerun_stage(tmp_path, loser), "id LONG")
     writer = rows.selectExpr("CAST(id AS STRING) AS value").write.format("pykafka").options(**EXACTLY_ONCE)
     try:
         writer.options(**{"kafka.bootstrap.servers": kafka.bootstrap(), "topic": topic}).save()
     finally:
-        (tmp_path / "over").touch()
-    assert was_run_again(tmp_path)
+        (tmp_path / JOB_ENDED_FILE).touch()
+    assert had_concurrent_runs(tmp_path)
     wait_until_ended(kafka, "pykafka-job")
-    count = numbers(kafka, topic)
+    count = count_numbers(kafka, topic)
     assert (len(count), set(count.values())) == (ROWS, {1})
 
 
-# --- what was decided is committed too late
+# --- commits after the transaction timeout
 
 
 def test_commit_after_transaction_timeout_fails_without_duplicates(
-    spark: SparkSession, kafka: KafkaCluster, decided: Stream
+    spark: SparkSession, kafka: KafkaCluster, uncommitted_stream: Stream
 ) -> None:
-    stream = decided
-    lost = newest(stream.checkpoint / "offsets")
+    stream = uncommitted_stream
+    lost_batch = newest_batch_id(stream.checkpoint / "offsets")
     prefix = derive_prefix("stream", normalize_checkpoint(str(stream.checkpoint)))
     wait_until_ended(kafka, prefix)
     for _ in range(2):
         with pytest.raises(Exception, match="cannot be committed any more") as failure:
             stream.start(spark).awaitTermination()
-        said = " ".join(str(failure.value).split())
-        assert f"batch {lost} of query" in said
-        assert "rows of Spark's partition 0, producer id" in said
+        message = " ".join(str(failure.value).split())
+        assert f"batch {lost_batch} of query" in message
+        assert "rows of Spark's partition 0, producer id" in message
     stored = read_topic(kafka.bootstrap(), stream.topic)
-    assert len(stored) == lost * ROWS_PER_BATCH
-    assert anomalies_of_rows(stored, lost, ROWS_PER_BATCH) == []
+    assert len(stored) == lost_batch * ROWS_PER_BATCH
+    assert find_row_anomalies(stored, lost_batch, ROWS_PER_BATCH) == []

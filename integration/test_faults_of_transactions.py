@@ -1,7 +1,7 @@
-"""Transactions on real brokers that die, and through a proxy that loses, doubles and delays what they say.
+"""Transactions on real brokers that are killed, and through a proxy that loses, duplicates and delays responses.
 
-Three brokers for those that die, in both versions of transactions. One, with a proxy before it, for the rest.
-librdkafka reads what is committed, and once Kafka's own console consumer.
+The first test kills nodes of a cluster of three brokers, with transaction versions 1 and 2. The others use a proxy in
+front of a single broker. librdkafka, and once Kafka's console consumer, reads the committed records.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from integration.support.transactional_writer import (
     INIT,
     LATER_RECORD,
     TransactionalWriter,
-    again,
-    coordinator_of,
-    known_coordinator,
-    leader_of,
-    producer_of,
-    topic_with_leader,
+    cached_coordinator,
+    create_producer,
+    create_topic_with_leader,
+    find_coordinator,
+    find_leader,
+    retry_timeouts,
 )
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -42,15 +42,15 @@ SOAK = bool(os.environ.get("SOAK"))
 FEATURES_TOOL = "org.apache.kafka.tools.FeatureCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 BOTH, LEADER, COORDINATOR = "both", "leader", "coordinator"
-AMID_COMMIT = "amid the commit"
-ALL_STEPS = (INIT, FIRST_RECORD, LATER_RECORD, COMMIT, AMID_COMMIT)
-STEPS = {2: ALL_STEPS, 1: ALL_STEPS if SOAK else (LATER_RECORD, AMID_COMMIT)}
-"""By the version of transactions. Version 1 adds partitions as they come, and ends without a new epoch."""
+DURING_COMMIT = "amid the commit"
+ALL_STEPS = (INIT, FIRST_RECORD, LATER_RECORD, COMMIT, DURING_COMMIT)
+STEPS = {2: ALL_STEPS, 1: ALL_STEPS if SOAK else (LATER_RECORD, DURING_COMMIT)}
+"""Steps by transaction version. Version 1 sends AddPartitionsToTxn, and an end does not bump the epoch."""
 ROUNDS = 200 if SOAK else 12
-AMID_SECONDS_MAX = 0.02
+MAX_COMMIT_SECONDS = 0.02
 
 
-# --- brokers that die
+# --- killed brokers
 
 
 @pytest.fixture(scope="module", params=[2, 1])
@@ -74,34 +74,34 @@ def brokers(version: int, kafka3: KafkaCluster) -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.parametrize("victim", [BOTH, LEADER, COORDINATOR] if SOAK else [BOTH])
-def test_1_and_22_a_leader_and_a_coordinator_may_die_in_each_step(
+def test_commits_transactions_although_leader_and_coordinator_die_before_each_step(
     brokers: KafkaCluster, version: int, victim: str
 ) -> None:
     transactional_id = f"id-{uuid.uuid4().hex[:8]}"
     if victim == BOTH:
-        topic = topic_with_leader(brokers, coordinator_of(brokers, transactional_id))
+        topic = create_topic_with_leader(brokers, find_coordinator(brokers, transactional_id))
     else:
         topic = create_topic(brokers.bootstrap(), partitions=3, replicas=3)
     writer = TransactionalWriter(brokers.bootstrap(), topic, transactional_id, request_timeout_ms=10_000)
 
     def kill() -> None:
-        node = known_coordinator(writer.producer) if victim == COORDINATOR else leader_of(brokers, topic)
+        node = cached_coordinator(writer.producer) if victim == COORDINATOR else find_leader(brokers, topic)
         brokers.kill(node)
         brokers.start_node(node, wait=False)
 
     def kill_soon() -> None:
-        threading.Timer(random.uniform(0, AMID_SECONDS_MAX), kill).start()
+        threading.Timer(random.uniform(0, MAX_COMMIT_SECONDS), kill).start()
 
     for step in STEPS[version]:
         writer.write_transaction()
-        writer.write_transaction({COMMIT: kill_soon} if step == AMID_COMMIT else {step: kill})
+        writer.write_transaction({COMMIT: kill_soon} if step == DURING_COMMIT else {step: kill})
         brokers.wait_until_ready()
     writer.write_transaction()
     writer.producer.close()
     writer.check()
 
 
-# --- a proxy before the broker
+# --- a proxy in front of the broker
 
 
 @pytest.fixture
@@ -117,55 +117,56 @@ def topic(proxied: tuple[KafkaCluster, Proxy]) -> str:
     return create_topic(proxied[0].bootstrap(), partitions=3)
 
 
-def test_22_ends_whose_answers_are_lost_doubled_and_late_are_one_end(
+def test_commits_once_if_responses_to_end_are_lost_duplicated_or_delayed(
     proxied: tuple[KafkaCluster, Proxy], proxy: Proxy, topic: str
 ) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     writer = TransactionalWriter(proxied[0].bootstrap(), topic, topic)
     writer.producer.close()
     writer = TransactionalWriter(proxy.address, topic, topic, request_timeout_ms=1_000)
     writer.bootstrap = proxied[0].bootstrap()
 
-    def strike(mode: Mode) -> None:
+    def inject(mode: Mode) -> None:
         writer.producer.flush()
-        struck = proxy.faults
+        fault_number = proxy.faults + 1
         proxy.mode = mode
         if mode is Mode.HOLD_ANSWERS:
-            threading.Thread(target=pass_on_later, args=(struck + 1, chance.choice((0.1, 1.5))), daemon=True).start()
+            delay_seconds = rng.choice((0.1, 1.5))
+            threading.Thread(target=release_after_delay, args=(fault_number, delay_seconds), daemon=True).start()
 
-    def pass_on_later(fault: int, held_seconds: float) -> None:
-        proxy.wait_for_fault(fault)
-        time.sleep(held_seconds)
+    def release_after_delay(fault_number: int, delay_seconds: float) -> None:
+        proxy.wait_for_fault(fault_number)
+        time.sleep(delay_seconds)
         proxy.mode = Mode.PASS
 
     for round_ in range(ROUNDS):
         mode = (Mode.LOSE_ANSWER, Mode.DOUBLE_ANSWER, Mode.HOLD_ANSWERS)[round_ % 3]
-        struck = proxy.faults
-        writer.write_transaction({COMMIT: lambda mode=mode: strike(mode)})  # type: ignore[misc]
-        assert proxy.faults > struck, f"{mode} met nothing"
+        previous_faults = proxy.faults
+        writer.write_transaction({COMMIT: lambda mode=mode: inject(mode)})  # type: ignore[misc]
+        assert proxy.faults > previous_faults, f"{mode} had no effect"
     writer.producer.close()
     writer.check()
 
 
-def test_23_a_zombies_write_that_comes_late_is_refused(
+def test_rejects_delayed_record_of_fenced_producer(
     proxied: tuple[KafkaCluster, Proxy], proxy: Proxy, topic: str
 ) -> None:
-    """The proxy keeps the zombie's records until another producer of its id has committed."""
+    """The proxy holds a record of the fenced producer until another producer of its id has committed."""
     kafka, _ = proxied
-    zombie = producer_of(proxy.address, topic, request_timeout_ms=2_000)
+    zombie = create_producer(proxy.address, topic, request_timeout_ms=2_000)
     zombie.init_transactions()
     zombie.begin_transaction()
     zombie.send(ProducerRecord(topic, b"early zombie", partition=0)).result(WAIT_TIMEOUT_SECONDS)
     proxy.mode = Mode.HOLD_REQUESTS
     late = zombie.send(ProducerRecord(topic, b"late zombie", partition=0))
     proxy.wait_for_fault()
-    with producer_of(kafka.bootstrap(), topic) as heir:
-        heir.init_transactions()
+    with create_producer(kafka.bootstrap(), topic) as successor:
+        successor.init_transactions()
         for value in (b"1", b"2"):
-            with heir.transaction():
-                heir.send(ProducerRecord(topic, value, partition=0))
+            with successor.transaction():
+                successor.send(ProducerRecord(topic, value, partition=0))
             proxy.mode = Mode.PASS
             wait_until(late.done)
         with pytest.raises(KafkaSinkError):
@@ -173,28 +174,28 @@ def test_23_a_zombies_write_that_comes_late_is_refused(
         with pytest.raises(KafkaSinkError):
             zombie.commit_transaction()
         zombie.close()
-        with heir.transaction():
-            heir.send(ProducerRecord(topic, b"3", partition=0))
+        with successor.transaction():
+            successor.send(ProducerRecord(topic, b"3", partition=0))
     assert [record.value for record in read_topic(kafka.bootstrap(), topic)] == [b"1", b"2", b"3"]
 
 
-def test_23_of_two_producers_that_take_over_from_each_other_each_commit_is_whole_or_absent(
+def test_commits_are_atomic_while_producers_fence_each_other(
     proxied: tuple[KafkaCluster, Proxy], proxy: Proxy, topic: str
 ) -> None:
     kafka, _ = proxied
     committed: list[int] = []
-    producers = [producer_of(kafka.bootstrap(), topic)]
+    producers = [create_producer(kafka.bootstrap(), topic)]
     producers[0].init_transactions()
     for round_ in range(ROUNDS):
         producers[-1].begin_transaction()
         for partition in range(3):
             producers[-1].send(ProducerRecord(topic, b"%d" % round_, partition=partition))
         if round_ % 3 == 2:
-            heir = producer_of(kafka.bootstrap(), topic)
-            again(heir.init_transactions)
+            successor = create_producer(kafka.bootstrap(), topic)
+            retry_timeouts(successor.init_transactions)
             with pytest.raises(KafkaSinkError):
                 producers[-1].commit_transaction()
-            producers.append(heir)
+            producers.append(successor)
         else:
             producers[-1].commit_transaction()
             committed.append(round_)
@@ -205,14 +206,12 @@ def test_23_of_two_producers_that_take_over_from_each_other_each_commit_is_whole
         assert stored == committed
 
 
-def test_24_kafkas_tools_see_an_open_transaction_and_its_end_at_the_timeout(
-    proxied: tuple[KafkaCluster, Proxy], topic: str
-) -> None:
-    """Its producer is gone without a word, as after kill -9."""
+def test_kafka_tools_list_open_transaction_until_its_timeout(proxied: tuple[KafkaCluster, Proxy], topic: str) -> None:
+    """The producer is closed without ending its transaction, as after kill -9."""
     kafka, _ = proxied
-    with producer_of(kafka.bootstrap(), f"{topic}-other") as other:
+    with create_producer(kafka.bootstrap(), f"{topic}-other") as other:
         other.init_transactions()
-        producer = producer_of(kafka.bootstrap(), topic, transaction_timeout_ms=8_000)
+        producer = create_producer(kafka.bootstrap(), topic, transaction_timeout_ms=8_000)
         producer.init_transactions()
         started = time.monotonic()
         producer.begin_transaction()

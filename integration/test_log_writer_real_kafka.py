@@ -1,7 +1,4 @@
-"""The writer of the decision log on a real broker, with transactions of version 1 and of version 2.
-
-librdkafka reads what is committed.
-"""
+"""The log writer on a real broker with transaction versions 1 and 2. librdkafka reads the committed records."""
 
 from __future__ import annotations
 
@@ -42,68 +39,68 @@ CLUSTERS = ("kafka_of_version_1", "kafka")
 
 @pytest.fixture(params=CLUSTERS)
 def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
-    """With transactions of version 1, and of version 2."""
-    found: KafkaCluster = request.getfixturevalue(request.param)
-    return found
+    """A cluster with transaction version 1, and one with version 2."""
+    cluster: KafkaCluster = request.getfixturevalue(request.param)
+    return cluster
 
 
-def values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
+def read_values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
     return [record.value for record in read_topic(cluster.bootstrap(), topic)]
 
 
 def test_writes_consecutive_committed_batches(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with connect_client(cluster) as client:
-        written = WriterState(init_producer_id(client, topic, 60_000), 0)
+        state = WriterState(init_producer_id(client, topic, 60_000), 0)
         for number in range(20):
-            written = write_records(client, topic, written, (topic, 0), [(b"k", b"%d" % number), (b"gone", None)])
-        assert values(cluster, topic) == [value for number in range(20) for value in (b"%d" % number, None)]
-        is_of_version_2 = not cluster.features
-        assert client.transaction_version == (2 if is_of_version_2 else 1)
-        assert (written.next_sequence == 0) == is_of_version_2
+            state = write_records(client, topic, state, (topic, 0), [(b"k", b"%d" % number), (b"gone", None)])
+        assert read_values(cluster, topic) == [value for number in range(20) for value in (b"%d" % number, None)]
+        has_version_2 = not cluster.features
+        assert client.transaction_version == (2 if has_version_2 else 1)
+        assert (state.next_sequence == 0) == has_version_2
 
 
 def test_log_rejects_records_of_fenced_writer(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with connect_client(cluster) as client, connect_client(cluster) as newer:
-        written = WriterState(init_producer_id(client, topic, 60_000), 0)
-        written = write_records(client, topic, written, (topic, 0), [(b"k", b"older")])
+        state = WriterState(init_producer_id(client, topic, 60_000), 0)
+        state = write_records(client, topic, state, (topic, 0), [(b"k", b"older")])
         newer_state = WriterState(init_producer_id(newer, topic, 60_000), 0)
-        with pytest.raises(ProducerFencedError) as refused:
-            write_records(client, topic, written, (topic, 0), [(b"k", b"late")])
-        assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
+        with pytest.raises(ProducerFencedError) as rejected:
+            write_records(client, topic, state, (topic, 0), [(b"k", b"late")])
+        assert rejected.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
         write_records(newer, topic, newer_state, (topic, 0), [(b"k", b"newer")])
-    assert values(cluster, topic) == [b"older", b"newer"]
+    assert read_values(cluster, topic) == [b"older", b"newer"]
 
 
 def test_abort_fences_listed_attempt_and_keeps_newer_transaction(
     cluster: KafkaCluster,
 ) -> None:
-    """A real broker compares epochs at the end of a transaction, not where the next epoch is asked for."""
+    """A real broker compares epochs when a transaction ends, and not when the next epoch is requested."""
     topic = create_topic(cluster.bootstrap(), partitions=1)
-    again, late = f"{topic}-again", f"{topic}-late"
+    reused_id, late_id = f"{topic}-again", f"{topic}-late"
     with connect_client(cluster) as client, connect_client(cluster) as newer:
-        attempt = WriterState(init_producer_id(client, late, 60_000), 0)
-        init_producer_id(client, again, 60_000)
-        listed = [*describe_transactions(client, [again, late]).values()]
-        newer_state = WriterState(init_producer_id(newer, again, 60_000), 0)
-        writing = get_log_writer(newer).begin_transaction(
-            again, newer_state, TopicPartition(topic, 0), [(b"k", b"newer")]
+        attempt = WriterState(init_producer_id(client, late_id, 60_000), 0)
+        init_producer_id(client, reused_id, 60_000)
+        descriptions = [*describe_transactions(client, [reused_id, late_id]).values()]
+        newer_state = WriterState(init_producer_id(newer, reused_id, 60_000), 0)
+        transaction = get_log_writer(newer).begin_transaction(
+            reused_id, newer_state, TopicPartition(topic, 0), [(b"k", b"newer")]
         )
-        writing.wait()
-        abort_transactions(client, listed)
-        writing.commit()
-        assert not any(can_write(each) for each in describe_transactions(client, [late]).values())
+        transaction.wait()
+        abort_transactions(client, descriptions)
+        transaction.commit()
+        assert not can_write(describe_transactions(client, [late_id])[late_id])
         with pytest.raises(ProducerFencedError):
-            write_records(client, late, attempt, (topic, 0), [(b"k", b"late")])
-    assert values(cluster, topic) == [b"newer"]
+            write_records(client, late_id, attempt, (topic, 0), [(b"k", b"late")])
+    assert read_values(cluster, topic) == [b"newer"]
 
 
 @pytest.fixture
-def epochs_end(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The epoch from which a driver hands over to its next id.
+def hand_over_epoch(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The epoch at which a driver hands over to its next id.
 
-    Each epoch is a request, so the short run hands over long before the epochs of a producer id are used up.
+    Reaching an epoch takes as many requests, so the short run lowers it far below the last epoch of a producer id.
     """
     if not SOAK:
         for module in (query_transactions, driver):
@@ -111,7 +108,7 @@ def epochs_end(monkeypatch: pytest.MonkeyPatch) -> int:
     return query_transactions.HAND_OVER_EPOCH
 
 
-def test_driver_continues_under_next_id_when_epochs_are_exhausted(cluster: KafkaCluster, epochs_end: int) -> None:
+def test_driver_continues_under_next_id_when_epochs_are_exhausted(cluster: KafkaCluster, hand_over_epoch: int) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     query = Query(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix=topic, data=topic)
     query.run(0)
@@ -119,16 +116,16 @@ def test_driver_continues_under_next_id_when_epochs_are_exhausted(cluster: Kafka
     with connect_client(cluster) as client:
         first = describe_transactions(client, [name])[name]
         identity = first.id_and_epoch
-        while identity.epoch < epochs_end - 3:
+        while identity.epoch < hand_over_epoch - 3:
             identity = init_producer_id(client, name, first.timeout_ms, identity)
         for number in range(1, 6):
             query.run(number)
         next_name = driver_id(topic, 2)
         now = describe_transactions(client, [name, next_name])
     assert now[name].id_and_epoch.producer_id == first.id_and_epoch.producer_id
-    assert now[name].id_and_epoch.epoch >= epochs_end
+    assert now[name].id_and_epoch.epoch >= hand_over_epoch
     assert now[next_name].id_and_epoch.epoch < FEW_EPOCHS
     again = query.with_new_driver().begin()
     assert again.driver_id == next_name
     again.check_skipped_batch(query.batch(5), BOTH_TASKS, tolerate_mismatch=False)
-    assert sorted(each or b"" for each in values(cluster, topic)) == [row.encode() for row in rows(*range(6))]
+    assert sorted(value or b"" for value in read_values(cluster, topic)) == [row.encode() for row in rows(*range(6))]

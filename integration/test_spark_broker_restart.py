@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from integration.support.cluster_jobs import half_behind
+from integration.support.cluster_jobs import hold_second_half
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import StoredRecord, create_topic, read_topic
 from tests.waiting import wait_until
@@ -36,7 +36,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 def rows_behind(gate: Path, frame: DataFrame, rows_per_task: int) -> DataFrame:
     """The column `id`, half of it at once; the partition to write to follows from it."""
-    return frame.mapInArrow(half_behind(gate, rows_per_task), "id LONG").selectExpr(
+    return frame.mapInArrow(hold_second_half(gate, rows_per_task), "id LONG").selectExpr(
         "CAST(id AS STRING) AS value", f"CAST(id % {PARTITIONS} AS INT) AS partition"
     )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from integration.support.stream_history import anomalies_of_rows
+from integration.support.stream_history import find_row_anomalies
 from tests.history import Kind
 
 ROWS = 4
@@ -38,4 +38,4 @@ def stored(*numbers: int) -> list[Stored]:
     ],
 )
 def test_finds_anomalies_in_stream_history(numbers: Sequence[int], batches: int, expected: set[Kind]) -> None:
-    assert {each.kind for each in anomalies_of_rows(stored(*numbers), batches, ROWS)} == expected
+    assert {each.kind for each in find_row_anomalies(stored(*numbers), batches, ROWS)} == expected

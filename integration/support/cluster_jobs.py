@@ -1,11 +1,13 @@
-"""A Spark driver on a standalone cluster, which does one job after the other, as tests ask for them.
+"""A Spark driver on a standalone cluster that runs the jobs which a test requests.
 
 `python -m integration.support.cluster_jobs BOOTSTRAP MASTER`
 
-Each line of stdin is a job: its number, its name, and its arguments, as JSON. `done NUMBER` follows on stdout, or
-`failed NUMBER`. A write is a stream if its options have a `checkpointLocation`, and then of BATCHES micro-batches.
+Each line of stdin requests a job: a JSON array of its number, name and arguments. The driver runs one job at a time and
+prints `done NUMBER` or `failed NUMBER`. A job whose options contain a `checkpointLocation` is a stream of BATCHES
+micro-batches; any other job is a batch write.
 
-What executors run stands in this file: they have nothing but the wheel, and get its functions by value.
+All functions that executors run are in this file. The executors have only the wheel installed, so Spark pickles these
+functions by value.
 """
 
 from __future__ import annotations
@@ -48,120 +50,131 @@ SETTINGS = {
 }
 
 Batches = Iterator[pa.RecordBatch]
-"""With a column `id`, as mapInArrow gives and takes them."""
+"""Input and output of a function for mapInArrow: record batches with a column `id`."""
 
 
-def half_behind(gate: Path, rows_per_task: int) -> Callable[[Batches], Batches]:
-    """Passes the first half of a task's rows on, and the others once the gate, a file, exists.
+def hold_second_half(gate: Path, rows_per_task: int) -> Callable[[Batches], Batches]:
+    """Build a function that yields the first half of a task's rows, and the second half once the file `gate` exists.
 
-    They must be 20,000 or more: Spark holds back what is less than its buffers, of 64 kB each.
+    The first half must have at least 20,000 rows, because Spark does not pass on an incomplete buffer of 64 kB.
     """
 
-    def passed(batches: Batches) -> Batches:
+    def yield_halves(batches: Batches) -> Batches:
         rows = 0
-        for each in batches:
+        for batch in batches:
             while rows >= rows_per_task // 2 and not gate.exists():
                 time.sleep(GATE_SECONDS)
-            yield each
-            rows += each.num_rows
+            yield batch
+            rows += batch.num_rows
 
-    return passed
+    return yield_halves
 
 
-def stuck_for_good(batches: Batches) -> Batches:
-    """The first attempt of one task never ends: the job does, because Spark starts another beside it."""
+def hang_first_attempt(batches: Batches) -> Batches:
+    """Let the first attempt of STUCK_TASK hang forever. The job ends because Spark starts a speculative attempt."""
     context = TaskContext.get()
     assert context is not None
     is_stuck = context.partitionId() == STUCK_TASK and context.attemptNumber() == 0
-    for number, each in enumerate(batches):
+    for number, batch in enumerate(batches):
         while is_stuck and number == STUCK_AFTER_BATCHES:
             time.sleep(SLOW_SECONDS)
-        yield each
+        yield batch
 
 
-def side_by_side(folder: Path, rows_per_task: int) -> Callable[[Batches], Batches]:
-    """The first attempt of one task waits for a speculative one, and both write their last rows at one time.
+def run_attempts_concurrently(folder: Path, rows_per_task: int) -> Callable[[Batches], Batches]:
+    """Build a function that lets both attempts of STUCK_TASK yield their last rows at the same time.
 
-    Once for each folder: what is written later meets nothing of this.
+    The first attempt waits for the speculative one. The files that the attempts create in the folder remain, so only
+    the first job with a folder has concurrent attempts.
     """
 
-    def passed(batches: Batches) -> Batches:
+    def yield_together(batches: Batches) -> Batches:
         context = TaskContext.get()
         assert context is not None
         attempt = context.attemptNumber()
-        until = time.monotonic() + STUCK_SECONDS
+        deadline = time.monotonic() + STUCK_SECONDS
 
-        def wait_for(name: str) -> None:
-            while not (folder / name).exists() and time.monotonic() < until:
+        def wait_for_file(name: str) -> None:
+            while not (folder / name).exists() and time.monotonic() < deadline:
                 time.sleep(GATE_SECONDS)
 
         rows = 0
-        for number, each in enumerate(batches):
+        for number, batch in enumerate(batches):
             if context.partitionId() == STUCK_TASK:
                 if attempt == 0 and number == STUCK_AFTER_BATCHES:
-                    wait_for("1")
-                if rows + each.num_rows == rows_per_task:
+                    wait_for_file("1")
+                if rows + batch.num_rows == rows_per_task:
                     (folder / str(attempt)).touch()
-                    wait_for("0" if attempt else "1")
-            yield each
-            rows += each.num_rows
+                    wait_for_file("0" if attempt else "1")
+            yield batch
+            rows += batch.num_rows
 
-    return passed
+    return yield_together
 
 
-def failing_at_first(gate: Path) -> Callable[[Batches], Batches]:
-    """The first attempt of one task fails half-way, and the first two of another: when the gate, a file, exists."""
+def fail_first_attempts(gate: Path) -> Callable[[Batches], Batches]:
+    """Build a function that fails the first attempt of task 1 and the first two attempts of task 2.
 
-    def passed(batches: Batches) -> Batches:
+    Each of these attempts fails after STUCK_AFTER_BATCHES batches, once the file `gate` exists.
+    """
+
+    def fail_or_yield(batches: Batches) -> Batches:
         context = TaskContext.get()
         assert context is not None
         fails = context.attemptNumber() < context.partitionId() < STUCK_TASK
-        for number, each in enumerate(batches):
+        for number, batch in enumerate(batches):
             if fails and number == STUCK_AFTER_BATCHES:
                 while not gate.exists():
                     time.sleep(GATE_SECONDS)
-                raise RuntimeError("a task that fails at first")
-            yield each
+                raise RuntimeError("an attempt that is meant to fail")
+            yield batch
 
-    return passed
+    return fail_or_yield
 
 
 # --- jobs
 
 
-def write_behind_gate(spark: SparkSession, gate: str, rows: int, **where: Any) -> None:
-    """The second half of each task's rows waits for the gate."""
-    _write(_numbered(spark, rows, where).mapInArrow(half_behind(Path(gate), rows // TASKS), "id LONG"), **where)
+def write_half_behind_gate(spark: SparkSession, gate: str, rows: int, **destination: Any) -> None:
+    """Write rows. The second half of each task's rows waits for the file `gate`."""
+    numbers = _number_rows(spark, rows, destination)
+    _write(numbers.mapInArrow(hold_second_half(Path(gate), rows // TASKS), "id LONG"), **destination)
 
 
-def write_stuck(spark: SparkSession, rows: int, **where: Any) -> None:
-    _write(_numbered(spark, rows, where).mapInArrow(stuck_for_good, "id LONG"), **where)
+def write_with_hanging_attempt(spark: SparkSession, rows: int, **destination: Any) -> None:
+    """Write rows, with one attempt that hangs forever."""
+    _write(_number_rows(spark, rows, destination).mapInArrow(hang_first_attempt, "id LONG"), **destination)
 
 
-def write_side_by_side(spark: SparkSession, folder: str, rows: int, **where: Any) -> None:
-    _write(_numbered(spark, rows, where).mapInArrow(side_by_side(Path(folder), rows // TASKS), "id LONG"), **where)
+def write_with_concurrent_attempts(spark: SparkSession, folder: str, rows: int, **destination: Any) -> None:
+    """Write rows, with two attempts of one task that end at the same time."""
+    numbers = _number_rows(spark, rows, destination)
+    _write(numbers.mapInArrow(run_attempts_concurrently(Path(folder), rows // TASKS), "id LONG"), **destination)
 
 
-def write_with_failures(spark: SparkSession, gate: str, rows: int, **where: Any) -> None:
-    """Attempts that fail do so behind the gate."""
-    _write(_numbered(spark, rows, where).mapInArrow(failing_at_first(Path(gate)), "id LONG"), **where)
+def write_with_failures(spark: SparkSession, gate: str, rows: int, **destination: Any) -> None:
+    """Write rows, with attempts that fail once the file `gate` exists."""
+    numbers = _number_rows(spark, rows, destination)
+    _write(numbers.mapInArrow(fail_first_attempts(Path(gate)), "id LONG"), **destination)
 
 
 def print_threads(spark: SparkSession) -> None:
     """Print the threads of the executors' Python workers."""
 
-    def threads(batches: Batches) -> Batches:
+    def yield_thread_names(batches: Batches) -> Batches:
         for _ in batches:
             time.sleep(SLOW_SECONDS)
             names = sorted(thread.name for thread in threading.enumerate())
             yield pa.record_batch({"name": names})
 
-    left = spark.range(0, 2 * TASKS, 1, 2 * TASKS).mapInArrow(threads, "name STRING").distinct().collect()
-    print("threads:", *sorted(row.name for row in left), flush=True)
+    tasks = spark.range(0, 2 * TASKS, 1, 2 * TASKS)
+    threads = tasks.mapInArrow(yield_thread_names, "name STRING").distinct().collect()
+    print("threads:", *sorted(row.name for row in threads), flush=True)
 
 
-def _numbered(spark: SparkSession, rows: int, where: Mapping[str, Any]) -> DataFrame:
-    if "checkpointLocation" not in where["options"]:
+def _number_rows(spark: SparkSession, rows: int, destination: Mapping[str, Any]) -> DataFrame:
+    """Return a DataFrame with the column `id`: a streaming one if the options contain a checkpoint."""
+    if "checkpointLocation" not in destination["options"]:
         return spark.range(0, rows, 1, TASKS)
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", TASKS)
     return source.load().selectExpr("value AS id")
@@ -169,17 +182,23 @@ def _numbered(spark: SparkSession, rows: int, where: Mapping[str, Any]) -> DataF
 
 def _write(frame: DataFrame, topic: str, options: Mapping[str, str]) -> None:
     rows = frame.selectExpr("CAST(id % 50 AS STRING) AS key", "CAST(id AS STRING) AS value")
-    own = {"kafka.bootstrap.servers": sys.argv[1], "topic": topic}
+    options = {"kafka.bootstrap.servers": sys.argv[1], "topic": topic, **options}
     if "checkpointLocation" not in options:
-        rows.write.format("pykafka").options(**own, **options).save()
+        rows.write.format("pykafka").options(**options).save()
         return
-    for _ in range(BATCHES):  # a micro-batch each, so that none is stopped in the middle
-        rows.writeStream.format("pykafka").options(**own, **options).trigger(once=True).start().awaitTermination()
+    for _ in range(BATCHES):  # one query for each micro-batch, so that no micro-batch is interrupted
+        rows.writeStream.format("pykafka").options(**options).trigger(once=True).start().awaitTermination()
 
 
 JOBS: dict[str, Callable[..., None]] = {
-    each.__name__: each
-    for each in (write_behind_gate, write_stuck, write_side_by_side, write_with_failures, print_threads)
+    job.__name__: job
+    for job in (
+        write_half_behind_gate,
+        write_with_hanging_attempt,
+        write_with_concurrent_attempts,
+        write_with_failures,
+        print_threads,
+    )
 }
 
 

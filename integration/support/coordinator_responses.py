@@ -1,8 +1,9 @@
-"""CoordinatorAnswers: what a coordinator of transactions says to one request after the other, as text to be compared.
+"""CoordinatorTranscript: sends requests to a transaction coordinator and records its responses as lines of text.
 
-The same requests go to a real Kafka and to the embedded broker. Each line has the request, the error of its answer, the
-identity that it gave, and what the id looks like when the coordinator has come to rest. Producer ids are letters, in
-the order in which they were given, so that two clusters can be compared.
+Tests send the same requests to a real Kafka and to the embedded broker, and compare the lines. A line contains the
+request, the error code of the response, the identity that the response assigned, and the description of the
+transactional id after the coordinator has completed the transaction. Producer ids are replaced by letters, in the order
+of their assignment, because the ids themselves differ between clusters.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from tests.broker.wire_client import batch, partition_response, produce_request
 from tests.requests.node_message import send_to
 from tests.waiting import wait_until
 
-AnswerT = TypeVar("AnswerT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
 
-UNUSED = ProducerIdAndEpoch(2**62, 0)
-"""No broker gives this producer id to any client."""
-_OF_A_NEW_TOPIC = (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-_OF_VERSION_1 = VersionRange(11, 11)
-_OF_VERSION_2 = VersionRange(12, 12)
+UNUSED_IDENTITY = ProducerIdAndEpoch(2**62, 0)
+"""An identity that no broker assigns to any client."""
+_NEW_TOPIC_ERRORS = (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+_PRODUCE_VERSIONS_BEFORE_V2 = VersionRange(11, 11)
+_PRODUCE_VERSIONS_OF_V2 = VersionRange(12, 12)
 
 
-class CoordinatorAnswers:
-    """A context manager. One transactional id, and partition 0 of one topic."""
+class CoordinatorTranscript:
+    """The transcript of one transactional id that writes to partition 0 of one topic. A context manager."""
 
     def __init__(self, bootstrap: str, transactional_id: str, topic: str, version: int) -> None:
         config: ClientConfig = ProducerConfig.parse({"bootstrap.servers": bootstrap}).client_config()
@@ -52,12 +53,12 @@ class CoordinatorAnswers:
         self._sequence = 0
         self._ids: list[int] = []
         self.lines: list[str] = []
-        self.given = NO_PRODUCER_ID
-        """What was given last."""
+        self.last_identity = NO_PRODUCER_ID
+        """The identity in the last response that contained one."""
 
-    def __enter__(self) -> CoordinatorAnswers:
+    def __enter__(self) -> CoordinatorTranscript:
         self._client.topic(self._topic)
-        self._node = self._coordinator()
+        self._node = self._find_coordinator()
         return self
 
     def __exit__(
@@ -69,35 +70,42 @@ class CoordinatorAnswers:
 
     def init(self, expected: ProducerIdAndEpoch = NO_PRODUCER_ID, timeout_ms: int = 60_000) -> ProducerIdAndEpoch:
         request = InitProducerId(self._id, timeout_ms, expected)
-        answer = self._ask(request)
-        while answer.error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS:  # a broker that has no producer ids yet
-            answer = self._ask(request)
-        what = f"init, expected {self._named(expected)}"
-        self._note(what, answer.error_code, answer.producer_id, answer.producer_epoch)
-        return self.given
+        response = self._send(request)
+        while (
+            response.error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS
+        ):  # the broker has no block of producer ids
+            response = self._send(request)
+        operation = f"init, expected {self._name_identity(expected)}"
+        self._record(operation, response.error_code, response.producer_id, response.producer_epoch)
+        return self.last_identity
 
     def end(self, identity: ProducerIdAndEpoch, *, commit: bool = True) -> ProducerIdAndEpoch:
-        answer = self._ask(EndTransaction(TransactionIdentity(self._id, *identity, self._version), commit))
-        what = f"{'commit' if commit else 'abort'} by {self._named(identity)}"
-        self._note(what, answer.error_code, getattr(answer, "producer_id", -1), getattr(answer, "producer_epoch", -1))
-        return self.given
+        response = self._send(EndTransaction(TransactionIdentity(self._id, *identity, self._version), commit))
+        operation = f"{'commit' if commit else 'abort'} by {self._name_identity(identity)}"
+        self._record(
+            operation,
+            response.error_code,
+            getattr(response, "producer_id", -1),
+            getattr(response, "producer_epoch", -1),
+        )
+        return self.last_identity
 
     def write(self, identity: ProducerIdAndEpoch, sequence: int = 0) -> None:
-        """Write one record into the transaction, which begins with it."""
+        """Begin a transaction by writing one record."""
         if self._version == 1:
-            whole = TransactionIdentity(self._id, *identity, 1)
-            added = self._ask(AddPartitions(whole, frozenset([TopicPartition(self._topic, 0)])))
+            transaction = TransactionIdentity(self._id, *identity, 1)
+            added = self._send(AddPartitions(transaction, frozenset([TopicPartition(self._topic, 0)])))
             code = added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
             if code:
-                self._note(f"add by {self._named(identity)}", code, -1, -1)
+                self._record(f"add by {self._name_identity(identity)}", code, -1, -1)
                 return
         data = batch(b"a", sequence=sequence, producer=(identity.producer_id, identity.epoch), transactional=True)
         message = produce_request(data, topic=self._topic, transactional_id=self._id, timeout_ms=30_000)
-        versions = _OF_VERSION_1 if self._version == 1 else _OF_VERSION_2
+        versions = _PRODUCE_VERSIONS_BEFORE_V2 if self._version == 1 else _PRODUCE_VERSIONS_OF_V2
         codes: list[int] = []
 
-        def is_answered() -> bool:
-            """The leader of a new topic may not know of it yet."""
+        def has_final_response() -> bool:
+            """Send the record. Return False if the leader does not know its new topic yet."""
             leader = self._client.leader(self._topic, 0)
             assert leader is not None
             codes[:] = [
@@ -105,47 +113,50 @@ class CoordinatorAnswers:
                     send_to(self._client, leader, ProduceResponse, message, versions=versions)
                 ).error_code
             ]
-            return codes[0] not in _OF_A_NEW_TOPIC
+            return codes[0] not in _NEW_TOPIC_ERRORS
 
-        wait_until(is_answered)
-        self._note(f"write by {self._named(identity)}", codes[0], -1, -1)
+        wait_until(has_final_response)
+        self._record(f"write by {self._name_identity(identity)}", codes[0], -1, -1)
 
     def await_state(self, state: str) -> None:
-        wait_until(lambda: self._described().split(" ")[0] == state, lambda: f"it is {self._described()}")
-        self.lines.append(f"waited for -> {self._described()}")
+        wait_until(
+            lambda: self._describe_transaction().split(" ")[0] == state,
+            lambda: f"the state is {self._describe_transaction()}",
+        )
+        self.lines.append(f"waited for -> {self._describe_transaction()}")
 
-    # --- parts
+    # --- lines of the transcript
 
-    def _note(self, what: str, code: int, producer_id: int, epoch: int) -> None:
-        wait_until(lambda: not self._described().startswith("Prepare"))
-        text = "" if producer_id == -1 else f" {self._named(ProducerIdAndEpoch(producer_id, epoch))}"
+    def _record(self, operation: str, code: int, producer_id: int, epoch: int) -> None:
+        wait_until(lambda: not self._describe_transaction().startswith("Prepare"))
+        text = "" if producer_id == -1 else f" {self._name_identity(ProducerIdAndEpoch(producer_id, epoch))}"
         if producer_id != -1:
-            self.given = ProducerIdAndEpoch(producer_id, epoch)
-        self.lines.append(f"{what}: {lookup_error_code(code).name}{text} -> {self._described()}")
+            self.last_identity = ProducerIdAndEpoch(producer_id, epoch)
+        self.lines.append(f"{operation}: {lookup_error_code(code).name}{text} -> {self._describe_transaction()}")
 
-    def _described(self) -> str:
-        answer = self._ask(DescribeTransactions([self._id]))
-        row = answer.transaction_states[0]
+    def _describe_transaction(self) -> str:
+        response = self._send(DescribeTransactions([self._id]))
+        row = response.transaction_states[0]
         if row.error_code:
             return lookup_error_code(row.error_code).name
-        return f"{row.transaction_state} {self._named(ProducerIdAndEpoch(row.producer_id, row.producer_epoch))}"
+        return f"{row.transaction_state} {self._name_identity(ProducerIdAndEpoch(row.producer_id, row.producer_epoch))}"
 
-    def _named(self, identity: ProducerIdAndEpoch) -> str:
-        if identity in (NO_PRODUCER_ID, UNUSED):
+    def _name_identity(self, identity: ProducerIdAndEpoch) -> str:
+        if identity in (NO_PRODUCER_ID, UNUSED_IDENTITY):
             return "nothing" if identity == NO_PRODUCER_ID else "an unused one"
         if identity.producer_id not in self._ids:
             self._ids.append(identity.producer_id)
         return f"({'ABCDEFGH'[self._ids.index(identity.producer_id)]}, {identity.epoch})"
 
-    def _ask(self, request: TransactionRequest[AnswerT]) -> AnswerT:
+    def _send(self, request: TransactionRequest[ResponseT]) -> ResponseT:
         message = request.message(NO_MAX_VERSION)
-        return cast("AnswerT", send_to(self._client, self._node, Message, message, versions=request.versions))
+        return cast("ResponseT", send_to(self._client, self._node, Message, message, versions=request.versions))
 
-    def _coordinator(self) -> Node:
-        """The coordinator, when it has loaded what it knows."""
-        found: list[Node] = []
+    def _find_coordinator(self) -> Node:
+        """Find the coordinator, and wait until it has loaded its transactions."""
+        coordinators: list[Node] = []
 
-        def is_found() -> bool:
+        def is_loaded() -> bool:
             node = self._client.choose_node()
             assert node is not None
             message = FindCoordinator([self._id]).message(FIRST_SEVERAL_KEYS_VERSION)
@@ -153,8 +164,8 @@ class CoordinatorAnswers:
             if row.error_code:
                 return False
             self._node = Node(row.node_id, row.host, row.port)
-            found[:] = [self._node]
-            return self._described() == "TRANSACTIONAL_ID_NOT_FOUND"
+            coordinators[:] = [self._node]
+            return self._describe_transaction() == "TRANSACTIONAL_ID_NOT_FOUND"
 
-        wait_until(is_found)
-        return found[0]
+        wait_until(is_loaded)
+        return coordinators[0]

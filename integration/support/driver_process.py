@@ -1,4 +1,4 @@
-"""A Spark driver in a process of its own, which a test kills with all that is below it."""
+"""A Spark driver in a separate process, which tests kill together with all its descendants."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from integration.support.processes import kill_all
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 WARM_WORKERS = Path(__file__).parent / "warm_workers"
-"""On the path of a driver, and so of its workers."""
+"""A folder on the Python path of drivers and their workers."""
 
 
 class DriverProcess:
-    """A driver and everything below it, which is killed at once: Python, the JVM, the Python workers.
+    """A driver process and its descendants: the JVM and the Python workers.
 
-    It starts Spark at once and begins its work after a line on stdin, so that the next driver is ready when this one is
-    killed.
+    The process starts Spark immediately, and its job after a line on stdin. So a test can prepare the next driver
+    before it kills the current one.
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
-        """`arguments`: a module below integration.support and its arguments. What it says is in driver.log."""
+        """Start the process. `arguments`: a module of integration.support and its arguments. It logs to driver.log."""
         self.log = folder / "driver.log"
         self._log = self.log.open("ab")
         self._process = subprocess.Popen(
@@ -43,7 +43,7 @@ class DriverProcess:
         assert any(line == b"ready\n" for line in lines), f"the driver ended; see {self.log}"
 
     def begin(self, batches: int = 1_000_000) -> None:
-        """What its job makes of the number is said there."""
+        """Start the job. `batches`: a number for the job, such as the micro-batches to run (exactly_once_jobs.py)."""
         self.wait_until_ready()
         assert self._process.stdin is not None
         self._process.stdin.write(b"%d\n" % batches)
@@ -66,6 +66,9 @@ class DriverProcess:
         return self._process.wait(WAIT_TIMEOUT_SECONDS)
 
 
-def newest(log: Path) -> int:
-    """The newest micro-batch in a folder of a checkpoint: `offsets` of those planned, `commits` of those committed."""
-    return max((int(path.name) for path in log.glob("[0-9]*")), default=-1)
+def newest_batch_id(folder: Path) -> int:
+    """Return the id of the newest micro-batch in a folder of a checkpoint, or -1.
+
+    The folder `offsets` contains the planned micro-batches, and `commits` the committed ones.
+    """
+    return max((int(path.name) for path in folder.glob("[0-9]*")), default=-1)

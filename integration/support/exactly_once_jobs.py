@@ -1,4 +1,4 @@
-"""Streams and jobs whose driver is killed, with `deliveryGuarantee`, in a process of its own.
+"""Drivers of streams and jobs with `deliveryGuarantee`, as programs that tests kill.
 
 python -m integration.support.exactly_once_jobs streams BOOTSTRAP FOLDER {"TOPIC": {"OPTION": "VALUE"}}
 python -m integration.support.exactly_once_jobs job BOOTSTRAP TOPIC
@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.support.driver_process import newest
+from integration.support.driver_process import newest_batch_id
 from tests.spark_session import start_spark
 
 ROWS_PER_BATCH = 200
@@ -27,33 +27,36 @@ QUIET = {"spark.log.level": "ERROR", "spark.python.worker.reuse": "true"}
 def start_stream(
     spark: SparkSession, bootstrap: str, topic: str, folder: str, options: Mapping[str, str]
 ) -> StreamingQuery:
-    """Numbered rows, the same ones however often a micro-batch is run. Its checkpoint is FOLDER/TOPIC."""
+    """Start a stream of numbered rows with the checkpoint FOLDER/TOPIC. A rerun micro-batch has the same rows."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH)
-    numbered = source.option("numPartitions", TASKS).load()
-    rows = numbered.selectExpr(f"CAST(value % {KEYS} AS STRING) AS key", "CAST(value AS STRING) AS value")
+    numbers = source.option("numPartitions", TASKS).load()
+    rows = numbers.selectExpr(f"CAST(value % {KEYS} AS STRING) AS key", "CAST(value AS STRING) AS value")
     writer = rows.writeStream.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
     writer = writer.options(**options).option("checkpointLocation", f"{folder}/{topic}")
     return writer.trigger(processingTime=f"{BATCH_MILLISECONDS} milliseconds").start()
 
 
 def streams(bootstrap: str, folder: str, queries: str) -> None:
-    """Several queries in one driver: when it is killed, all of them must be restarted.
+    """Run several queries in one driver, so that a kill of the driver ends all of them.
 
-    Prints `ready` when Spark is up. They begin when a line on stdin says after how many more micro-batches each is to
-    end.
+    Print `ready` when Spark has started. Then read a number from stdin, and run this many micro-batches of each query.
     """
     spark = start_spark(QUIET)
     print("ready", flush=True)
     batches = sys.stdin.readline().strip()
     if not batches:
         return
-    wanted: dict[str, dict[str, str]] = json.loads(queries)
-    last = {topic: newest(Path(folder) / topic / "commits") + int(batches) for topic in wanted}
-    running = {topic: start_stream(spark, bootstrap, topic, folder, options) for topic, options in wanted.items()}
+    options_by_topic: dict[str, dict[str, str]] = json.loads(queries)
+    last_batch_ids = {
+        topic: newest_batch_id(Path(folder) / topic / "commits") + int(batches) for topic in options_by_topic
+    }
+    running = {
+        topic: start_stream(spark, bootstrap, topic, folder, options) for topic, options in options_by_topic.items()
+    }
     while running:
         for topic, query in list(running.items()):
-            query.awaitTermination(1)  # raises what has ended it
-            if (Path(folder) / topic / "commits" / str(last[topic])).exists():
+            query.awaitTermination(1)  # raises the error of a failed query
+            if (Path(folder) / topic / "commits" / str(last_batch_ids[topic])).exists():
                 query.stop()
                 del running[topic]
 
@@ -66,7 +69,7 @@ def write_job(spark: SparkSession, bootstrap: str, topic: str) -> None:
 
 
 def job(bootstrap: str, topic: str) -> None:
-    """Run write_job in a driver that begins like streams."""
+    """Print `ready` when Spark has started, and run `write_job` after a line on stdin."""
     spark = start_spark(QUIET)
     print("ready", flush=True)
     if sys.stdin.readline().strip():

@@ -1,9 +1,12 @@
-"""Shuffle files that are lost in the middle of a job, so that Spark runs a stage again while tasks of its first run are
-still at work.
+"""Deletes shuffle files during a job, so that Spark reruns a stage while tasks of its first run are still running.
 
-Of three tasks behind a shuffle two run at once. The first has written half of its rows when the second deletes the
-files of the shuffle, and ends. So the third finds none, and Spark runs the stage again; the first task has two attempts
-then that have the same number, and both write. One of them is the loser: it goes on when the job is over.
+A stage after a shuffle has three tasks, of which two run concurrently:
+
+1. Task 0 writes half of its rows and waits.
+2. Task 1 deletes the shuffle files and ends.
+3. Task 2 finds no shuffle files and fails, so Spark reruns the stage.
+4. Task 0 now has two attempts with the same attempt number, one of each run, and both write.
+5. One of the two attempts, the loser, continues only after the job has ended.
 """
 
 from __future__ import annotations
@@ -19,60 +22,65 @@ from pyspark import TaskContext
 TASKS = 3
 ROWS = 120_000
 HALF = ROWS // TASKS // 2
-"""Of a task's rows. Spark holds back less than 20,000."""
+"""Half of the rows of a task. It must be at least 20,000 rows, because Spark passes on no smaller number at once."""
 FIRST_RUN, SECOND_RUN = 0, 1
-WAITS_SECONDS = 120.0
+JOB_ENDED_FILE = "job ended"
+WAIT_SECONDS = 120.0
 
 Batches = Iterator[pa.RecordBatch]
 
 
-def run_again(folder: Path, loser: int) -> Callable[[Batches], Batches]:
-    """For mapInArrow, with two cores. `loser`: the run whose attempt goes on when `over` is in the folder."""
+def rerun_stage(folder: Path, loser: int) -> Callable[[Batches], Batches]:
+    """Build a function for mapInArrow on two cores. `loser`: the run whose attempt waits until the job has ended.
 
-    def passed(batches: Batches) -> Batches:
+    The caller must create JOB_ENDED_FILE in the folder after the job.
+    """
+
+    def yield_and_wait(batches: Batches) -> Batches:
         context = TaskContext.get()
         assert context is not None
         task, attempt = context.partitionId(), context.attemptNumber()
-        began = folder / f"task {task} began"
-        run = int(began.exists())
-        began.touch()
+        start_file = folder / f"task {task} started"
+        run = int(start_file.exists())
+        start_file.touch()
         rows = 0
-        for each in batches:
-            yield each
-            rows += each.num_rows
-            if task == 0 and rows - each.num_rows < HALF <= rows:
+        for batch in batches:
+            yield batch
+            rows += batch.num_rows
+            if task == 0 and rows - batch.num_rows < HALF <= rows:
                 _wait_at_half(folder, run, attempt, loser)
         if (task, run) == (1, FIRST_RUN):
-            _wait_for(_half(folder, FIRST_RUN, 0))
+            _wait_for_file(_half_file(folder, FIRST_RUN, 0))
             _delete_shuffle_files()
 
-    return passed
+    return yield_and_wait
 
 
-def was_run_again(folder: Path) -> bool:
-    """Were two attempts of one number at work at the same time, one of each run?"""
-    return _half(folder, FIRST_RUN, 0).exists() and _half(folder, SECOND_RUN, 0).exists()
+def had_concurrent_runs(folder: Path) -> bool:
+    """Return whether two attempts of task 0 with the same number, one of each run, were running at the same time."""
+    return _half_file(folder, FIRST_RUN, 0).exists() and _half_file(folder, SECOND_RUN, 0).exists()
 
 
-def _half(folder: Path, run: int, attempt: int) -> Path:
+def _half_file(folder: Path, run: int, attempt: int) -> Path:
+    """Return the file that an attempt of task 0 creates when it has written half of its rows."""
     return folder / f"half of run {run}, attempt {attempt}"
 
 
 def _wait_at_half(folder: Path, run: int, attempt: int, loser: int) -> None:
-    _half(folder, run, attempt).touch()
+    _half_file(folder, run, attempt).touch()
     if run == FIRST_RUN:
-        _wait_for(_half(folder, SECOND_RUN, 0))
+        _wait_for_file(_half_file(folder, SECOND_RUN, 0))
     if run == loser:
-        _wait_for(folder / "over")
+        _wait_for_file(folder / JOB_ENDED_FILE)
 
 
-def _wait_for(path: Path) -> None:
-    until = time.monotonic() + WAITS_SECONDS
-    while not path.exists() and time.monotonic() < until:
+def _wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
 def _delete_shuffle_files() -> None:
-    for place in os.environ["SPARK_LOCAL_DIRS"].split(","):
-        for file in Path(place).glob("*/shuffle_*.data"):
+    for folder in os.environ["SPARK_LOCAL_DIRS"].split(","):
+        for file in Path(folder).glob("*/shuffle_*.data"):
             file.unlink()

@@ -1,4 +1,4 @@
-"""Transactions that are open: what Kafka's own tool says of them, and a wait until there are none."""
+"""Open transactions of a cluster, as listed by Kafka's own tool and by the package's client."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from tests.waiting import wait_until
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 
 
-def ongoing(kafka: KafkaCluster, prefix: str) -> list[str]:
-    """The tool's lines for open transactions whose ids begin with the prefix."""
-    listed = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
-    return [line for line in listed.splitlines() if "Ongoing" in line and line.startswith(prefix)]
+def list_ongoing_lines(kafka: KafkaCluster, prefix: str) -> list[str]:
+    """Run Kafka's tool, and return its lines about open transactions whose ids begin with the prefix."""
+    output = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
+    return [line for line in output.splitlines() if "Ongoing" in line and line.startswith(prefix)]
 
 
-def open_ids(kafka: KafkaCluster, prefix: str) -> set[str]:
-    """List the open transactions whose ids begin with the prefix by our own client: each start of the tool takes
-    seconds.
+def list_open_ids(kafka: KafkaCluster, prefix: str) -> set[str]:
+    """Return the ids of open transactions that begin with the prefix.
+
+    This uses the package's client, because each start of Kafka's tool takes seconds.
     """
     config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
     with new_client(config) as client:
@@ -28,7 +29,7 @@ def open_ids(kafka: KafkaCluster, prefix: str) -> set[str]:
 
 
 def wait_until_ended(kafka: KafkaCluster, prefix: str) -> None:
-    """Wait until no transaction of such an id is open, as our own client sees it."""
+    """Wait until the package's client lists no open transaction whose id begins with the prefix."""
     config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
     with new_client(config) as client:
         wait_until(lambda: not any(name.startswith(prefix) for name in list_transactional_ids(client, ONGOING)))

@@ -1,11 +1,10 @@
-"""A driver of exactly once without Spark, in a process of its own, which a test stops and lets go on, or kills:
+"""An exactly-once driver without Spark, as a program that tests suspend, resume or kill.
 
     python -m integration.support.plain_driver BOOTSTRAP TOPIC FOLDER NAME TASKS
 
-If PYKAFKA_TEST_HISTORY names a folder, it records the history of its decision log there.
-
-It writes batch after batch, each of TASKS tasks, until there is a file `stop` in the folder. A batch that is committed
-is noted in `commits`, as Spark does it; each attempt is noted in `attempts` before it is committed.
+The driver writes consecutive batches, each with TASKS tasks, until the folder contains a file `stop`. Before it commits
+a batch, it creates the file `attempts/BATCH NAME`. After the commit it creates `commits/BATCH`, as Spark does. If the
+environment variable PYKAFKA_TEST_HISTORY names a folder, it records the history of its decision log there.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from integration.support.driver_process import newest
+from integration.support.driver_process import newest_batch_id
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
@@ -28,10 +27,10 @@ from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import Query
 from tests.exactly_once.log_history import HISTORY_FOLDER, record_process
 
-REFUSED = 3
-"""The exit status when Kafka or exactly once has refused something."""
+REJECTED_STATUS = 3
+"""The exit status after a KafkaSinkError."""
 PARTITIONS = 2
-"""Of the topic, which the tasks share."""
+"""Number of partitions of the topic."""
 
 
 @dataclass
@@ -41,7 +40,7 @@ class Brokers:
     bootstrap_servers: str
 
 
-def value_of(number: int, task: int, name: str) -> str:
+def format_value(number: int, task: int, name: str) -> str:
     return f"{number}/{task}/{name}"
 
 
@@ -51,13 +50,13 @@ def main() -> int:
     bootstrap, topic, folder, name, tasks = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
     brokers = cast(EmbeddedBroker, Brokers(bootstrap))
     query = Query(brokers, prefix=topic, data=topic, query=f"query-of-{topic}", name=name)
-    number = newest(folder / "commits") + 1
+    number = newest_batch_id(folder / "commits") + 1
     while not (folder / "stop").exists():
         try:
             run(query, number, folder, tasks)
         except KafkaSinkError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            return REFUSED
+            return REJECTED_STATUS
         (folder / "commits" / str(number)).touch()
         number += 1
     return 0
@@ -79,7 +78,7 @@ def run(query: Query, number: int, folder: Path, tasks: int) -> None:
 
 
 def write(query: Query, start: BatchStart, number: int, tasks: int) -> list[TransactionIdentity]:
-    """One producer serves one task after the other, as in a worker of Spark."""
+    """Write one record per task, all with the same producer, like a Python worker of Spark that is reused."""
     written = []
     producer = query.attempt(start, 0, 0)
     try:
@@ -87,7 +86,9 @@ def write(query: Query, start: BatchStart, number: int, tasks: int) -> list[Tran
             if task:
                 producer.init_transactions(start.task_id(task, 0))
             producer.begin_transaction()
-            producer.send(ProducerRecord(query.data, value_of(number, task, query.name), partition=task % PARTITIONS))
+            producer.send(
+                ProducerRecord(query.data, format_value(number, task, query.name), partition=task % PARTITIONS)
+            )
             prepared = producer.prepare_transaction()
             assert prepared is not None
             written.append(prepared)

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine, an environment with nothing but the wheel, a driver that uses both."""
+"""A standalone Spark cluster on this machine, a Python environment with only the wheel, and a driver that uses both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.waiting import wait_until
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
-def built_wheel(folder: Path) -> Path:
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel of the package in a folder, and return its path."""
     subprocess.run([*PIP, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -34,12 +35,13 @@ def deploying_commands(heading: str) -> list[str]:
 
 
 def build_environment(folder: Path, wheel: Path) -> Path:
-    """Create an environment with the wheel and what it depends on, by the commands of docs/deploying.md.
+    """Create an environment with the wheel and its dependencies by the commands of docs/deploying.md.
 
-    It has no pyspark. The archive for `--archives` is beside it. Return the interpreter.
+    The environment has no pyspark. The commands also write its archive for `--archives` to the folder. Return the path
+    of the interpreter.
     """
     build, _ = deploying_commands("Ship a whole environment")
-    # Compressing an archive that goes no further than this machine would take longest of all.
+    # The archive is only used on this machine, and compressing it would take longer than all other steps.
     build = build.replace("WHEEL", str(wheel)).replace("--output", "--compress-level 0 --output")
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PIP_NO_COMPILE": "1"}
     subprocess.run(["bash", "-ec", build], cwd=folder, env=os.environ | path, check=True)
@@ -47,9 +49,9 @@ def build_environment(folder: Path, wheel: Path) -> Path:
 
 
 class StandaloneCluster:
-    """A master and two workers with one core each, as processes of their own, on free loopback ports.
+    """A master and two workers with one core each, as separate processes, on free loopback ports.
 
-    They know no Python: each driver brings the path of the one that its executors are to run.
+    Each driver sets the Python interpreter of its executors.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +72,7 @@ class StandaloneCluster:
         log = self._start("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         wait_until(lambda: "Starting Spark master at " in log.read_text(), log.read_text)
         (self.master,) = re.findall(r"Starting Spark master at (\S+)", log.read_text())
-        # Two names for one machine: Spark starts no speculative attempt on the host of the first.
+        # The workers have different host names, because Spark starts no speculative attempt on the host of the first.
         for host in ("127.0.0.1", "localhost"):
             size = ["-c", "1", "-m", "1g", "-d", str(self.folder / f"work-{host}")]
             self._start("Worker", "--host", host, *size, "--webui-port", "0", self.master)
@@ -83,7 +85,7 @@ class StandaloneCluster:
             process.wait()
 
     def _start(self, role: str, *arguments: str) -> Path:
-        """Return its log."""
+        """Start the process of a role, and return the path of its log."""
         path = self.folder / f"{role}-{len(self._processes)}.log"
         with path.open("wb") as log:
             command = [self._spark_class, f"org.apache.spark.deploy.{role.lower()}.{role}", *arguments]
@@ -91,20 +93,20 @@ class StandaloneCluster:
         return path
 
     def executors(self) -> list[int]:
-        below = [pid for process in self._processes for pid in descendants(process.pid)]
-        return [pid for pid in below if any("CoarseGrainedExecutorBackend" in word for word in command_line(pid))]
+        pids = [pid for process in self._processes for pid in descendants(process.pid)]
+        return [pid for pid in pids if any("CoarseGrainedExecutorBackend" in part for part in command_line(pid))]
 
     def python_workers(self) -> list[int]:
         return [pid for executor in self.executors() for pid in python_workers(executor)]
 
 
 class ClusterDriver:
-    """A driver on the cluster, which does what integration/support/cluster_jobs.py knows, one job after the other."""
+    """A driver on the cluster that runs the jobs of integration/support/cluster_jobs.py, one at a time."""
 
     def __init__(self, cluster: StandaloneCluster, bootstrap: str, python: Path) -> None:
-        """`python` is the interpreter of the executors."""
+        """Start the driver. `python`: the interpreter of the executors."""
         self._log = cluster.folder / "driver.log"
-        self._asked = 0
+        self._job_number = 0
         command = [sys.executable, "-m", "integration.support.cluster_jobs", bootstrap, cluster.master]
         environment = cluster.environment | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("wb") as log:
@@ -123,22 +125,22 @@ class ClusterDriver:
         return self._log.read_text()
 
     def begin(self, job: Callable[..., None], **arguments: object) -> None:
-        """Its name is what the driver gets."""
+        """Request a job without waiting for it. The driver looks up the function by its name."""
         assert self._process.stdin is not None
-        self._asked += 1
-        self._process.stdin.write(json.dumps([self._asked, job.__name__, arguments]).encode() + b"\n")
+        self._job_number += 1
+        self._process.stdin.write(json.dumps([self._job_number, job.__name__, arguments]).encode() + b"\n")
         self._process.stdin.flush()
 
-    def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Ends with the log, if the job has failed."""
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition is true. Fail with the driver's log if the job fails or the driver ends."""
 
-        def holds_while_it_runs() -> bool:
+        def is_true_or_raise() -> bool:
             assert self._process.poll() is None, self.log()
-            assert f"failed {self._asked}\n" not in self.log(), self.log()
-            return holds()
+            assert f"failed {self._job_number}\n" not in self.log(), self.log()
+            return condition()
 
-        wait_until(holds_while_it_runs, self.log)
+        wait_until(is_true_or_raise, self.log)
 
     def wait(self) -> None:
         """Wait until the job is done."""
-        self.wait_until(lambda: f"done {self._asked}\n" in self.log())
+        self.wait_until(lambda: f"done {self._job_number}\n" in self.log())

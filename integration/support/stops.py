@@ -12,54 +12,58 @@ from tests.waiting import wait_until
 
 
 class DriverEndedError(AssertionError):
-    """The driver ended before one of its processes came to the place where it was to stop."""
+    """The driver ended before one of its processes reached the point where a test wanted to suspend it."""
 
 
 class Stops:
-    """Of drivers that were started with `environment`."""
+    """Suspends processes of drivers at steps of the protocol. The drivers must be started with `environment`.
+
+    A point is "before" or "after" and the name of a step in protocol_steps.py, such as "before decide".
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True)
         self.environment = {FOLDER: str(folder)}
 
-    def stop(self, driver: DriverProcess, *places: str) -> None:
-        """Wait until a process of the driver has stopped at each of these places."""
-        for place in places:
-            self._ask(place)
-        for place in places:
-            self._wait(driver, place)
+    def stop(self, driver: DriverProcess, *points: str) -> None:
+        """Request a stop at each of the points, and wait until a process of the driver is suspended at each."""
+        for point in points:
+            self._request_stop(point)
+        for point in points:
+            self._wait_until_stopped(driver, point)
 
-    def abort(self, driver: DriverProcess, place: str) -> None:
-        """Let a task fail, by kill -9 of its Python worker, and wait until its driver stops in the abort that follows.
+    def abort(self, driver: DriverProcess, point: str) -> None:
+        """Kill a Python worker, so that its task fails, and suspend the driver at a point of the abort that follows.
 
-        Tasks must not be tried again; else Spark aborts nothing.
+        The driver must not retry tasks, because Spark aborts a write only after the last attempt of a task has failed.
         """
         self.stop(driver, "after write")
-        self._ask(place)
-        os.kill(int(self._stopped("after write").read_text()), signal.SIGKILL)
+        self._request_stop(point)
+        os.kill(int(self._stopped_file("after write").read_text()), signal.SIGKILL)
         self.release("after write")
-        self._wait(driver, place)
+        self._wait_until_stopped(driver, point)
 
-    def release(self, place: str) -> None:
-        self._stopped(place).unlink()
+    def release(self, point: str) -> None:
+        """Let the process that is suspended at the point continue."""
+        self._stopped_file(point).unlink()
 
-    def forget(self) -> None:
-        """When what has stopped was killed: what follows would stop there, or wait."""
+    def clear(self) -> None:
+        """Remove all requests after the suspended processes were killed, so that later processes do not stop."""
         for file in self._folder.iterdir():
             file.unlink()
 
-    def _ask(self, place: str) -> None:
-        (self._folder / f"stop {place}").touch()
+    def _request_stop(self, point: str) -> None:
+        (self._folder / f"stop {point}").touch()
 
-    def _stopped(self, place: str) -> Path:
-        return self._folder / f"stopped {place}"
+    def _stopped_file(self, point: str) -> Path:
+        return self._folder / f"stopped {point}"
 
-    def _wait(self, driver: DriverProcess, place: str) -> None:
-        stopped = self._stopped(place)
+    def _wait_until_stopped(self, driver: DriverProcess, point: str) -> None:
+        file = self._stopped_file(point)
         wait_until(
-            lambda: (stopped.exists() and stopped.read_text() != "") or driver.has_ended,
-            lambda: f"no process came to the place {place!r}; see {driver.log}",
+            lambda: (file.exists() and file.read_text() != "") or driver.has_ended,
+            lambda: f"no process reached {point!r}; see {driver.log}",
         )
         if driver.has_ended:
             raise DriverEndedError(f"the driver ended; see {driver.log}")

@@ -1,4 +1,4 @@
-"""Writes records in transactions while something goes wrong at a given step, and checks what became of them."""
+"""TransactionalWriter: writes numbered records in transactions, injects faults before steps, and checks the topic."""
 
 from __future__ import annotations
 
@@ -20,38 +20,43 @@ from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 RECORDS = 30
 PARTITIONS = 3
-ATTEMPTS_MAX = 20
+MAX_ATTEMPTS = 20
 INIT, FIRST_RECORD, LATER_RECORD, COMMIT = "init", "first record", "later record", "commit"
 
 
-def producer_of(bootstrap: str, transactional_id: str, **options: object) -> KafkaProducer:
-    given = {name.replace("_", "."): value for name, value in options.items()}
-    own = {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
-    return KafkaProducer(own | given)
+def create_producer(bootstrap: str, transactional_id: str, **options: object) -> KafkaProducer:
+    """Create a transactional producer. Names of `options` have `_` instead of dots."""
+    defaults = {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+    return KafkaProducer(defaults | {name.replace("_", "."): value for name, value in options.items()})
 
 
 class TransactionalWriter:
+    """A transactional producer that writes the numbers from 0 on, RECORDS in each transaction."""
+
     def __init__(self, bootstrap: str, topic: str, transactional_id: str, **options: object) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.written = 0
         self.aborted = 0
-        self.producer = producer_of(bootstrap, transactional_id, delivery_timeout_ms=600_000, **options)
+        self.producer = create_producer(bootstrap, transactional_id, delivery_timeout_ms=600_000, **options)
         self.producer.init_transactions()
 
     def write_transaction(self, faults: Mapping[str, Callable[[], object]] | None = None) -> None:
-        """`faults`: what happens before a step. A transaction that can only be aborted is written once more."""
-        left = dict(faults or {})
-        for _ in range(ATTEMPTS_MAX):
-            if self._is_written(left):
+        """Write one transaction, and write it retry_timeouts as long as it can only be aborted.
+
+        `faults`: functions that inject a fault, by the step before which they are called. Each is called once.
+        """
+        pending_faults = dict(faults or {})
+        for _ in range(MAX_ATTEMPTS):
+            if self._try_transaction(pending_faults):
                 self.written += RECORDS
-                assert not left, f"{left} did not happen"
+                assert not pending_faults, f"the transaction did not reach the steps {list(pending_faults)}"
                 return
             self.aborted += 1
-        raise AssertionError(f"a transaction was aborted {ATTEMPTS_MAX} times")
+        raise AssertionError(f"a transaction was aborted {MAX_ATTEMPTS} times")
 
     def check(self) -> None:
-        """Each record is there once, those of a partition in order, and nothing else is."""
+        """Check that the topic contains each written record exactly once, in order within its partition."""
         last: dict[int, int] = {}
         stored = [(record.partition, int(record.value or b"")) for record in read_topic(self.bootstrap, self.topic)]
         for partition, number in stored:
@@ -59,22 +64,23 @@ class TransactionalWriter:
             last[partition] = number
         assert sorted(number for _, number in stored) == list(range(self.written))
 
-    def _is_written(self, faults: dict[str, Callable[[], object]]) -> bool:
+    def _try_transaction(self, faults: dict[str, Callable[[], object]]) -> bool:
+        """Write and commit a transaction. Abort it and return False if it cannot be committed."""
         if INIT in faults:
             faults.pop(INIT)()
-            again(self.producer.init_transactions)
+            retry_timeouts(self.producer.init_transactions)
         self.producer.begin_transaction()
         try:
             for number in range(RECORDS):
-                for step, at in ((FIRST_RECORD, 0), (LATER_RECORD, RECORDS // 2)):
-                    if number == at and step in faults:
+                for step, step_number in ((FIRST_RECORD, 0), (LATER_RECORD, RECORDS // 2)):
+                    if number == step_number and step in faults:
                         self.producer.flush()
                         faults.pop(step)()
                 self._send(self.written + number)
             faults.pop(COMMIT, lambda: None)()
-            again(self.producer.commit_transaction)
+            retry_timeouts(self.producer.commit_transaction)
         except TransactionAbortableError:
-            again(self.producer.abort_transaction)
+            retry_timeouts(self.producer.abort_transaction)
             return False
         return True
 
@@ -82,47 +88,48 @@ class TransactionalWriter:
         self.producer.send(ProducerRecord(self.topic, b"%d" % number, partition=number % PARTITIONS))
 
 
-def again(call: Callable[[], None]) -> None:
-    """Repeat the call as often as its time is up."""
-    for _ in range(ATTEMPTS_MAX):
+def retry_timeouts(call: Callable[[], None]) -> None:
+    """Call a function, and call it retry_timeouts after each TransactionTimeoutError."""
+    for _ in range(MAX_ATTEMPTS):
         try:
             call()
         except TransactionTimeoutError:
             continue
         return
-    raise AssertionError(f"{call} never ends")
+    raise AssertionError(f"{call} timed out {MAX_ATTEMPTS} times")
 
 
-# --- who leads, who coordinates
+# --- leaders and coordinators
 
 
-def leader_of(cluster: KafkaCluster, topic: str) -> int:
-    """The leader of the topic's first partition."""
+def find_leader(cluster: KafkaCluster, topic: str) -> int:
+    """Return the leader of the topic's first partition."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap()})
     return int(admin.list_topics(topic, timeout=WAIT_TIMEOUT_SECONDS).topics[topic].partitions[0].leader)
 
 
-def coordinator_of(cluster: KafkaCluster, transactional_id: str) -> int:
+def find_coordinator(cluster: KafkaCluster, transactional_id: str) -> int:
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config()
     with new_client(config) as client:
         describe_transactions(client, [transactional_id])
-        return _known(client._pending, transactional_id)
+        return _cached_node(client._pending, transactional_id)
 
 
-def known_coordinator(producer: KafkaProducer) -> int:
+def cached_coordinator(producer: KafkaProducer) -> int:
+    """Return the coordinator that the producer has looked up."""
     assert producer._transactions is not None
-    return _known(producer._requests._pending, producer._transactions.manager.transactional_id)
+    return _cached_node(producer._requests._pending, producer._transactions.manager.transactional_id)
 
 
-def _known(pending: PendingRequests, transactional_id: str) -> int:
+def _cached_node(pending: PendingRequests, transactional_id: str) -> int:
     node = pending.routing.find(CoordinatorKey(TRANSACTION, transactional_id), 0)
     assert node is not None
     return node.id
 
 
-def topic_with_leader(cluster: KafkaCluster, node: int) -> str:
-    """A new one, whose first partition this broker leads. Brokers are not asked for a leader: they draw one."""
+def create_topic_with_leader(cluster: KafkaCluster, node: int) -> str:
+    """Create topics until this node leads the first partition of one, since brokers choose leaders at random."""
     while True:
         topic = create_topic(cluster.bootstrap(), partitions=PARTITIONS, replicas=cluster.brokers)
-        if leader_of(cluster, topic) == node:
+        if find_leader(cluster, topic) == node:
             return topic
