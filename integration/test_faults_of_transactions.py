@@ -74,7 +74,7 @@ def brokers(version: int, kafka3: KafkaCluster) -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.parametrize("victim", [BOTH, LEADER, COORDINATOR] if SOAK else [BOTH])
-def test_commits_transactions_although_leader_and_coordinator_die_before_each_step(
+def test_1_and_22_commits_transactions_although_leader_and_coordinator_die_before_each_step(
     brokers: KafkaCluster, version: int, victim: str
 ) -> None:
     transactional_id = f"id-{uuid.uuid4().hex[:8]}"
@@ -117,7 +117,7 @@ def topic(proxied: tuple[KafkaCluster, Proxy]) -> str:
     return create_topic(proxied[0].bootstrap(), partitions=3)
 
 
-def test_commits_once_if_responses_to_end_are_lost_duplicated_or_delayed(
+def test_22_commits_once_if_responses_to_end_are_lost_duplicated_or_delayed(
     proxied: tuple[KafkaCluster, Proxy], proxy: Proxy, topic: str
 ) -> None:
     seed = random.randrange(1 << 32)
@@ -132,7 +132,7 @@ def test_commits_once_if_responses_to_end_are_lost_duplicated_or_delayed(
         writer.producer.flush()
         fault_number = proxy.faults + 1
         proxy.mode = mode
-        if mode is Mode.HOLD_ANSWERS:
+        if mode is Mode.HOLD_RESPONSES:
             delay_seconds = rng.choice((0.1, 1.5))
             threading.Thread(target=release_after_delay, args=(fault_number, delay_seconds), daemon=True).start()
 
@@ -142,7 +142,7 @@ def test_commits_once_if_responses_to_end_are_lost_duplicated_or_delayed(
         proxy.mode = Mode.PASS
 
     for round_ in range(ROUNDS):
-        mode = (Mode.LOSE_ANSWER, Mode.DOUBLE_ANSWER, Mode.HOLD_ANSWERS)[round_ % 3]
+        mode = (Mode.LOSE_RESPONSE, Mode.DUPLICATE_RESPONSE, Mode.HOLD_RESPONSES)[round_ % 3]
         previous_faults = proxy.faults
         writer.write_transaction({COMMIT: lambda mode=mode: inject(mode)})  # type: ignore[misc]
         assert proxy.faults > previous_faults, f"{mode} had no effect"
@@ -150,7 +150,7 @@ def test_commits_once_if_responses_to_end_are_lost_duplicated_or_delayed(
     writer.check()
 
 
-def test_rejects_delayed_record_of_fenced_producer(
+def test_23_rejects_delayed_record_of_fenced_producer(
     proxied: tuple[KafkaCluster, Proxy], proxy: Proxy, topic: str
 ) -> None:
     """The proxy holds a record of the fenced producer until another producer of its id has committed."""
@@ -179,7 +179,7 @@ def test_rejects_delayed_record_of_fenced_producer(
     assert [record.value for record in read_topic(kafka.bootstrap(), topic)] == [b"1", b"2", b"3"]
 
 
-def test_commits_are_atomic_while_producers_fence_each_other(
+def test_23_commits_are_atomic_while_producers_fence_each_other(
     proxied: tuple[KafkaCluster, Proxy], proxy: Proxy, topic: str
 ) -> None:
     kafka, _ = proxied
@@ -206,7 +206,9 @@ def test_commits_are_atomic_while_producers_fence_each_other(
         assert stored == committed
 
 
-def test_kafka_tools_list_open_transaction_until_its_timeout(proxied: tuple[KafkaCluster, Proxy], topic: str) -> None:
+def test_24_kafka_tools_list_open_transaction_until_its_timeout(
+    proxied: tuple[KafkaCluster, Proxy], topic: str
+) -> None:
     """The producer is closed without ending its transaction, as after kill -9."""
     kafka, _ = proxied
     with create_producer(kafka.bootstrap(), f"{topic}-other") as other:

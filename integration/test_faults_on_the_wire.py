@@ -1,4 +1,4 @@
-"""A proxy between the producer and a real broker loses answers, cuts requests, delays and swallows."""
+"""A proxy between the producer and a real broker that loses or delays responses, and truncates or swallows requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.proxy import Mode, Proxy
 from integration.support.scenario import (
-    PATIENT,
+    LONG_TIMEOUT_OPTIONS,
     RECORDS,
     RESULT_SECONDS,
     Writer,
     assert_all_stored_once_in_order,
-    assert_nothing_doubled_and_ordered,
-    number_of,
+    assert_no_duplicates_and_ordered,
+    parse_number,
     run,
 )
 from spark_kafka_sink import KafkaProducer
@@ -33,80 +33,80 @@ def topic(proxied: tuple[KafkaCluster, Proxy]) -> str:
     return create_topic(cluster.bootstrap(), partitions=3)
 
 
-def _config(proxy: Proxy, **more: object) -> dict[str, object]:
-    return PATIENT | {"bootstrap.servers": proxy.address, **more}
+def _config(proxy: Proxy, **options: object) -> dict[str, object]:
+    return LONG_TIMEOUT_OPTIONS | {"bootstrap.servers": proxy.address, **options}
 
 
-@pytest.mark.parametrize("mode", [Mode.LOSE_ANSWER, Mode.CUT_REQUEST])
-def test_3_and_4_a_lost_answer_and_a_cut_request_are_sent_again_with_the_same_sequence(
+@pytest.mark.parametrize("mode", [Mode.LOSE_RESPONSE, Mode.TRUNCATE_REQUEST])
+def test_3_and_4_retries_with_same_sequence_after_lost_response_or_truncated_request(
     proxied: tuple[KafkaCluster, Proxy], topic: str, mode: Mode
 ) -> None:
     cluster, proxy = proxied
 
-    def strike() -> None:
+    def inject() -> None:
         proxy.mode = mode
 
-    def strike_again() -> None:
+    def inject_again() -> None:
         proxy.wait_for_fault()
         proxy.mode = mode
 
-    results = run(_config(proxy), topic, fault=strike, heal=strike_again)
+    results = run(_config(proxy), topic, inject=inject, repair=inject_again)
     assert proxy.faults >= 2
     assert_all_stored_once_in_order(cluster.bootstrap(), topic, results)
 
 
-def test_5_a_silent_broker_is_an_error_within_the_delivery_timeout(
+def test_5_fails_rows_at_delivery_timeout_of_unresponsive_broker(
     proxied: tuple[KafkaCluster, Proxy], topic: str
 ) -> None:
     cluster, proxy = proxied
     config = _config(proxy, **{"request.timeout.ms": 1_000, "delivery.timeout.ms": 3_000})
     with KafkaProducer(config) as producer:
         writer = Writer(producer, topic, records=900)
-        writer.third()
+        writer.write_third()
         producer.flush(RESULT_SECONDS)
         proxy.mode = Mode.SWALLOW
-        writer.third()
-        _, silent = writer.results()
-        assert silent.rows_failed == 300
-        failure = silent.failures[0]
+        writer.write_third()
+        _, timed_out = writer.results()
+        assert timed_out.rows_failed == 300
+        failure = timed_out.failures[0]
         assert isinstance(failure.error, DeliveryTimeoutError)
         assert topic in str(failure.error)
         proxy.mode = Mode.PASS
-        writer.write_until_taken()
+        writer.write_until_acknowledged()
     stored = read_topic(cluster.bootstrap(), topic)
-    assert_nothing_doubled_and_ordered(stored)
+    assert_no_duplicates_and_ordered(stored)
 
 
-def test_6_answers_that_come_after_the_expiry_double_nothing_and_mix_no_bytes(
+def test_6_responses_after_delivery_timeout_duplicate_no_records(
     proxied: tuple[KafkaCluster, Proxy], topic: str
 ) -> None:
     cluster, proxy = proxied
     config = _config(proxy, **{"request.timeout.ms": 1_500, "delivery.timeout.ms": 2_000, "linger.ms": 0})
     with KafkaProducer(config) as producer:
         writer = Writer(producer, topic, records=RECORDS)
-        writer.third()
+        writer.write_third()
         producer.flush(RESULT_SECONDS)
-        proxy.mode = Mode.HOLD_ANSWERS
-        writer.third()
+        proxy.mode = Mode.HOLD_RESPONSES
+        writer.write_third()
         producer.flush(RESULT_SECONDS)
         assert any(future.result(0).rows_failed for future in writer.futures)
         proxy.mode = Mode.PASS
-        writer.rest()
-        writer.write_until_taken()
+        writer.write_rest()
+        writer.write_until_acknowledged()
         results = writer.results()
     stored = read_topic(cluster.bootstrap(), topic)
-    assert_nothing_doubled_and_ordered(stored)
-    numbers = {number_of(record) for record in stored}
-    # A record whose fate was unknown may be there or not. One that was acknowledged must be.
+    assert_no_duplicates_and_ordered(stored)
+    numbers = {parse_number(record) for record in stored}
+    # The topic must contain the acknowledged records. It may contain records that timed out.
     for first, result in zip(writer.starts, results, strict=True):
         if result.rows_failed == 0:
             assert numbers.issuperset(range(first, first + result.rows_written))
 
 
-def test_20_a_broker_that_comes_back_at_another_address_is_found_by_bootstrap_servers(
+def test_20_finds_moved_broker_by_bootstrap_servers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Only the configured address leads to it: the address that it advertised before refuses connections by then."""
+    """The previously advertised address refuses connections, so only the configured address leads to the broker."""
     folder = tmp_path_factory.mktemp("elsewhere") / "cluster"
     with (
         Proxy() as configured,
@@ -122,7 +122,7 @@ def test_20_a_broker_that_comes_back_at_another_address_is_found_by_bootstrap_se
             first.mode = Mode.REFUSE
             cluster.restart_elsewhere(1, second.port)
 
-        moving = threading.Thread(target=move)
-        results = run(_config(configured), topic, fault=moving.start, heal=moving.join)
+        move_thread = threading.Thread(target=move)
+        results = run(_config(configured), topic, inject=move_thread.start, repair=move_thread.join)
         assert first.faults > 0
         assert_all_stored_once_in_order(cluster.bootstrap(), topic, results)

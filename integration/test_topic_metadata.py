@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from integration.support.librdkafka import create_topic
-from integration.support.topic_metadata import leaders, wait_until_gone, wait_until_known
+from integration.support.topic_metadata import fetch_leaders, wait_until_gone, wait_until_known
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
@@ -27,7 +27,7 @@ def addresses(brokers: tuple[EmbeddedBroker, EmbeddedBroker]) -> str:
 
 
 def knows(broker: EmbeddedBroker, topic: str) -> bool:
-    return len(leaders(broker.bootstrap_servers, topic)) == PARTITIONS
+    return len(fetch_leaders(broker.bootstrap_servers, topic)) == PARTITIONS
 
 
 def test_a_topic_is_created_when_the_last_broker_knows_it(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:

@@ -24,11 +24,11 @@ class Mode(Enum):
     """Behavior of the proxy."""
 
     PASS = "forward everything"
-    LOSE_ANSWER = "forward requests, and close the connection at the next response"
-    CUT_REQUEST = "forward half of the next chunk of a request, then close the connection"
+    LOSE_RESPONSE = "forward requests, and close the connection at the next response"
+    TRUNCATE_REQUEST = "forward half of the next chunk of a request, then close the connection"
     SWALLOW = "accept everything and forward nothing"
-    DOUBLE_ANSWER = "forward everything, and the next response twice"
-    HOLD_ANSWERS = "forward requests, and hold responses until the mode changes"
+    DUPLICATE_RESPONSE = "forward everything, and the next response twice"
+    HOLD_RESPONSES = "forward requests, and hold responses until the mode changes"
     HOLD_REQUESTS = "hold requests until the mode changes, and forward them then, even if the client has disconnected"
     REFUSE = "close all existing and new connections"
 
@@ -41,8 +41,8 @@ class Proxy:
         self.faults = 0
         """Number of injected faults."""
         self._mode = Mode.PASS
-        self._changed = threading.Condition()
-        self._closed = False
+        self._condition = threading.Condition()
+        self._is_closed = False
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -67,26 +67,26 @@ class Proxy:
 
     @mode.setter
     def mode(self, mode: Mode) -> None:
-        with self._changed:
+        with self._condition:
             self._mode = mode
-            self._changed.notify_all()
+            self._condition.notify_all()
         if mode is Mode.REFUSE:
             self.disconnect_all()
 
     def wait_for_fault(self, count: int = 1) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.faults >= count, WAIT_TIMEOUT_SECONDS):
+        with self._condition:
+            if not self._condition.wait_for(lambda: self.faults >= count, WAIT_TIMEOUT_SECONDS):
                 raise AssertionError(f"no bytes arrived in mode {self._mode}")
 
     def disconnect_all(self) -> None:
         for connection in list(self._sockets):
-            _shut(connection)
+            _shut_down(connection)
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        _shut(self._listener)
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+        _shut_down(self._listener)
         self.disconnect_all()
         for thread in self._threads:
             thread.join(10)
@@ -99,13 +99,13 @@ class Proxy:
         thread.start()
 
     def _accept(self) -> None:
-        while not self._closed:
+        while not self._is_closed:
             try:
                 client, _ = self._listener.accept()
             except OSError:
                 return
             if self._mode is Mode.REFUSE or self.target is None:
-                self._fault()
+                self._count_fault()
                 client.close()
                 continue
             try:
@@ -114,18 +114,18 @@ class Proxy:
                 client.close()
                 continue
             self._sockets |= {client, server}
-            self._start(self._requests, client, server)
-            self._start(self._answers, client, server)
+            self._start(self._forward_requests, client, server)
+            self._start(self._forward_responses, client, server)
 
-    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_requests(self, client: socket.socket, server: socket.socket) -> None:
         while data := _read(client):
             if self._mode is Mode.SWALLOW:
-                self._fault()
+                self._count_fault()
                 continue
-            if self._mode is Mode.CUT_REQUEST and len(data) > 1000:
+            if self._mode is Mode.TRUNCATE_REQUEST and len(data) > 1000:
                 _write(server, data[: len(data) // 2])
                 self._mode = Mode.PASS
-                self._fault()
+                self._count_fault()
                 break
             if self._mode is Mode.HOLD_REQUESTS:
                 self._hold(Mode.HOLD_REQUESTS)
@@ -133,38 +133,38 @@ class Proxy:
                 break
         self._close(client, server)
 
-    def _answers(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_responses(self, client: socket.socket, server: socket.socket) -> None:
         while data := _read(server):
-            if self._mode is Mode.LOSE_ANSWER:
+            if self._mode is Mode.LOSE_RESPONSE:
                 self._mode = Mode.PASS
-                self._fault()
+                self._count_fault()
                 break
-            if self._mode is Mode.DOUBLE_ANSWER:
+            if self._mode is Mode.DUPLICATE_RESPONSE:
                 self._mode = Mode.PASS
-                self._fault()
+                self._count_fault()
                 data += data
-            if self._mode is Mode.HOLD_ANSWERS:
-                self._hold(Mode.HOLD_ANSWERS)
+            if self._mode is Mode.HOLD_RESPONSES:
+                self._hold(Mode.HOLD_RESPONSES)
             if self._mode is Mode.SWALLOW:
-                self._fault()
+                self._count_fault()
                 continue
             if not _write(client, data):
                 break
         self._close(client, server)
 
     def _hold(self, mode: Mode) -> None:
-        self._fault()
-        with self._changed:
-            self._changed.wait_for(lambda: self._mode is not mode or self._closed)
+        self._count_fault()
+        with self._condition:
+            self._condition.wait_for(lambda: self._mode is not mode or self._is_closed)
 
-    def _fault(self) -> None:
-        with self._changed:
+    def _count_fault(self) -> None:
+        with self._condition:
             self.faults += 1
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def _close(self, client: socket.socket, server: socket.socket) -> None:
         for connection in (client, server):
-            _shut(connection)
+            _shut_down(connection)
             self._sockets.discard(connection)
 
 
@@ -183,7 +183,7 @@ def _write(connection: socket.socket, data: bytes) -> bool:
     return True
 
 
-def _shut(connection: socket.socket) -> None:
+def _shut_down(connection: socket.socket) -> None:
     """Close a connection, and wake the thread that reads from it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""One fault scenario: a producer writes numbered records while something goes wrong; a witness counts what arrived.
+"""Fault scenarios: a producer writes numbered records while a fault is injected, and librdkafka reads the topic.
 
-Every record has a key and a number that grows. Nothing may be lost (L), nothing doubled (D), and within each partition
-the numbers must grow. SOAK=1 writes a million records for each scenario, otherwise a few thousand do.
+No record may be lost or duplicated, and the numbers must ascend within each partition. A scenario writes 30,000
+records, or a million with SOAK=1.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ RECORDS = 1_000_000 if os.environ.get("SOAK") else 30_000
 CHUNK = 1_000
 KEYS = 97
 RESULT_SECONDS = WAIT_TIMEOUT_SECONDS
-PATIENT = {"linger.ms": 5, "delivery.timeout.ms": 1_000 * int(WAIT_TIMEOUT_SECONDS)}
-"""For all but the tests of the time limit itself: brokers take long to come back on a machine with other work."""
+LONG_TIMEOUT_OPTIONS = {"linger.ms": 5, "delivery.timeout.ms": 1_000 * int(WAIT_TIMEOUT_SECONDS)}
+"""Options with a long delivery timeout, because brokers may take long to restart on a busy machine."""
 
 
-def numbered(start: int, stop: int) -> RecordColumns:
-    """Records start..stop: the number is the value, its key one of 97."""
+def build_numbered_records(start: int, stop: int) -> RecordColumns:
+    """Build records with the numbers [start, stop). A value begins with its number; the key is the number % 97."""
     numbers = pa.array(np.arange(start, stop))
     keys = pc.cast(pa.array(np.arange(start, stop) % KEYS), pa.string())
     padding = pa.scalar("." * 50)
     return RecordColumns(value=pc.binary_join_element_wise(pc.cast(numbers, pa.string()), padding, " "), key=keys)
 
 
-def number_of(record: StoredRecord) -> int:
+def parse_number(record: StoredRecord) -> int:
     assert record.value is not None
     return int(record.value.split(b" ")[0])
 
 
 @dataclass
 class Writer:
-    """Writes in thirds, so that a fault can be put in the middle: before() fault during() healed after()."""
+    """Writes numbered records to a topic, a third of them at a time, so that a test can inject a fault in between."""
 
     producer: KafkaProducer
     topic: str
@@ -51,29 +51,29 @@ class Writer:
     written: int = 0
     futures: list[Any] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    """The first number of each future's records."""
+    """The first record number of each future."""
 
     def write(self, stop: int) -> None:
         while self.written < stop:
             end = min(self.written + CHUNK, stop)
             self.starts.append(self.written)
-            self.futures.append(self.producer.send_columns(self.topic, numbered(self.written, end)))
+            self.futures.append(self.producer.send_columns(self.topic, build_numbered_records(self.written, end)))
             self.written = end
 
-    def third(self) -> None:
+    def write_third(self) -> None:
         self.write(min(self.records, self.written + -(-self.records // 3)))
 
-    def rest(self) -> None:
+    def write_rest(self) -> None:
         self.write(self.records)
 
-    def write_until_taken(self) -> None:
-        """One chunk after the other, until one is acknowledged: on a slow machine the first may come too late."""
+    def write_until_acknowledged(self) -> None:
+        """Write chunks until one is acknowledged. On a slow machine, the first ones may exceed the delivery timeout."""
 
-        def is_taken() -> bool:
+        def is_next_chunk_acknowledged() -> bool:
             self.write(self.written + CHUNK)
             return bool(self.futures[-1].result(RESULT_SECONDS).rows_failed == 0)
 
-        wait_until(is_taken)
+        wait_until(is_next_chunk_acknowledged)
 
     def results(self) -> list[Any]:
         self.producer.flush(RESULT_SECONDS)
@@ -83,48 +83,49 @@ class Writer:
 def run(  # noqa: PLR0913 - the parts of a scenario
     config: Mapping[str, object],
     topic: str,
-    fault: Callable[[], None],
-    heal: Callable[[], None] = lambda: None,
+    inject: Callable[[], None],
+    repair: Callable[[], None] = lambda: None,
     *,
     records: int = RECORDS,
-    survives: bool = False,
+    continues: bool = False,
     check: Callable[[KafkaProducer], None] = lambda _: None,
 ) -> list[Any]:
-    """A third, the fault, a third in the middle of it, the cure, the rest. Return the results of send_columns.
+    """Write a third of the records before the fault, a third during it, and the rest after its repair.
 
-    `survives`: the third in the middle must be acknowledged before the cure. `check` looks at the producer at the end.
+    `continues`: wait until the second third is acknowledged before the repair. `check`: called with the producer at the
+    end. Return the results of send_columns.
     """
     with KafkaProducer(config) as producer:
         writer = Writer(producer, topic, records)
-        writer.third()
+        writer.write_third()
         producer.flush(RESULT_SECONDS)
-        fault()
-        writer.third()
-        if survives:
+        inject()
+        writer.write_third()
+        if continues:
             writer.results()
-        heal()
-        writer.rest()
+        repair()
+        writer.write_rest()
         results = writer.results()
         check(producer)
         return results
 
 
 def assert_all_stored_once_in_order(bootstrap: str, topic: str, results: list[Any], records: int = RECORDS) -> None:
-    """No record is lost (L0) or stored twice (D0), all are in order, and the producer reports each as written."""
+    """Assert that each record is stored exactly once and in order, and that the producer reports it as written."""
     for result in results:
         result.raise_for_failures()
     assert sum(result.rows_written for result in results) == records
     stored = read_topic(bootstrap, topic)
-    numbers = Counter(map(number_of, stored))
-    assert_nothing_doubled_and_ordered(stored)
+    numbers = Counter(map(parse_number, stored))
+    assert_no_duplicates_and_ordered(stored)
     assert len(numbers) == records, f"{records - len(numbers)} records are lost"
 
 
-def assert_nothing_doubled_and_ordered(stored: list[StoredRecord]) -> None:
-    last: dict[int, int] = {}
+def assert_no_duplicates_and_ordered(stored: list[StoredRecord]) -> None:
+    last_numbers: dict[int, int] = {}
     for record in stored:
-        number = number_of(record)
-        before = last.get(record.partition, -1)
-        assert number != before, f"record {number} is twice in partition {record.partition}"
-        assert number > before, f"record {number} comes after {before} in partition {record.partition}"
-        last[record.partition] = number
+        number = parse_number(record)
+        previous = last_numbers.get(record.partition, -1)
+        assert number != previous, f"record {number} is duplicated in partition {record.partition}"
+        assert number > previous, f"record {number} follows {previous} in partition {record.partition}"
+        last_numbers[record.partition] = number

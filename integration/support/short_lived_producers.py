@@ -1,6 +1,8 @@
-"""A process that makes one producer after the other, each for one record. It prints what it holds early and at the end.
+"""A program that creates and closes producers, each for one record, and prints its resource usage as JSON.
 
-python -m integration.support.short_lived_producers BOOTSTRAP CYCLES
+    python -m integration.support.short_lived_producers BOOTSTRAP CYCLES
+
+It prints one line after WARM_UP_CYCLES producers, and another one after CYCLES more.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 WARM_UP_CYCLES = 300
 COLLECT_EVERY = 100
-"""Python keeps thousands of tuples that were freed, until it collects: these are no leak, but they look like one."""
+"""Cycles between garbage collections. Without them, thousands of unreachable tuples would look like a leak."""
 
 
-def use(bootstrap: str, producers: int) -> None:
+def use_producers(bootstrap: str, producers: int) -> None:
     for number in range(producers):
         with KafkaProducer({"bootstrap.servers": bootstrap}) as producer:
             producer.send(ProducerRecord("t", b"value")).result(WAIT_TIMEOUT_SECONDS)
@@ -29,23 +31,23 @@ def use(bootstrap: str, producers: int) -> None:
             gc.collect()
 
 
-def tell() -> None:
+def print_usage() -> None:
     gc.collect()
-    held = {
+    usage = {
         "resident_bytes": resident_bytes(os.getpid()),
         "blocks": sys.getallocatedblocks(),
         "threads": threading.active_count(),
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
     }
-    print(json.dumps(held), flush=True)
+    print(json.dumps(usage), flush=True)
 
 
 def main() -> None:
     bootstrap, cycles = sys.argv[1], int(sys.argv[2])
-    use(bootstrap, WARM_UP_CYCLES)
-    tell()
-    use(bootstrap, cycles)
-    tell()
+    use_producers(bootstrap, WARM_UP_CYCLES)
+    print_usage()
+    use_producers(bootstrap, cycles)
+    print_usage()
 
 
 if __name__ == "__main__":
