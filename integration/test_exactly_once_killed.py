@@ -1,7 +1,8 @@
 """Streams whose driver is killed, at random and before and after each step: exactly once means that each row is there
 once, in the order of its key, and that the decision log is linearizable. Beside them one that writes at least once: it
 has rows twice, so the test can fail, but only those of micro-batches that were not committed when its driver was
-killed; and it loses none.
+killed; and it loses none. librdkafka reads all topics at the end. Kafka's own consumer reads some of them from the
+first kill on, and another of Kafka's tools copies some of them at the end: both must have read what librdkafka reads.
 
 One driver runs all the queries, so each kill of it is a restart of each of them; a restart counts for each query that
 writes exactly once. It is killed when several of them have stopped, each at a place of its own, and the others go on.
@@ -15,7 +16,8 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -25,6 +27,7 @@ import pytest
 from integration.support.driver_process import DriverProcess, newest_batch_id
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
+from integration.support.kafka_witnesses import TransactionalMessageCopier, VerifiableConsumer
 from integration.support.librdkafka import counted_records, create_topic, read_topic
 from integration.support.linearizability import (
     CORRUPTIONS,
@@ -48,8 +51,11 @@ pytestmark = pytest.mark.needs("kafka")
 SOAK = bool(os.environ.get("SOAK"))
 CLUSTERS = [(brokers, version) for brokers in (1, 3) for version in (1, 2)] if SOAK else [(1, 2)]
 """How many brokers, and the version of transactions."""
+PARTITIONS = 3
 QUERIES = 8 if SOAK else 6
 """The number of exactly-once queries: more than a kill has places, since a query stops at one of them."""
+WITNESSED_QUERIES = QUERIES if SOAK else 2
+"""The number of exactly-once queries whose topics Kafka's own clients read, too."""
 PLACES_IN_TASKS = [f"{when} {step}" for step in (TASK, WRITE) for when in ("before", "after")]
 PLACES = [f"{when} {step}" for step in (START, DECIDE, COMMIT, ABORT, SUPERSEDED) for when in ("before", "after")]
 AIMED_KILLS = 6 if SOAK else 3
@@ -88,8 +94,11 @@ class Streams:
         self._environment = self.stops.environment | {HISTORY_FOLDER: str(history)}
         guarantees = ["exactly-once"] * QUERIES + ["at-least-once"]
         replicas = kafka.brokers
-        self.topics = {create_topic(kafka.bootstrap(), partitions=3, replicas=replicas): each for each in guarantees}
+        self.topics = {
+            create_topic(kafka.bootstrap(), partitions=PARTITIONS, replicas=replicas): each for each in guarantees
+        }
         (self.control,) = [topic for topic, each in self.topics.items() if each == "at-least-once"]
+        self.exactly_once_topics = [topic for topic, each in self.topics.items() if each == "exactly-once"]
         self.rerun_batches: set[int] = set()
         """Micro-batches of the query that writes at least once that were planned, but not committed, at a kill."""
 
@@ -144,7 +153,7 @@ class Streams:
 
     def kill_broker(self, chance: random.Random) -> str:
         """The leader of a partition, or the coordinator of a driver, of one that writes exactly once. It comes back."""
-        topic = chance.choice([topic for topic, each in self.topics.items() if each == "exactly-once"])
+        topic = chance.choice(self.exactly_once_topics)
         role = chance.choice(["leader", "coordinator"])
         if role == "leader":
             node = find_leader(self.kafka, topic)
@@ -187,26 +196,28 @@ def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
     chance = random.Random(seed)
     streams = Streams(kafka_cluster, tmp_path, recorded_histories / request.node.callspec.id)
     began = time.monotonic()
-    following = streams.driver()
-    try:
-        for number, kill in enumerate(planned(chance), 1):
-            how = ""
-            for _ in range(DRIVERS_PER_KILL):
-                driver, following = following, streams.driver()
-                how = kill_driver(streams, driver, kill, chance)
-                kafka_cluster.wait_until_ready()
-                print(
-                    f"{time.monotonic() - began:.0f} s, kill {number}: {how}, "
-                    f"batches {streams.newest_batch_id('commits')}"
-                )
-                if how != ENDED:
-                    break
-            assert how != ENDED, f"{DRIVERS_PER_KILL} drivers ended before they were killed; see {following.log}"
-        following.begin(batches=max(2, BATCHES // QUERIES - 1 - min(streams.newest_batch_id("commits"))))
-        assert following.wait() == 0, f"see {following.log}"
-    finally:
-        following.kill()
-    control = check(streams)
+    with ExitStack() as stack:
+        consumers = start_consumers(streams, chance, stack)
+        following = streams.driver()
+        try:
+            for number, kill in enumerate(planned(chance), 1):
+                how = ""
+                for _ in range(DRIVERS_PER_KILL):
+                    driver, following = following, streams.driver()
+                    how = kill_driver(streams, driver, kill, chance)
+                    kafka_cluster.wait_until_ready()
+                    print(
+                        f"{time.monotonic() - began:.0f} s, kill {number}: {how}, "
+                        f"batches {streams.newest_batch_id('commits')}"
+                    )
+                    if how != ENDED:
+                        break
+                assert how != ENDED, f"{DRIVERS_PER_KILL} drivers ended before they were killed; see {following.log}"
+            following.begin(batches=max(2, BATCHES // QUERIES - 1 - min(streams.newest_batch_id("commits"))))
+            assert following.wait() == 0, f"see {following.log}"
+        finally:
+            following.kill()
+        control = check(streams, consumers)
     restarts[request.node.callspec.id] += KILLS * QUERIES
     batches = sum(
         number + 1
@@ -220,6 +231,15 @@ def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
     )
     assert batches >= BATCHES
     assert control, "at least once has no row twice: the kills came at no time that matters"
+
+
+def start_consumers(streams: Streams, chance: random.Random, stack: ExitStack) -> dict[str, VerifiableConsumer]:
+    """Let Kafka's own consumer read the topics of some queries until the stack is closed. Return it by topic."""
+    topics = chance.sample(streams.exactly_once_topics, WITNESSED_QUERIES)
+    return {
+        topic: stack.enter_context(VerifiableConsumer(streams.kafka, topic, streams.folder / f"read {topic}"))
+        for topic in topics
+    }
 
 
 @pytest.mark.needs("go")
@@ -275,9 +295,10 @@ def planned(chance: random.Random) -> list[Kill]:
     return kills
 
 
-def check(streams: Streams) -> int:
-    """Check that each query that writes exactly once has each row once. Check that the query that writes at least once
-    lost no row, and duplicated only rows of micro-batches that were run again. Return the number of duplicates.
+def check(streams: Streams, consumers: Mapping[str, VerifiableConsumer]) -> int:
+    """Check that each query that writes exactly once has each row once, also for Kafka's own clients. Check that the
+    query that writes at least once lost no row, and duplicated only rows of micro-batches that were run again. Return
+    the number of duplicates.
     """
     doubled = 0
     for topic, guarantee in streams.topics.items():
@@ -290,4 +311,9 @@ def check(streams: Streams) -> int:
             count = Counter(int(record.value or b"") for record in stored)
             assert {row // ROWS_PER_BATCH for row, times in count.items() if times > 1} <= streams.rerun_batches
         assert not found, f"{topic} ({guarantee}), {len(found)} anomalies: {found[0]}"
+        if topic in consumers:
+            consumers[topic].check(stored)
+            folder = streams.folder / f"copy {topic}"
+            with TransactionalMessageCopier(streams.kafka, topic, PARTITIONS, folder) as copier:
+                copier.check(stored)
     return doubled
