@@ -10,8 +10,8 @@ from confluent_kafka import KafkaException, Producer
 
 from integration.support.kafka_cluster import USERS, KafkaCluster
 from integration.support.librdkafka import create_topic, delete_topic, read_topic
-from spark_kafka_sink.client.metadata import Metadata, new_metadata
-from spark_kafka_sink.client.network_client import NetworkClient, new_network_client
+from spark_kafka_sink.client.metadata import Metadata, create_metadata
+from spark_kafka_sink.client.network_client import NetworkClient, create_network_client
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.versions import FIRST_ROUTING_CHECK_VERSION
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, MetadataTimeoutError
@@ -55,8 +55,8 @@ def rows(table: pa.Table) -> list[tuple[int, int, int, bytes | None, bytes | Non
 def test_a_real_broker_introduces_itself_and_its_cluster(kafka: KafkaCluster) -> None:
     config = client_config({"bootstrap.servers": kafka.bootstrap()})
     topic = create_topic(kafka.bootstrap(), partitions=3)
-    metadata = new_metadata(config, system=SYSTEM)
-    client = new_network_client(config, metadata, system=SYSTEM)
+    metadata = create_metadata(config, system=SYSTEM)
+    client = create_network_client(config, metadata, system=SYSTEM)
     try:
         poll_until_known(client, metadata, topic)
         snapshot = metadata.snapshot

@@ -24,11 +24,11 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import MAX_TRIES
-from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, expected_identity
+from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, choose_expected_identity
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
@@ -63,7 +63,7 @@ MAX_ELECTION_SECONDS = 300.0
 
 
 def connect_client(cluster: KafkaCluster) -> BlockingClient:
-    return new_client(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
+    return create_client(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
 
 
 def begin_transactions(
@@ -167,7 +167,7 @@ def take_over(client: BlockingClient, description: TransactionDescription) -> Pr
     transactional_id = description.transactional_id
     for _ in range(MAX_TRIES):
         with suppress(ProducerFencedError):
-            return init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(description))
+            return init_producer_id(client, transactional_id, TIMEOUT_MS, choose_expected_identity(description))
         description = describe_transactions(client, [transactional_id])[transactional_id]
     raise AssertionError(f"fenced {MAX_TRIES} times, last at {description}")
 
@@ -302,7 +302,7 @@ def test_grants_epoch_of_id_without_epoch_when_brokers_are_back(kafka3: KafkaClu
         granted = take_over(client, description)
         assert describe_transactions(client, [transactional_id])[transactional_id].id_and_epoch == granted
         with pytest.raises(ProducerFencedError):
-            init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(None))
+            init_producer_id(client, transactional_id, TIMEOUT_MS, choose_expected_identity(None))
 
 
 @pytest.mark.parametrize("fault", ["killed", "suspended"])

@@ -27,7 +27,7 @@ from integration.support.linearizability import check_histories, find_files
 from integration.support.plain_driver import PARTITIONS, REJECTED_STATUS, format_value
 from integration.support.processes import stop
 from integration.support.transactional_writer import find_coordinator
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.transaction_names import driver_id, parse_task_attempt
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
@@ -121,7 +121,7 @@ class Drivers:
     def count_open_transactions(self) -> int:
         """Return the number of open transactions of tasks."""
         config = ProducerConfig.parse({"bootstrap.servers": self.cluster.bootstrap()}).client_config()
-        with new_client(config) as client:
+        with create_client(config) as client:
             return sum(
                 parse_task_attempt(self.topic, name) is not None for name in list_transactional_ids(client, ONGOING)
             )

@@ -28,7 +28,7 @@ from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.versions import build_api_versions_request
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, TaskAttempt, task_id
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -297,7 +297,7 @@ def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: 
     alive.init_transactions()
     alive.begin_transaction()
     alive.send(topic, b"1").result(WAIT_TIMEOUT_SECONDS)
-    with new_client(ProducerConfig.parse(config).client_config()) as client:
+    with create_client(ProducerConfig.parse(config).client_config()) as client:
         abort_transactions(client, [*describe_transactions(client, [topic]).values()])
     with pytest.raises(KafkaSinkError):
         alive.send(topic, b"2").result(WAIT_TIMEOUT_SECONDS)

@@ -13,7 +13,7 @@ from integration.support.plain_driver import Brokers
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once import driver, query_transactions
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write
 from spark_kafka_sink.exactly_once.transaction_names import driver_id
@@ -31,7 +31,7 @@ FEW_EPOCHS = 100
 
 
 def connect_client(cluster: KafkaCluster) -> BlockingClient:
-    return new_client(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
+    return create_client(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
 
 
 CLUSTERS = ("kafka_of_version_1", "kafka")

@@ -16,7 +16,7 @@ from integration.support.kafka_cluster import KafkaCluster
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
-from spark_kafka_sink.network.channel_builders import client_channel_builder
+from spark_kafka_sink.network.channel_builders import create_client_channel_builder
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.security import sasl_client
 from spark_kafka_sink.network.security_config import SecurityConfig, parse_security_config
@@ -45,7 +45,9 @@ class Link:
     def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
         host, _, port = bootstrap.rpartition(":")
         system = OperatingSystem()
-        self.selector = Selector(system, channel_builder=client_channel_builder(parse_security_config(options), "link"))
+        self.selector = Selector(
+            system, channel_builder=create_client_channel_builder(parse_security_config(options), "link")
+        )
         # `localhost` may have an IPv6 address too; the brokers of the tests listen on one of them.
         addresses = [found for found in system.resolve(host, int(port)) if _accepts(found.sockaddr, found.family)]
         self.selector.connect("broker", addresses[0])

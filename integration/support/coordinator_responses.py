@@ -149,7 +149,7 @@ class CoordinatorTranscript:
         return f"({'ABCDEFGH'[self._ids.index(identity.producer_id)]}, {identity.epoch})"
 
     def _send(self, request: TransactionRequest[ResponseT]) -> ResponseT:
-        message = request.message(NO_MAX_VERSION)
+        message = request.build_message(NO_MAX_VERSION)
         return cast("ResponseT", send_to(self._client, self._node, Message, message, versions=request.versions))
 
     def _find_coordinator(self) -> Node:
@@ -159,7 +159,7 @@ class CoordinatorTranscript:
         def is_loaded() -> bool:
             node = self._client.choose_node()
             assert node is not None
-            message = FindCoordinator([self._id]).message(FIRST_SEVERAL_KEYS_VERSION)
+            message = FindCoordinator([self._id]).build_message(FIRST_SEVERAL_KEYS_VERSION)
             row = send_to(self._client, node, FindCoordinatorResponse, message).coordinators[0]
             if row.error_code:
                 return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from integration.support.kafka_cluster import KafkaCluster
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
@@ -24,12 +24,12 @@ def list_open_ids(kafka: KafkaCluster, prefix: str) -> set[str]:
     This uses the package's client, because each start of Kafka's tool takes seconds.
     """
     config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
-    with new_client(config) as client:
+    with create_client(config) as client:
         return {name for name in list_transactional_ids(client, ONGOING) if name.startswith(prefix)}
 
 
 def wait_until_ended(kafka: KafkaCluster, prefix: str) -> None:
     """Wait until the package's client lists no open transaction whose id begins with the prefix."""
     config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
-    with new_client(config) as client:
+    with create_client(config) as client:
         wait_until(lambda: not any(name.startswith(prefix) for name in list_transactional_ids(client, ONGOING)))

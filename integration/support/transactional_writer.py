@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import TransactionAbortableError, TransactionTimeoutError
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -110,7 +110,7 @@ def find_leader(cluster: KafkaCluster, topic: str) -> int:
 
 def find_coordinator(cluster: KafkaCluster, transactional_id: str) -> int:
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config()
-    with new_client(config) as client:
+    with create_client(config) as client:
         describe_transactions(client, [transactional_id])
         return _cached_node(client._pending, transactional_id)
 

@@ -18,6 +18,6 @@ class ApiError(Exception):
         """Messages by index in the batch, for the records that caused the error (KIP-467)."""
 
 
-def storage_error(subject: str, error: OSError) -> ApiError:
+def build_storage_error(subject: str, error: OSError) -> ApiError:
     """Build the error for something that could not be written to disk."""
     return ApiError(error_codes.KAFKA_STORAGE_ERROR, f"Could not store {subject}: {error.strerror or error}")

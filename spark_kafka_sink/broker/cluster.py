@@ -21,7 +21,7 @@ from random import Random
 from typing import Protocol
 from uuid import UUID
 
-from spark_kafka_sink.broker.api_error import ApiError, storage_error
+from spark_kafka_sink.broker.api_error import ApiError, build_storage_error
 from spark_kafka_sink.broker.batch_validation import RecordValidator
 from spark_kafka_sink.broker.log import BatchFile, PartitionLog
 from spark_kafka_sink.broker.offsets import OffsetStore
@@ -282,7 +282,7 @@ class EmbeddedCluster:
         try:
             return None if self._store is None else self._store.log_file(topic, index)
         except OSError as error:
-            raise storage_error(f"topic {topic}", error) from error
+            raise build_storage_error(f"topic {topic}", error) from error
 
     # --- nodes and leaders
 
@@ -374,7 +374,7 @@ class EmbeddedCluster:
             try:
                 self._store.save(self)
             except OSError as error:
-                raise storage_error("the state of the cluster", error) from error
+                raise build_storage_error("the state of the cluster", error) from error
 
     def _write_marker(self, topic_partition: tuple[str, int], producer_id: int, epoch: int, commit: bool) -> None:
         name, index = topic_partition

@@ -45,7 +45,7 @@ class RequestContext:
     def version(self) -> int:
         return self.header.api_version
 
-    def injected_error(self, topic: str | None = None, partition: int | None = None) -> int:
+    def find_injected_error(self, topic: str | None = None, partition: int | None = None) -> int:
         """Return the injected error code that replaces the execution of the request, or 0."""
         return self.effects.find_error_code(topic, partition)
 
@@ -53,7 +53,7 @@ class RequestContext:
         """Return a partition that this node leads and 0, or None and the error code to respond with."""
         if topic is None or not 0 <= index < len(topic.partitions):
             return None, error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        injected = self.injected_error(topic.name, index)
+        injected = self.find_injected_error(topic.name, index)
         if injected:
             return None, injected
         partition = topic.partitions[index]
@@ -61,9 +61,9 @@ class RequestContext:
             return None, error_codes.NOT_LEADER_OR_FOLLOWER
         return partition, 0
 
-    def coordinator_error(self, key: str) -> int:
+    def find_coordinator_error(self, key: str) -> int:
         """Return 0 if this node coordinates a transactional id or group, else the error code to respond with."""
-        injected = self.injected_error()
+        injected = self.find_injected_error()
         if injected:
             return injected
         node = self.cluster.coordinator_for(key)

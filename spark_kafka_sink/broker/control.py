@@ -46,7 +46,7 @@ from spark_kafka_sink.broker.fault_rules import (
     ResponseFault,
     TopicPartitions,
 )
-from spark_kafka_sink.broker.handlers import handled_api_keys
+from spark_kafka_sink.broker.handlers import list_handled_api_keys
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES
 from spark_kafka_sink.protocol.message import ApiKey, Message
 
@@ -87,7 +87,7 @@ class Control:
         if node is not None:
             self._cluster.node(node)  # raises for an unknown node: its rule would never strike
         if isinstance(api, str):
-            api = ApiKey(_to_number(api, "request", {key.name: key for key in handled_api_keys()}))
+            api = ApiKey(_to_number(api, "request", {key.name: key for key in list_handled_api_keys()}))
         request_filter = RequestFilter(api, node, topic, partition, client_id, matches)
         return FaultBuilder(self, request_filter, nth, times, probability)
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.broker.fault_rules import FaultEffects, InjectedError, Res
 from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.broker.handlers.api_18_api_versions import build_unsupported_version_response
 from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest, RequestOutcome
-from spark_kafka_sink.broker.supported_versions import supported_versions
+from spark_kafka_sink.broker.supported_versions import select_supported_versions
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.network.frame import DEFAULT_MAX_FRAME_BYTES
 from spark_kafka_sink.network.system import Buffer
@@ -144,7 +144,7 @@ def _truncate(segments: Sequence[Buffer], fraction: float) -> bytes:
 
 
 def _is_version_supported(cluster: EmbeddedCluster, header: RequestHeader) -> bool:
-    versions = supported_versions(cluster.config.version_limits)
+    versions = select_supported_versions(cluster.config.version_limits)
     return header.api_key in versions and header.api_version in versions[ApiKey(header.api_key)]
 
 

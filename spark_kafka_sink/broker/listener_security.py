@@ -15,7 +15,7 @@ from spark_kafka_sink.broker.handlers.api_18_api_versions import (
     build_api_versions_response,
     build_unsupported_version_response,
 )
-from spark_kafka_sink.broker.supported_versions import supported_versions
+from spark_kafka_sink.broker.supported_versions import select_supported_versions
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.channel import ChannelBuilder
 from spark_kafka_sink.network.channel_builders import build_plaintext_channel
@@ -140,7 +140,7 @@ def _derive_credential(mechanism: str, password: str) -> ScramCredential:
 def _respond_to_api_versions(cluster: EmbeddedCluster, frame: memoryview) -> Sequence[Buffer]:
     """Encode the response to an ApiVersions request that a client sent before it logged in."""
     header, _ = decode_request_header(frame)
-    if header.api_version in supported_versions(cluster.config.version_limits)[ApiKey.API_VERSIONS]:
+    if header.api_version in select_supported_versions(cluster.config.version_limits)[ApiKey.API_VERSIONS]:
         response = build_api_versions_response(cluster, header.api_version)
         return encode_response(response, header.api_version, header.correlation_id)
     return encode_response(build_unsupported_version_response(cluster), 0, header.correlation_id)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spark_kafka_sink.broker.api_error import ApiError, storage_error
+from spark_kafka_sink.broker.api_error import ApiError, build_storage_error
 from spark_kafka_sink.broker.batch_validation import RecordValidator, parse_batch_header, validate_batch
 from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerStateEntry
 from spark_kafka_sink.protocol import error_codes
@@ -204,7 +204,7 @@ class PartitionLog:
             try:
                 self._file.append(batch)
             except OSError as error:
-                raise storage_error("the batch", error) from error
+                raise build_storage_error("the batch", error) from error
         self._add_batch(parse_header(batch), batch)
         return base_offset
 

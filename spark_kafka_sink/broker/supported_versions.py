@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.broker.handlers import handled_api_keys
+from spark_kafka_sink.broker.handlers import list_handled_api_keys
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages import load_request_type
 from spark_kafka_sink.protocol.schema import VersionRange
@@ -21,7 +21,7 @@ for groups of the new consumer protocol, which the embedded broker does not impl
 """
 
 
-def supported_versions(limits: Mapping[ApiKey, VersionRange] | None) -> Mapping[int, VersionRange]:
+def select_supported_versions(limits: Mapping[ApiKey, VersionRange] | None) -> Mapping[int, VersionRange]:
     """Return the supported versions by API key, restricted to `limits`. APIs without any version are omitted."""
     if not limits:
         return SUPPORTED_VERSIONS
@@ -38,5 +38,5 @@ def _restrict(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
 
 SUPPORTED_VERSIONS: Mapping[int, VersionRange] = {
     key: VersionRange(versions.min, min(versions.max, _MAX_SUPPORTED_VERSIONS.get(key, versions.max)))
-    for key, versions in ((key, load_request_type(key).VERSIONS) for key in handled_api_keys())
+    for key, versions in ((key, load_request_type(key).VERSIONS) for key in list_handled_api_keys())
 }

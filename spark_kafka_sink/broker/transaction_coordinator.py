@@ -117,7 +117,7 @@ class TransactionCoordinator:
         self._write_marker = write_marker
         self._complete_group_offsets = complete_group_offsets
 
-    def new_producer_id(self) -> int:
+    def allocate_producer_id(self) -> int:
         self.next_producer_id += 1
         return self.next_producer_id - 1
 
@@ -131,7 +131,7 @@ class TransactionCoordinator:
         `expected`: the current identity of a producer that requests its next epoch (KIP-360).
         """
         if transactional_id is None:
-            return ProducerIdentity(self.new_producer_id(), 0)
+            return ProducerIdentity(self.allocate_producer_id(), 0)
         if not transactional_id:
             return ProducerIdentity(error_code=error_codes.INVALID_REQUEST)
         if not 0 < timeout_ms <= self.max_timeout_ms:
@@ -140,7 +140,7 @@ class TransactionCoordinator:
         if transaction is None:
             if len(self.transactions) >= MAX_TRANSACTIONAL_IDS:
                 return ProducerIdentity(error_code=error_codes.POLICY_VIOLATION)
-            transaction = Transaction(transactional_id, self.new_producer_id())
+            transaction = Transaction(transactional_id, self.allocate_producer_id())
             self.transactions[transactional_id] = transaction
         if expected is not None and not _is_expected_identity_valid(transaction, expected):
             return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
@@ -159,7 +159,7 @@ class TransactionCoordinator:
         if transaction.is_epoch_exhausted and (expected is None or expected.epoch == transaction.epoch):
             transaction.previous_producer_id = transaction.producer_id
             transaction.last_epoch = transaction.epoch if expected is not None else -1
-            transaction.producer_id, transaction.epoch = self.new_producer_id(), 0
+            transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0
         elif expected is None or transaction.epoch == -1 or expected.epoch == transaction.epoch:
             transaction.last_epoch = transaction.epoch if expected is not None else -1
             transaction.epoch += 1
@@ -285,7 +285,7 @@ class TransactionCoordinator:
             transaction.last_epoch = epoch
         if version >= 2 and transaction.epoch >= MAX_EPOCH:
             transaction.previous_producer_id = transaction.producer_id
-            transaction.producer_id, transaction.epoch = self.new_producer_id(), 0
+            transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0
 
     def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
         """Write the markers now, or prepare a deferred completion.

@@ -162,14 +162,14 @@ def measure(
         bytes_per_record=sent_bytes / sent,
         compression_ratio=producer.metric("compression-rate-avg"),
         calls=call_count,
-        latency_p50_ms=percentile(latencies, 0.50),
-        latency_p95_ms=percentile(latencies, 0.95),
-        latency_p99_ms=percentile(latencies, 0.99),
+        latency_p50_ms=compute_percentile(latencies, 0.50),
+        latency_p95_ms=compute_percentile(latencies, 0.95),
+        latency_p99_ms=compute_percentile(latencies, 0.99),
         latency_max_ms=latencies[-1],
     )
 
 
-def percentile(sorted_values: Sequence[float], share: float) -> float:
+def compute_percentile(sorted_values: Sequence[float], share: float) -> float:
     """Return the smallest value that is at least as large as this share of all values."""
     return sorted_values[max(0, -(-int(share * 10_000) * len(sorted_values) // 10_000) - 1)]
 

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.cli.signal_wait import SignalWait
     from spark_kafka_sink.testing import embedded_broker
 
-    security = _listener_security(args)
+    security = _build_listener_security(args)
     try:
         broker = embedded_broker(
             dict(_parse_topic(text, args.partitions) for text in args.topic),
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     with SignalWait() as signals, broker:
         # A program may read only the first line. The other lines fit into the pipe buffer, so this never blocks.
-        sys.stdout.write("".join(f"{line}\n" for line in _status_lines(broker, args)))
+        sys.stdout.write("".join(f"{line}\n" for line in _format_status_lines(broker, args)))
         sys.stdout.flush()
         while broker.failure is None and not signals.wait(POLL_INTERVAL_SECONDS):
             pass
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _status_lines(broker: EmbeddedBroker, args: argparse.Namespace) -> list[str]:
+def _format_status_lines(broker: EmbeddedBroker, args: argparse.Namespace) -> list[str]:
     """Return the address, which programs parse, then a summary of the cluster and a table of its topics."""
     users = " with PLAIN and SCRAM" if args.users is not None else ""
     tokens = ", OAUTHBEARER without signatures" if args.unsigned_tokens else ""
@@ -129,7 +129,7 @@ def _count_records(topic: Topic) -> int:
     return sum(partition.log.log_end_offset for partition in topic.partitions)
 
 
-def _listener_security(args: argparse.Namespace) -> ListenerSecurity:
+def _build_listener_security(args: argparse.Namespace) -> ListenerSecurity:
     from spark_kafka_sink.broker.listener_security import OAUTHBEARER, PASSWORD_MECHANISMS, ListenerSecurity
 
     users = {} if args.users is None else _read_users(args.users)

@@ -56,7 +56,7 @@ class TableFormat:
         self._has_heading = False
 
     def __call__(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
-        widths = _column_widths(columns, max(MIN_TABLE_WIDTH, shutil.get_terminal_size().columns))
+        widths = _compute_column_widths(columns, max(MIN_TABLE_WIDTH, shutil.get_terminal_size().columns))
         if not self._has_heading:
             yield _format_table_line(columns, widths)
             yield _format_table_line(["-" * width for width in widths], widths)
@@ -88,7 +88,7 @@ def _format_cell(name: str, value: Any) -> str:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def _column_widths(columns: Sequence[str], width: int) -> list[int]:
+def _compute_column_widths(columns: Sequence[str], width: int) -> list[int]:
     """Return the fixed width of each column; the value gets the rest of the table's width."""
     fixed_width = sum(_COLUMN_WIDTHS.get(name, 0) for name in columns)
     value_width = max(20, width - fixed_width - 2 * (len(columns) - 1))

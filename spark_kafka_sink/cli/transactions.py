@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     (survey,) = surveys
     if survey.entry is None:
         raise precommit_errors.build_unknown_prefix_error(topic, survey.prefix, log_exists=survey.log_exists)
-    transactional_ids = _affected_transactions(survey, args.action)
+    transactional_ids = _find_affected_transactions(survey, args.action)
     if not transactional_ids:
         print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {survey.prefix}.")
         return 0
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     return _print_finished(complete(options, survey.prefix, topic), survey.prefix, args.action)
 
 
-def _affected_transactions(survey: PrefixStatus, action: str) -> Sequence[str]:
+def _find_affected_transactions(survey: PrefixStatus, action: str) -> Sequence[str]:
     if action == ABORT:
         return [transaction.transactional_id for transaction in survey.undecided]
     return survey.decided

@@ -21,7 +21,7 @@ class ExponentialBackoff:
         self._maximum_ms = maximum_ms
         self._random = random
 
-    def after(self, failures: int) -> float:
+    def compute_delay_ms(self, failures: int) -> float:
         """Return the backoff in milliseconds after this many consecutive failures; 0 gives the initial backoff."""
         if self._initial_ms >= self._maximum_ms:
             return self._maximum_ms
@@ -45,7 +45,7 @@ class SharedRetryBackoff:
     def next_attempt_ms(self, now: float, failures: int) -> float:
         """Return the time of the next attempt."""
         if self._latest != (now, failures):
-            self._latest, self._backoff_ms = (now, failures), self._backoff.after(failures)
+            self._latest, self._backoff_ms = (now, failures), self._backoff.compute_delay_ms(failures)
         return now + self._backoff_ms
 
 

@@ -54,7 +54,7 @@ def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
     return list(dict.fromkeys(addresses))
 
 
-def bootstrap_nodes(servers: Sequence[str], dns_lookup: str, system: System) -> tuple[Node, ...]:
+def resolve_bootstrap_nodes(servers: Sequence[str], dns_lookup: str, system: System) -> tuple[Node, ...]:
     """Resolve the servers' names. With RESOLVE_CANONICAL, each address becomes a node under its canonical name.
 
     Raise ConfigurationError if no name can be resolved.

@@ -105,11 +105,11 @@ class ClusterSnapshot:
         return self._names.get(topic_id)
 
 
-def bootstrap_snapshot(nodes: Iterable[Node]) -> ClusterSnapshot:
+def build_bootstrap_snapshot(nodes: Iterable[Node]) -> ClusterSnapshot:
     return ClusterSnapshot(nodes={node.id: node for node in nodes}, is_bootstrap=True)
 
 
-def with_partitions(topic: TopicInfo, changed: Sequence[PartitionInfo]) -> TopicInfo:
+def replace_partitions(topic: TopicInfo, changed: Sequence[PartitionInfo]) -> TopicInfo:
     """Return the topic with these partitions added or replaced."""
     by_index = {partition.index: partition for partition in topic.partitions}
     by_index.update((partition.index, partition) for partition in changed)

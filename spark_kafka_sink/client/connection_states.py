@@ -224,7 +224,10 @@ class ConnectionStates:
         connection = self._nodes.get(node.id)
         if connection is None or (connection.host, connection.port) != (node.host, node.port):
             connection = _NodeConnection(
-                node.host, node.port, self._reconnect_backoff.after(0), self._setup_timeout.after(0)
+                node.host,
+                node.port,
+                self._reconnect_backoff.compute_delay_ms(0),
+                self._setup_timeout.compute_delay_ms(0),
             )
             self._nodes[node.id] = connection
         else:
@@ -256,7 +259,7 @@ class ConnectionStates:
         self._transition(node_id, node, ConnectionState.READY)
         node.authentication_error = None
         node.failed_attempts = 0
-        node.reconnect_backoff_ms = self._reconnect_backoff.after(0)
+        node.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(0)
         if node.throttled_until_ms > now:
             self._transition(node_id, node, ConnectionState.THROTTLED)
 
@@ -283,11 +286,11 @@ class ConnectionStates:
         before = node.state
         self._transition(node_id, node, state)
         node.last_attempt_ms = now
-        node.reconnect_backoff_ms = self._reconnect_backoff.after(node.failed_attempts)
+        node.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(node.failed_attempts)
         node.failed_attempts += 1
         if before is ConnectionState.CONNECTING:
             node.failed_setups += 1
-            node.setup_timeout_ms = self._setup_timeout.after(node.failed_setups)
+            node.setup_timeout_ms = self._setup_timeout.compute_delay_ms(node.failed_setups)
         else:
             # The connection was established. The node may have a new address by now, so resolve its name again.
             node.addresses = []
@@ -295,7 +298,7 @@ class ConnectionStates:
 
     def _reset_setup_timeout(self, node: _NodeConnection) -> None:
         node.failed_setups = 0
-        node.setup_timeout_ms = self._setup_timeout.after(0)
+        node.setup_timeout_ms = self._setup_timeout.compute_delay_ms(0)
 
     def _transition(self, node_id: int, node: _NodeConnection, state: ConnectionState) -> None:
         if state not in TRANSITIONS[node.state]:

@@ -33,11 +33,11 @@ class InFlightRequest:
     def __post_init__(self) -> None:
         self.deadline_ms = self.sent_ms + self.request.timeout_ms
 
-    def completed(self, message: Message | None, now: float) -> ClientResponse:
+    def build_response(self, message: Message | None, now: float) -> ClientResponse:
         """Return the result of a request with a response, or of a written request that expects none."""
         return ClientResponse(self.request, now, now - self.request.created_ms, self.version, message)
 
-    def cancelled(self, loss: ConnectionLoss, now: float) -> ClientResponse:
+    def build_disconnect_response(self, loss: ConnectionLoss, now: float) -> ClientResponse:
         """Return the result of a request whose connection was lost."""
         return ClientResponse(
             self.request,

@@ -24,8 +24,14 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff, lock_timeout_seconds
-from spark_kafka_sink.client.bootstrap import bootstrap_nodes
-from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, bootstrap_snapshot, with_partitions
+from spark_kafka_sink.client.bootstrap import resolve_bootstrap_nodes
+from spark_kafka_sink.client.cluster import (
+    ClusterSnapshot,
+    Node,
+    PartitionInfo,
+    build_bootstrap_snapshot,
+    replace_partitions,
+)
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata_merge import Epochs, KnownEpoch, LeaderHint, merge_response
 from spark_kafka_sink.diagnostics.text import format_partition
@@ -77,7 +83,7 @@ class Metadata:
         random: Random | None = None,
         allow_auto_topic_creation: bool = True,
     ) -> None:
-        self.snapshot: ClusterSnapshot = bootstrap_snapshot(nodes)
+        self.snapshot: ClusterSnapshot = build_bootstrap_snapshot(nodes)
         """The latest snapshot; replaced, never modified."""
         self._bootstrap_nodes = tuple(nodes)
         self._max_age_ms = config.metadata_max_age_ms
@@ -316,7 +322,7 @@ class Metadata:
             topics = dict(snapshot.topics)
             for partition in changed:
                 topic = topics[partition.topic]
-                topics[partition.topic] = with_partitions(topic, [partition])
+                topics[partition.topic] = replace_partitions(topic, [partition])
                 assert partition.leader_epoch is not None
                 self._epochs[partition.topic, partition.index] = KnownEpoch(topic.topic_id, partition.leader_epoch)
             self.snapshot = replace(snapshot, nodes=known_nodes, topics=topics)
@@ -326,7 +332,7 @@ class Metadata:
         """Set the bootstrap servers, whose names could not be resolved before, and request an update at once."""
         with self._lock:
             self._bootstrap_nodes = tuple(nodes)
-            self.snapshot = bootstrap_snapshot(nodes)
+            self.snapshot = build_bootstrap_snapshot(nodes)
             self._response_problem = ""
             self._failure_count = 0
             self._skip_backoff()
@@ -336,7 +342,7 @@ class Metadata:
         with self._lock:
             if not self.snapshot.is_bootstrap:
                 _log.info("Bootstrapped again from %s", [*map(str, self._bootstrap_nodes)])
-            self.snapshot = bootstrap_snapshot(self._bootstrap_nodes)
+            self.snapshot = build_bootstrap_snapshot(self._bootstrap_nodes)
             self._is_full_update_requested = True
 
     def set_fatal_error(self, error: KafkaSinkError) -> None:
@@ -389,9 +395,11 @@ class Metadata:
 
     def _draw_backoff(self) -> None:
         # Drawn once per attempt. If it was drawn at each check, the jitter would let the shortest of many draws win.
-        failure_backoff_ms = self._backoff.after(max(self._failure_count - 1, 0))
+        failure_backoff_ms = self._backoff.compute_delay_ms(max(self._failure_count - 1, 0))
         unchanged_backoff_ms = (
-            self._backoff.after(self._unchanged_response_count - 1) if self._unchanged_response_count else 0.0
+            self._backoff.compute_delay_ms(self._unchanged_response_count - 1)
+            if self._unchanged_response_count
+            else 0.0
         )
         self._backoff_ms = max(failure_backoff_ms, unchanged_backoff_ms)
 
@@ -412,7 +420,7 @@ def _check_topic_name(topic: str) -> None:
         )
 
 
-def new_metadata(
+def create_metadata(
     config: ClientConfig, *, system: System, random: Random | None = None, allow_auto_topic_creation: bool = True
 ) -> Metadata:
     """Create metadata with the addresses of bootstrap.servers.
@@ -422,5 +430,5 @@ def new_metadata(
     """
     nodes: tuple[Node, ...] = ()
     if not config.bootstrap_resolve_timeout_ms:
-        nodes = bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
+        nodes = resolve_bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
     return Metadata(nodes, config, system=system, random=random, allow_auto_topic_creation=allow_auto_topic_creation)

@@ -78,7 +78,7 @@ class MetadataFetch:
         """Return whether the current query was sent to this node."""
         return node_id in self._sent_ms_by_node
 
-    def note_due(self, now: float) -> None:
+    def record_due_update(self, now: float) -> None:
         """Note that an update is due and the client is looking for a broker."""
         self._due_since_ms = min(self._due_since_ms, now)
 

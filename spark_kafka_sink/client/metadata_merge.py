@@ -110,7 +110,8 @@ def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: in
         merged.needs_refresh = True
     if topic.error_code == error_codes.NONE:
         partitions = tuple(
-            _merge_partition(old, topic, partition, version, merged) for partition in _valid_partitions(name, topic)
+            _merge_partition(old, topic, partition, version, merged)
+            for partition in _select_valid_partitions(name, topic)
         )
         return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, topic.is_internal)
     is_new = known is None or known.error_code != topic.error_code
@@ -121,7 +122,7 @@ def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: in
     return TopicInfo(name, topic.topic_id, topic.error_code)
 
 
-def _valid_partitions(name: str, topic: MetadataResponseTopic) -> list[MetadataResponsePartition]:
+def _select_valid_partitions(name: str, topic: MetadataResponseTopic) -> list[MetadataResponsePartition]:
     """Return the topic's partitions sorted by index, without duplicates and without indices out of range."""
     by_index = {partition.partition_index: partition for partition in topic.partitions}
     valid = [by_index[index] for index in sorted(by_index) if 0 <= index < MAX_PARTITIONS]
@@ -140,7 +141,7 @@ def _merge_partition(
     name = topic.name or ""
     if lookup_error_code(partition.error_code).requires_metadata_refresh:
         merged.needs_refresh = True
-    new = _partition_info(name, partition, version)
+    new = _build_partition_info(name, partition, version)
     key = name, new.index
     known = merged.epochs.get(key)
     if new.leader_epoch is None:
@@ -168,7 +169,7 @@ def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:
     return NO_TOPIC_ID not in (known_id, new_id) and known_id != new_id
 
 
-def _partition_info(name: str, partition: MetadataResponsePartition, version: int) -> PartitionInfo:
+def _build_partition_info(name: str, partition: MetadataResponsePartition, version: int) -> PartitionInfo:
     reliable = version >= FIRST_RELIABLE_EPOCH_VERSION and partition.leader_epoch >= 0
     return PartitionInfo(
         name,

@@ -32,7 +32,7 @@ from spark_kafka_sink.errors import (
     IllegalStateError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network.channel_builders import client_channel_builder
+from spark_kafka_sink.network.channel_builders import create_client_channel_builder
 from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
 from spark_kafka_sink.network.connection_errors import FATAL_ERRORS, log_unexpected_error
 from spark_kafka_sink.network.frame import NetworkSend
@@ -244,7 +244,7 @@ class NetworkClient:
         wait_ms = self._fetch.wait_ms(now, self._last_response_ms_by_node)
         if wait_ms > 0:
             return wait_ms
-        self._fetch.note_due(now)
+        self._fetch.record_due_update(now)
         choice = self._choose_node(now, self._fetch.is_awaiting_response)
         if self._all_unreachable(choice) and self._fetch.rebootstrap(now):
             choice = self._choose_node(now)
@@ -270,7 +270,7 @@ class NetworkClient:
             in_flight.written = True
             if not in_flight.request.expect_response:
                 self._in_flight.complete_last_sent(in_flight.request.node_id)
-                responses.append(in_flight.completed(None, now))
+                responses.append(in_flight.build_response(None, now))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now: float) -> None:
         for receive in self._selector.completed_receives:
@@ -293,7 +293,7 @@ class NetworkClient:
             elif in_flight.internal and isinstance(message, ApiVersionsResponse):
                 self._handle_api_versions(responses, in_flight, message, now)
             else:
-                responses.append(in_flight.completed(message, now))
+                responses.append(in_flight.build_response(message, now))
             self._maybe_throttle(in_flight, message, now)
 
     def _handle_disconnections(self, responses: list[ClientResponse], now: float) -> None:
@@ -304,7 +304,7 @@ class NetworkClient:
 
     def _send_api_versions_requests(self, now: float) -> None:
         for node_id, version in self._connections.take_ready_for_api_versions().items():
-            request = self.new_client_request(node_id, self._api_versions_request(node_id), now)
+            request = self.new_client_request(node_id, self._build_api_versions_request(node_id), now)
             self._send(request, version, now, internal=True)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now: float) -> None:
@@ -368,7 +368,7 @@ class NetworkClient:
         self._in_flight.add(in_flight)
         self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
 
-    def _api_versions_request(self, node_id: int) -> ApiVersionsRequest:
+    def _build_api_versions_request(self, node_id: int) -> ApiVersionsRequest:
         """Build the request. It names the cluster and the node only if the client can bootstrap again when rejected."""
         cluster_id = self._metadata.snapshot.cluster_id
         if self._checks_routing and cluster_id is not None and node_id >= 0:
@@ -415,7 +415,7 @@ class NetworkClient:
     def _cancel_requests(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float) -> None:
         for in_flight in self._in_flight.clear(node_id):
             if not in_flight.internal:
-                responses.append(in_flight.cancelled(loss, now))
+                responses.append(in_flight.build_disconnect_response(loss, now))
             elif in_flight.request.api_key is ApiKey.METADATA:
                 self._fetch.handle_lost_request(node_id, _query_of(in_flight), now)
 
@@ -430,7 +430,7 @@ def _query_of(in_flight: InFlightRequest) -> MetadataQuery:
     return in_flight.request.tag
 
 
-def new_network_client(
+def create_network_client(
     config: ClientConfig,
     metadata: Metadata,
     *,
@@ -444,7 +444,7 @@ def new_network_client(
     """
     selector = Selector(
         system,
-        channel_builder=client_channel_builder(config.security, config.client_id),
+        channel_builder=create_client_channel_builder(config.security, config.client_id),
         timeouts=ChannelTimeouts(idle_ms=config.connections_max_idle_ms),
         counts_per_channel=counts_nodes,
     )

@@ -59,7 +59,7 @@ class NewTopic:
         )
         return CreateTopicsRequest(topics=[topic], validate_only=validate_only)
 
-    def differences(self, partitions: int, replicas: int, configs: Mapping[str, str | None]) -> Iterator[str]:
+    def find_differences(self, partitions: int, replicas: int, configs: Mapping[str, str | None]) -> Iterator[str]:
         """Yield the differences of an existing topic. `configs`: the settings that the user may describe."""
         for name, expected, actual in (
             ("partitions", self.partitions, partitions),
@@ -73,11 +73,11 @@ class NewTopic:
                 yield f"{name} {sanitize(existing) or 'without a value'}, not {sanitize(value)}"
 
 
-def broker_message_suffix(result: CreatableTopicResult) -> str:
+def format_broker_message(result: CreatableTopicResult) -> str:
     """Return the broker's error message in parentheses, or nothing if there is none."""
     return f" ({sanitize(result.error_message)})" if result.error_message else ""
 
 
-def remedy(code: int) -> str:
+def find_remedy(code: int) -> str:
     """Return the remedy for an error code of CreateTopics."""
     return _REMEDIES.get(code, lookup_error_code(code).advice)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_kafka_sink.client.option_suggestions import unknown_option_fault
+from spark_kafka_sink.client.option_suggestions import build_unknown_option_fault
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import OptionFaults
 from spark_kafka_sink.options import HiddenValueError, Option, Parser
@@ -62,7 +62,7 @@ def parse_option_values(
         if option is not None:
             _parse_option(option, value, parsed_options)
         elif name not in other_names:
-            parsed_options.faults.append(unknown_option_fault(str(name), [*table, *other_names], component))
+            parsed_options.faults.append(build_unknown_option_fault(str(name), [*table, *other_names], component))
     return parsed_options
 
 
@@ -130,7 +130,7 @@ def parse_boolean(value: object) -> bool:
     raise ValueError("must be true or false")
 
 
-def integer_parser(minimum: int, maximum: int) -> Parser:
+def build_integer_parser(minimum: int, maximum: int) -> Parser:
     """Build a parser of integers from `minimum` to `maximum`, both included."""
 
     def parse(value: object) -> int:
@@ -161,7 +161,7 @@ class ChoiceParser:
         raise ValueError(f"must be one of {', '.join(self.choices)}")
 
 
-def choice_parser(*choices: str) -> ChoiceParser:
+def build_choice_parser(*choices: str) -> ChoiceParser:
     return ChoiceParser(choices)
 
 
@@ -176,5 +176,5 @@ def parse_list(value: object) -> tuple[str, ...]:
     return tuple(item.strip() for item in items if item.strip())
 
 
-parse_non_negative_int = integer_parser(0, INT_MAX)
-parse_non_negative_long = integer_parser(0, LONG_MAX)
+parse_non_negative_int = build_integer_parser(0, INT_MAX)
+parse_non_negative_long = build_integer_parser(0, LONG_MAX)

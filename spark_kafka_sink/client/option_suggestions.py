@@ -78,7 +78,7 @@ KAFKA_PYTHON_OPTIONS = {
 }
 
 
-def unknown_option_fault(name: str, known_names: Collection[str], component: str) -> OptionFault:
+def build_unknown_option_fault(name: str, known_names: Collection[str], component: str) -> OptionFault:
     """Build the fault of an unknown option. `component`: the owner of the known options, such as "producer"."""
     suggestion = suggest_option_name(name, known_names)
     return OptionFault(name, f"is not an option of the Kafka {component}. {suggestion}".rstrip())

@@ -15,8 +15,8 @@ from spark_kafka_sink.client.option_parsing import (
     INT_MAX,
     LONG_MAX,
     ParsedOptions,
-    choice_parser,
-    integer_parser,
+    build_choice_parser,
+    build_integer_parser,
     parse_boolean,
     parse_list,
     parse_non_negative_int,
@@ -40,7 +40,7 @@ CONNECTION_OPTIONS = (
     Option(
         "client.dns.lookup",
         ClientConfig.client_dns_lookup,
-        choice_parser(USE_ALL_DNS_IPS, RESOLVE_CANONICAL),
+        build_choice_parser(USE_ALL_DNS_IPS, RESOLVE_CANONICAL),
         "use_all_dns_ips: the client tries every address of a host; resolve_canonical_bootstrap_servers_only: it also "
         "replaces each bootstrap host with the canonical names of its addresses",
     ),
@@ -54,13 +54,13 @@ CONNECTION_OPTIONS = (
     Option(
         "send.buffer.bytes",
         ClientConfig.send_buffer_bytes,
-        integer_parser(-1, INT_MAX),
+        build_integer_parser(-1, INT_MAX),
         "size of the socket's send buffer (SO_SNDBUF); -1 for the default of the operating system",
     ),
     Option(
         "receive.buffer.bytes",
         ClientConfig.receive_buffer_bytes,
-        integer_parser(-1, INT_MAX),
+        build_integer_parser(-1, INT_MAX),
         "size of the socket's receive buffer (SO_RCVBUF); -1 for the default of the operating system",
     ),
     Option(
@@ -91,7 +91,7 @@ CONNECTION_OPTIONS = (
     Option(
         "connections.max.idle.ms",
         ClientConfig.connections_max_idle_ms,
-        integer_parser(-1, LONG_MAX),
+        build_integer_parser(-1, LONG_MAX),
         "idle connections are closed after this time",
     ),
     Option(
@@ -103,13 +103,13 @@ CONNECTION_OPTIONS = (
     Option(
         "metadata.max.idle.ms",
         ClientConfig.metadata_max_idle_ms,
-        integer_parser(5000, LONG_MAX),
+        build_integer_parser(5000, LONG_MAX),
         "metadata of a topic that is not used for this long is dropped",
     ),
     Option(
         "metadata.recovery.strategy",
         ClientConfig.metadata_recovery_strategy,
-        choice_parser(REBOOTSTRAP, NO_RECOVERY),
+        build_choice_parser(REBOOTSTRAP, NO_RECOVERY),
         "rebootstrap: the client returns to the bootstrap servers when no known broker responds; none: it does not",
     ),
     Option(
@@ -151,7 +151,7 @@ _REQUEST_OPTIONS = (
     Option(
         "max.in.flight.requests.per.connection",
         ClientConfig.max_in_flight_requests_per_connection,
-        integer_parser(1, INT_MAX),
+        build_integer_parser(1, INT_MAX),
         "requests in flight per broker; at most 5 with idempotence",
     ),
 )

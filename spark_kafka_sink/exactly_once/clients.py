@@ -21,15 +21,17 @@ NODE_TIMEOUT_MS = 3_000.0
 _MAX_IN_FLIGHT = 50
 
 
-def new_leases() -> Leases[BlockingClient]:
+def create_leases() -> Leases[BlockingClient]:
     return Leases(lambda client: client.close(), max_idle=4)
 
 
-CLIENTS = new_leases()
+CLIENTS = create_leases()
 """The cached clients of this process's drivers."""
 
 
-def new_client(config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: System | None = None) -> BlockingClient:
+def create_client(
+    config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: System | None = None
+) -> BlockingClient:
     config = replace(config, max_in_flight_requests_per_connection=_MAX_IN_FLIGHT)
     return BlockingClient(config, timeout_ms=timeout_ms, node_timeout_ms=NODE_TIMEOUT_MS, system=system)
 
@@ -38,8 +40,8 @@ def new_client(config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: 
 def lease_client(config: ClientConfig, *, system: System | None = None) -> Iterator[BlockingClient]:
     """Lease a cached client, or create one. `system`: of a test, whose clients are not cached."""
     if system is not None:
-        with contextlib.closing(new_client(config, system=system)) as client:
+        with contextlib.closing(create_client(config, system=system)) as client:
             yield client
         return
-    with CLIENTS.lease(config, lambda: new_client(config), CLIENT_IDLE_SECONDS) as client:
+    with CLIENTS.lease(config, lambda: create_client(config), CLIENT_IDLE_SECONDS) as client:
         yield client

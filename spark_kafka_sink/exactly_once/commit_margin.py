@@ -26,5 +26,5 @@ def commit_margin_ms(timeout_ms: int) -> int:
     return min(MAX_COMMIT_MARGIN_MS, timeout_ms // 4)
 
 
-def decision_timeout_ms(timeout_ms: int) -> int:
+def compute_decision_timeout_ms(timeout_ms: int) -> int:
     return commit_margin_ms(timeout_ms) // 3

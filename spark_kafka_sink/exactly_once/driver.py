@@ -32,13 +32,13 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.commit_margin import commit_margin_ms, decision_timeout_ms
+from spark_kafka_sink.exactly_once.commit_margin import commit_margin_ms, compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
-from spark_kafka_sink.exactly_once.driver_ids import current_timeout_ms, is_log_lost, is_unused_since
+from spark_kafka_sink.exactly_once.driver_ids import choose_timeout_ms, is_log_lost, is_unused_since
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
-from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms, unmarked_timeout_ms
+from spark_kafka_sink.exactly_once.timeout_marks import mark_claimed, remove_timeout_mark
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -150,7 +150,7 @@ class Driver:
         """
         try:
             if granted_ms is not None:
-                return self._query.fence(description, (claimed_timeout_ms(granted_ms),))[0], granted_ms
+                return self._query.fence(description, (mark_claimed(granted_ms),))[0], granted_ms
             return self._query.fence(description, self._candidate_timeouts_ms())
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
@@ -207,7 +207,7 @@ class Driver:
     def _candidate_timeouts_ms(self) -> Sequence[int]:
         """Return the user's timeout, or the timeouts to try if the user has set none, longest first."""
         if self._delivery.options.timeout_ms is not None:
-            return (unmarked_timeout_ms(self._delivery.options.timeout_ms),)
+            return (remove_timeout_mark(self._delivery.options.timeout_ms),)
         longest_ms = MAX_UNNAMED_JOB_TIMEOUT_MS if self._delivery.is_single_use else CANDIDATE_TIMEOUTS_MS[0]
         return tuple(timeout_ms for timeout_ms in CANDIDATE_TIMEOUTS_MS if timeout_ms <= longest_ms)
 
@@ -272,7 +272,7 @@ class Driver:
             decision.abort()
             raise error
         self._may_be_decided = True
-        return decision.commit(decision_timeout_ms(entry.timeout_ms))
+        return decision.commit(compute_decision_timeout_ms(entry.timeout_ms))
 
     def _execute_decision(
         self, state: WriterState, entry: Entry
@@ -419,7 +419,7 @@ class Driver:
         if not is_own(hint):
             return False
         # With the next epoch, no attempt of the batch begins any more.
-        identity, _ = self._query.fence(description, (current_timeout_ms(hint, description),))
+        identity, _ = self._query.fence(description, (choose_timeout_ms(hint, description),))
         entry = self._query.read_entry()
         if not is_own(entry):
             return False

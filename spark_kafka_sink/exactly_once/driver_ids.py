@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms, is_marked_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
 from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, driver_id, parse_driver_number
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 
@@ -41,7 +41,7 @@ A hint that saves a request: a stale number costs one more description and decid
 """
 
 
-def remembered_number(key: tuple[object, ...]) -> int:
+def get_remembered_number(key: tuple[object, ...]) -> int:
     return _remembered_numbers.get(key, FIRST_DRIVER_NUMBER)
 
 
@@ -139,11 +139,11 @@ def is_unused_since(entry: Entry, description: TransactionDescription, version: 
     )
 
 
-def current_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
+def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
     """Return the transaction timeout to send when an InitProducerId request must change only the epoch.
 
     `description`: of the driver id; None if the entry names the id and nobody has used it yet.
     """
     if description is None:
-        return claimed_timeout_ms(entry.timeout_ms or _UNKNOWN_TIMEOUT_MS)
+        return mark_claimed(entry.timeout_ms or _UNKNOWN_TIMEOUT_MS)
     return description.timeout_ms

@@ -23,7 +23,7 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.transaction_aborts import can_write
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, rerun_attempt_number, task_id
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -70,7 +70,7 @@ def raise_if_fenced_late(error: BaseException, config: ClientConfig, start: Batc
     if not _is_fencing_error(error):
         return
     try:
-        with new_client(config, timeout_ms=timeout_ms) as client:
+        with create_client(config, timeout_ms=timeout_ms) as client:
             description = describe_transactions(client, [start.driver_id]).get(start.driver_id)
     except KafkaSinkError as failure:
         _log.warning("prefix %s: could not find out whether there is a newer driver: %s", start.prefix, failure)

@@ -75,7 +75,9 @@ class LogTopic:
         """
         self._warn_of_single_replica()
         try:
-            settings = topic_admin.topic_settings(self._client, self.name, [CLEANUP_POLICY, UNCLEAN_LEADER_ELECTION])
+            settings = topic_admin.fetch_topic_settings(
+                self._client, self.name, [CLEANUP_POLICY, UNCLEAN_LEADER_ELECTION]
+            )
             policy = self._cleanup_policy(settings)
         except (AuthorizationError, UnsupportedVersionError) as error:
             _log.warning(

@@ -54,7 +54,7 @@ from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import TRANSACTIONAL, encode_header
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
-from spark_kafka_sink.requests.produce_versions import produce_versions
+from spark_kafka_sink.requests.produce_versions import allowed_produce_versions
 from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transaction_request import TransactionRequest
@@ -145,7 +145,7 @@ class LogWriter:
         every client can see it.
         """
         request = DescribeTransactions((transactional_id,))
-        description = request.found(self._send(request))[transactional_id]
+        description = request.parse_descriptions(self._send(request))[transactional_id]
         if description is None:
             context = f"transactional id {transactional_id}"
             raise _to_fenced_error(build_broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, context))
@@ -244,13 +244,13 @@ class AppendBatch(Request[ProduceResponse]):
 
     @property
     def versions(self) -> VersionRange:
-        return produce_versions(self._transaction.version, by_name_only=self._topic_id is None)
+        return allowed_produce_versions(self._transaction.version, by_name_only=self._topic_id is None)
 
     @property
     def _topic_id(self) -> UUID | None:
         return self._metadata.snapshot.topic_id(self._topic_partition.topic)
 
-    def message(self, version: int) -> ProduceRequest:
+    def build_message(self, version: int) -> ProduceRequest:
         partition_data = [PartitionProduceData(self._topic_partition.partition, [self._batch])]
         topic_data = TopicProduceData(
             name=self._topic_partition.topic, topic_id=self._topic_id or NO_TOPIC_ID, partition_data=partition_data
@@ -266,7 +266,7 @@ class AppendBatch(Request[ProduceResponse]):
         partitions = (partition for topic in response.responses for partition in topic.partition_responses)
         return next((self.classify_code(partition.error_code) for partition in partitions), MISSING_IN_RESPONSE)
 
-    def subject(self, key: str) -> str:
+    def describe_subject(self, key: str) -> str:
         return f"transactional id {self._transaction.transactional_id}, {self._topic_partition}"
 
 
@@ -295,7 +295,7 @@ def _raise_if_rejected(
     """Raise the error of a final response that rejects the request: ProducerFencedError for `fencing_errors`."""
     classification = request.classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise _to_fenced_error(request.rejection(request.keys[0], classification), fencing_errors)
+        raise _to_fenced_error(request.build_rejection_error(request.keys[0], classification), fencing_errors)
 
 
 def _to_fenced_error(error: BrokerError, fencing_errors: Collection[int] = _FENCING_ERRORS) -> BrokerError:

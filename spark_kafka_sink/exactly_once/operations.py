@@ -47,7 +47,11 @@ from spark_kafka_sink.exactly_once.transaction_names import (
 )
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.transaction_admin import describe_transactions, list_transactional_ids, owners
+from spark_kafka_sink.requests.transaction_admin import (
+    describe_transactions,
+    fetch_ids_by_producer,
+    list_transactional_ids,
+)
 from spark_kafka_sink.requests.transaction_description import ONGOING, TransactionDescription
 
 _log = logging.getLogger(__name__)
@@ -132,7 +136,7 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
     """
     with _open_query(options, prefix, topic) as query:
         identity, granted_ms, entry = _fence_driver(query, _check_not_decided)
-        claim = entry.with_claim(_claimant_name(), "", granted_ms, identity)
+        claim = entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
         return [description for description in _take_over(query, identity, entry, claim) if description.is_open]
 
 
@@ -213,7 +217,7 @@ def _finish_decided(options: Mapping[str, str], prefix: str, topic: str, *, give
             raise commit_errors.build_not_yet_committed_error(entry, rejected)
         if give_up or not rejected:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
-            claim = final_entry.with_claim(_claimant_name(), "", granted_ms, identity)
+            claim = final_entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
             if is_job_prefix(query.prefix):
                 _take_over(query, identity, entry, claim)
             else:
@@ -236,12 +240,12 @@ def _take_over(
     return aborted
 
 
-def _claimant_name() -> str:
+def _build_claimant_name() -> str:
     return f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
 
 
 def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
-    list_ids_by_producer = functools.cache(lambda: owners(client))
+    list_ids_by_producer = functools.cache(lambda: fetch_ids_by_producer(client))
     if prefix is None:
         return log.read_entries(lambda numbers: _describe_driver_ids(client, numbers, list_ids_by_producer))
     ids = DriverIds(prefix, lambda names: describe_transactions(client, names), list_ids_by_producer)

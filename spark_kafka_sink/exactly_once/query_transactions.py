@@ -55,19 +55,19 @@ from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver_ids import (
     DriverIds,
-    current_timeout_ms,
+    choose_timeout_ms,
+    get_remembered_number,
     has_claimed,
     remember_number,
-    remembered_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
-from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms, is_marked_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
 from spark_kafka_sink.exactly_once.transaction_aborts import (
     abort_transactions,
     can_write,
-    expected_identity,
+    choose_expected_identity,
 )
 from spark_kafka_sink.exactly_once.transaction_names import claim_key, driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
@@ -75,10 +75,10 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import (
     TransactionListing,
+    collect_rejection_errors,
     describe_transactions,
+    fetch_ids_by_producer,
     init_producer_id,
-    owners,
-    rejections,
 )
 from spark_kafka_sink.requests.transaction_description import (
     EMPTY,
@@ -114,14 +114,16 @@ class QueryTransactions:
     def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
         self.prefix = prefix
         self._number_key = (config.bootstrap_servers, topic, prefix)
-        self.driver_number = remembered_number(self._number_key)
+        self.driver_number = get_remembered_number(self._number_key)
         self._listing: TransactionListing | None = None  # requested, and not used yet
         with contextlib.ExitStack() as resources:
             self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))
             self.log = DecisionLog(config, topic, self.client)
             self._writer = LogWriter(self.client)
             self._ids = DriverIds(
-                prefix, lambda names: describe_transactions(self.client, names), lambda: owners(self.client)
+                prefix,
+                lambda names: describe_transactions(self.client, names),
+                lambda: fetch_ids_by_producer(self.client),
             )
             self._resources = resources.pop_all()
 
@@ -162,7 +164,7 @@ class QueryTransactions:
         Call this immediately before `fence`, whose comparison of epochs has no effect while a transaction is open.
         """
         current = self.describe_driver_id()
-        if _id_epoch_and_state(current) != _id_epoch_and_state(description):
+        if _compare_key(current) != _compare_key(description):
             raise precommit_errors.build_fenced_error(self.driver_id)
 
     def read_current_entry(
@@ -214,7 +216,7 @@ class QueryTransactions:
         Raise ProducerFencedError if another process got an epoch since the description, or if the epoch was one of
         the last: then the log names the next driver id. A timeout that brokers reject changes nothing.
         """
-        identity, granted_ms = self._request_epoch(expected_identity(description), timeouts_ms)
+        identity, granted_ms = self._request_epoch(choose_expected_identity(description), timeouts_ms)
         if description is not None and has_claimed(description) and not is_marked_claimed(granted_ms):
             # Restore the mark: the id must show that it has claimed the prefix, even if the log is lost now.
             identity = self.bump_epoch(identity, granted_ms)
@@ -257,7 +259,7 @@ class QueryTransactions:
 
     def bump_epoch(self, identity: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
         """Request the epoch after the one that the caller holds. Raise ProducerFencedError if a newer one exists."""
-        return self._init_producer_id(claimed_timeout_ms(granted_ms), identity)
+        return self._init_producer_id(mark_claimed(granted_ms), identity)
 
     def _init_producer_id(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         try:
@@ -356,7 +358,7 @@ class QueryTransactions:
     ) -> tuple[WriterState, Entry] | None:
         if not any(map(hint.is_same_except_identity, own_entries)):
             return None
-        identity, _ = self.fence(description, (current_timeout_ms(hint, description),))
+        identity, _ = self.fence(description, (choose_timeout_ms(hint, description),))
         found = self.read_entry()
         if not any(map(found.is_same_except_identity, own_entries)):
             return None
@@ -392,7 +394,7 @@ class QueryTransactions:
         """
         listing, self._listing = self._listing if excluding else None, None
         listing = listing or TransactionListing(self.client, ONGOING, EMPTY)
-        names = {row.transactional_id for row in listing.rows()} - set(excluding)
+        names = {row.transactional_id for row in listing.wait_for_rows()} - set(excluding)
         task_ids = sorted(name for name in names if parse_task_attempt(self.prefix, name) is not None)
         descriptions = describe_transactions(self.client, task_ids).values()
         return [description for description in descriptions if can_write(description)]
@@ -413,7 +415,7 @@ class QueryTransactions:
         call = self.client.begin(requests)
         if prefetch_listing:
             self._listing = TransactionListing(self.client, ONGOING, EMPTY)
-        rejected = rejections(requests, self.client.finish(call))
+        rejected = collect_rejection_errors(requests, self.client.finish(call))
         if rejected and self._is_superseded(identity):
             raise precommit_errors.build_fenced_error(self.driver_id)
         return rejected
@@ -456,5 +458,5 @@ def _wait_and_commit(transaction: LogTransaction) -> WriterState:
     return transaction.commit()
 
 
-def _id_epoch_and_state(description: TransactionDescription | None) -> object:
+def _compare_key(description: TransactionDescription | None) -> object:
     return None if description is None else (description.id_and_epoch, description.state)

@@ -21,27 +21,27 @@ ids for minutes.
 
 from __future__ import annotations
 
-from spark_kafka_sink.exactly_once.commit_margin import decision_timeout_ms
+from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout_ms
 
 _CLAIMED_MARK, _FENCED_MARK, _MAX_UNMARKED = 999, 998, 997
 _MAX_FENCED_TIMEOUT_MS = 5_000
 """Short, because the driver that fences an id, or the next driver, ends its open transaction at once."""
 
 
-def unmarked_timeout_ms(timeout_ms: int) -> int:
+def remove_timeout_mark(timeout_ms: int) -> int:
     """Return the timeout without a mark, at most a few milliseconds less than `timeout_ms`."""
     return timeout_ms - timeout_ms % 1000 + min(timeout_ms % 1000, _MAX_UNMARKED)
 
 
-def claimed_timeout_ms(granted_ms: int) -> int:
+def mark_claimed(granted_ms: int) -> int:
     """Return the marked timeout of a driver id that has claimed its prefix: about the decision timeout.
 
     `granted_ms`: the unmarked transaction timeout of the driver's tasks.
     """
-    return _add_mark(decision_timeout_ms(granted_ms), _CLAIMED_MARK, granted_ms)
+    return _add_mark(compute_decision_timeout_ms(granted_ms), _CLAIMED_MARK, granted_ms)
 
 
-def fenced_timeout_ms(granted_ms: int) -> int:
+def mark_fenced(granted_ms: int) -> int:
     """Return the marked timeout of a task id that was fenced.
 
     `granted_ms`: the task's transaction timeout. A timeout of less than a second becomes longer, to make room for the

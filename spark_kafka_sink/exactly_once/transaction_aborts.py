@@ -17,16 +17,20 @@ from dataclasses import replace
 from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
-from spark_kafka_sink.exactly_once.timeout_marks import fenced_timeout_ms, is_marked_fenced
+from spark_kafka_sink.exactly_once.timeout_marks import is_marked_fenced, mark_fenced
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
-from spark_kafka_sink.requests.transaction_admin import describe_transactions, end_transactions, rejections
+from spark_kafka_sink.requests.transaction_admin import (
+    collect_rejection_errors,
+    describe_transactions,
+    end_transactions,
+)
 from spark_kafka_sink.requests.transaction_description import COMPLETE_ABORT, EMPTY, TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from spark_kafka_sink.requests.transactions import AddPartitions, partition_error_codes
+from spark_kafka_sink.requests.transactions import AddPartitions, parse_partition_error_codes
 from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS, Verdict
 
 _log = logging.getLogger(__name__)
@@ -39,7 +43,7 @@ def can_write(description: TransactionDescription) -> bool:
     return description.is_open
 
 
-def expected_identity(description: TransactionDescription | None) -> ProducerIdAndEpoch:
+def choose_expected_identity(description: TransactionDescription | None) -> ProducerIdAndEpoch:
     """Return the identity that a request for the next epoch must expect. None: the brokers do not know the id.
 
     If the first record of an id could not be written, brokers know its producer id and no epoch. They reject such a
@@ -62,7 +66,7 @@ def abort_transactions(
     """
     version = client.transaction_version
     if version < 2:
-        listed = _with_added_partitions(client, listed, timeout_ms)
+        listed = _refresh_partitions(client, listed, timeout_ms)
     endable = listed if version >= 2 else [listing for listing in listed if listing.is_open]
     transactions = [
         TransactionIdentity(listing.transactional_id, *listing.id_and_epoch, version) for listing in endable
@@ -74,7 +78,7 @@ def abort_transactions(
         _fence_in_version_1(client, ended, timeout_ms)
 
 
-def _with_added_partitions(
+def _refresh_partitions(
     client: BlockingClient, listed: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> Sequence[TransactionDescription]:
     """Return the listed transactions with the partitions that were added since.
@@ -154,12 +158,14 @@ def _send_fences(
 ) -> dict[str, InitProducerIdResponse]:
     fences = [
         InitProducerId(
-            description.transactional_id, fenced_timeout_ms(description.timeout_ms), expected_identity(description)
+            description.transactional_id, mark_fenced(description.timeout_ms), choose_expected_identity(description)
         )
         for description in descriptions
     ]
     responses = client.send_all(fences, timeout_ms)
-    _log_rejections("Could not fence a task attempt that may still write", rejections(fences, responses).values())
+    _log_rejections(
+        "Could not fence a task attempt that may still write", collect_rejection_errors(fences, responses).values()
+    )
     return responses
 
 
@@ -182,7 +188,9 @@ def _fence_at_leaders(
             partitions = frozenset(TopicPartition(*partition) for partition in listing.partitions)
             additions.append(_AddExistingPartitions(transaction, partitions))
     added = client.send_all(additions, timeout_ms)
-    retries = [addition.without_unknown(added[addition.transaction.transactional_id]) for addition in additions]
+    retries = [
+        addition.remove_unknown_partitions(added[addition.transaction.transactional_id]) for addition in additions
+    ]
     client.send_all([retry for retry in retries if retry is not None], timeout_ms)
     transactions = [addition.transaction for addition in additions]
     end_transactions(client, transactions, commit=False, timeout_ms=timeout_ms)
@@ -196,9 +204,9 @@ class _AddExistingPartitions(AddPartitions):
 
     verdicts = AddPartitions.verdicts | {error_codes.UNKNOWN_TOPIC_OR_PARTITION: Verdict.ABORTABLE}
 
-    def without_unknown(self, response: AddPartitionsToTxnResponse) -> _AddExistingPartitions | None:
+    def remove_unknown_partitions(self, response: AddPartitionsToTxnResponse) -> _AddExistingPartitions | None:
         """Return the request without the unknown partitions. None if all or none of the partitions are unknown."""
-        codes = partition_error_codes(response)
+        codes = parse_partition_error_codes(response)
         existing = frozenset(
             partition for partition in self.partitions if codes.get(partition) != error_codes.UNKNOWN_TOPIC_OR_PARTITION
         )

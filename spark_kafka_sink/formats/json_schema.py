@@ -21,7 +21,7 @@ _DRAFT_URI = "http://json-schema.org/draft-07/schema#"
 
 def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
     """Return the schema of the columns as JSON, with `name` as its title."""
-    schema = {"$schema": _DRAFT_URI, "title": name or DEFAULT_NAME, **_object_schema(fields)}
+    schema = {"$schema": _DRAFT_URI, "title": name or DEFAULT_NAME, **_build_object_schema(fields)}
     return json.dumps(schema, separators=(",", ":"))
 
 
@@ -45,29 +45,29 @@ def check_json_schema(text: str, names: Sequence[str]) -> str:
     return title if isinstance(title, str) else DEFAULT_NAME
 
 
-def _object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:
-    properties = {field.name: _type_schema(field.type) for field in fields if not pa.types.is_null(field.type)}
+def _build_object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:
+    properties = {field.name: _build_type_schema(field.type) for field in fields if not pa.types.is_null(field.type)}
     required = [field.name for field in fields if not field.nullable]
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**schema, "required": required} if required else schema
 
 
-def _type_schema(data_type: pa.DataType) -> dict[str, Any]:
+def _build_type_schema(data_type: pa.DataType) -> dict[str, Any]:
     types = pa.types
     if types.is_struct(data_type):
-        return _object_schema([data_type.field(index) for index in range(data_type.num_fields)])
+        return _build_object_schema([data_type.field(index) for index in range(data_type.num_fields)])
     if types.is_list(data_type):
-        return {"type": "array", "items": _element_schema(data_type.value_field)}
+        return {"type": "array", "items": _build_element_schema(data_type.value_field)}
     if types.is_map(data_type):
-        return {"type": "object", "additionalProperties": _element_schema(data_type.item_field)}
+        return {"type": "object", "additionalProperties": _build_element_schema(data_type.item_field)}
     if types.is_timestamp(data_type) and data_type.tz is not None:
         return {"type": "string", "format": "date-time"}
     return dict(next((schema for is_type, schema in _SCALAR_SCHEMAS if is_type(data_type)), {"type": "string"}))
 
 
-def _element_schema(field: pa.Field) -> dict[str, Any]:
+def _build_element_schema(field: pa.Field) -> dict[str, Any]:
     """Return the schema of an element of an array or map. Unlike in an object, null is written as `null`."""
-    schema = _type_schema(field.type) if not pa.types.is_null(field.type) else {}
+    schema = _build_type_schema(field.type) if not pa.types.is_null(field.type) else {}
     return {"oneOf": [{"type": "null"}, schema]} if field.nullable and schema else schema or {"type": "null"}
 
 

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import ParsedOptions, choice_parser, parse_optional_text, parse_text
+from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
 from spark_kafka_sink.formats.format_builders import (
     DESCRIPTOR_FORMATS,
     FORMATS,
@@ -31,7 +31,7 @@ _VALUE_OPTIONS = (
     (
         "Format",
         None,
-        choice_parser(*FORMATS),
+        build_choice_parser(*FORMATS),
         "the format in which columns are encoded to the value: " + ", ".join(f"`{name}`" for name in FORMATS),
     ),
     (

@@ -238,11 +238,11 @@ def _encode_zigzag(column: pa.Array) -> list[Piece]:
     return list(signed_varint_fields(integers_to_numpy(column)))
 
 
-def _fixed_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
+def _build_fixed_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
     return lambda column: [fixed_field(integers_to_numpy(column).astype(dtype))]
 
 
-def _float_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
+def _build_float_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
     return lambda column: [fixed_field(floats_to_numpy(column).astype(dtype))]
 
 
@@ -265,11 +265,11 @@ _SCALAR_ENCODERS: dict[str, Callable[[pa.Array], list[Piece]]] = {
     "bool": lambda column: [fixed_field(bools_to_numpy(column))],
     **dict.fromkeys(("int32", "int64", "uint32", "uint64", "enum"), _encode_varints),
     **dict.fromkeys(("sint32", "sint64"), _encode_zigzag),
-    "fixed32": _fixed_encoder(np.uint32),
-    "sfixed32": _fixed_encoder(np.int32),
-    "fixed64": _fixed_encoder(np.uint64),
-    "sfixed64": _fixed_encoder(np.int64),
-    "float": _float_encoder(np.float32),
-    "double": _float_encoder(np.float64),
+    "fixed32": _build_fixed_encoder(np.uint32),
+    "sfixed32": _build_fixed_encoder(np.int32),
+    "fixed64": _build_fixed_encoder(np.uint64),
+    "sfixed64": _build_fixed_encoder(np.int64),
+    "float": _build_float_encoder(np.float32),
+    "double": _build_float_encoder(np.float64),
     **dict.fromkeys(("string", "bytes"), _encode_length_delimited),
 }

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from spark_kafka_sink.client.option_parsing import (
     INT_MAX,
     ParsedOptions,
-    choice_parser,
-    integer_parser,
+    build_choice_parser,
+    build_integer_parser,
     parse_boolean,
     parse_optional_text,
     parse_text,
@@ -87,7 +87,7 @@ REGISTRY_OPTIONS = (
     Option(
         "schema.registry.request.timeout.ms",
         RegistryConfig.timeout_ms,
-        integer_parser(1, INT_MAX),
+        build_integer_parser(1, INT_MAX),
         "the timeout of a request to the schema registry, including all retries and backoffs",
     ),
     Option(
@@ -99,21 +99,21 @@ REGISTRY_OPTIONS = (
     Option(
         "schemaSource",
         RegistryOptions.schema_source,
-        choice_parser(*SCHEMA_SOURCES),
+        build_choice_parser(*SCHEMA_SOURCES),
         "`register`: register the schema if the subject does not have it; `lookup`: use the registered schema and fail "
         "if there is none; `latest`: use the latest schema of the subject",
     ),
     Option(
         "subjectNameStrategy",
         RegistryOptions.subject_name_strategy,
-        choice_parser(*SUBJECT_NAME_STRATEGIES),
+        build_choice_parser(*SUBJECT_NAME_STRATEGIES),
         "the name of the subject: `topic`: `<topic>-value` or `<topic>-key`; `record`: the name of the schema; "
         "`topicRecord`: `<topic>-<name of the schema>`",
     ),
     Option(
         "schemaIdLocation",
         RegistryOptions.schema_id_location,
-        choice_parser(*SCHEMA_ID_LOCATIONS),
+        build_choice_parser(*SCHEMA_ID_LOCATIONS),
         "`prefix`: the schema id precedes each value and key; `header`: a record header has the GUID of the schema, "
         "and [values and keys have no prefix](registry.md#put-the-schema-id-into-a-header)",
     ),

@@ -24,13 +24,13 @@ def parse_schema_json(text: str, description: str) -> Any:
     except ValueError as error:
         raise SchemaError(f"{description} is not valid JSON: {error}") from error
     except RecursionError:
-        raise _nesting_error(description) from None
+        raise _build_nesting_error(description) from None
     level = [schema]
     for _ in range(MAX_NESTING):
         level = [child for parent in level for child in _children(parent)]
         if not level:
             return schema
-    raise _nesting_error(description)
+    raise _build_nesting_error(description)
 
 
 def _children(value: Any) -> list[Any]:
@@ -39,5 +39,5 @@ def _children(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _nesting_error(description: str) -> SchemaError:
+def _build_nesting_error(description: str) -> SchemaError:
     return SchemaError(f"{description} is nested more than {MAX_NESTING} levels deep")

@@ -26,7 +26,7 @@ def build_plaintext_channel(
     )
 
 
-def client_channel_builder(security: SecurityConfig, client_id: str) -> ChannelBuilder:
+def create_client_channel_builder(security: SecurityConfig, client_id: str) -> ChannelBuilder:
     """Return a builder of channels to brokers.
 
     Certificates and keys are read here, once. Raise ConfigurationError if they cannot be read.

@@ -135,13 +135,13 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
             is_truncated = bool(response.length) and len(data) <= max_bytes
     except (OSError, http.client.HTTPException):
         if timed_out.is_set():
-            raise _timeout_error(timeout_s) from None
+            raise _build_timeout_error(timeout_s) from None
         raise
     finally:
         timer.cancel()
         connection.close()
     if timed_out.is_set():  # a response without a length appears complete when the timer ends the connection
-        raise _timeout_error(timeout_s)
+        raise _build_timeout_error(timeout_s)
     if len(data) > max_bytes:
         raise HttpResponseTooLong(f"the response exceeds {max_bytes} bytes")
     if is_truncated:
@@ -213,5 +213,5 @@ def _abort(sock: socket.socket, timed_out: threading.Event) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-def _timeout_error(timeout_s: float) -> TimeoutError:
+def _build_timeout_error(timeout_s: float) -> TimeoutError:
     return TimeoutError(f"no complete response within {timeout_s * 1000:.0f} ms")

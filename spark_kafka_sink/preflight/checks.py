@@ -102,7 +102,7 @@ def build_preflight_error(
     return PreflightError("\n".join(lines))
 
 
-def topic_check_name(topic: str) -> str:
+def format_topic_check_name(topic: str) -> str:
     return format_partition(topic)
 
 

@@ -31,7 +31,7 @@ from spark_kafka_sink.preflight.checks import (
     Outcome,
     PreflightTimeouts,
     Target,
-    topic_check_name,
+    format_topic_check_name,
 )
 from spark_kafka_sink.preflight.probe import Probe
 from spark_kafka_sink.protocol import error_codes
@@ -76,12 +76,12 @@ _WRITE_BIT, _DESCRIBE_BIT = 1 << 4, 1 << 8
 def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeouts) -> list[Check]:
     no_response = f"no response within {timeouts.response_ms / 1000:g} s"
     return [
-        _bootstrap_check(probe, no_response),
-        _security_check(probe, config),
-        _metadata_check(probe, no_response),
-        *_version_checks(probe),
-        *(_topic_check(probe, topic) for topic in probe.target.topics),
-        *(_leader_check(probe, node, no_response) for node in probe.leaders()),
+        _check_bootstrap(probe, no_response),
+        _check_security(probe, config),
+        _check_metadata(probe, no_response),
+        *_check_versions(probe),
+        *(_check_topic(probe, topic) for topic in probe.target.topics),
+        *(_check_leader(probe, node, no_response) for node in probe.leaders()),
     ]
 
 
@@ -109,7 +109,7 @@ def _describe_resolution(host: str, addresses: Iterable[str]) -> str:
     return f"resolves to {', '.join(dict.fromkeys(addresses))}" if addresses else "does not resolve"
 
 
-def _bootstrap_check(probe: Probe, no_response: str) -> Check:
+def _check_bootstrap(probe: Probe, no_response: str) -> Check:
     rejected_ids = {
         node.id for node in probe.bootstrap_nodes if probe.client.authentication_exception(node.id) is not None
     }
@@ -117,7 +117,7 @@ def _bootstrap_check(probe: Probe, no_response: str) -> Check:
         node for node in probe.bootstrap_nodes if node.id not in probe.connected_nodes and node.id not in rejected_ids
     ]
     failures = "; ".join(
-        f"{node.address}: {_failure_reason(probe, node, no_response)}" for node in unreachable[:MAX_LISTED_RESULTS]
+        f"{node.address}: {_describe_failure(probe, node, no_response)}" for node in unreachable[:MAX_LISTED_RESULTS]
     )
     summary = f"{len(probe.bootstrap_nodes) - len(unreachable)} of {len(probe.bootstrap_nodes)} reachable"
     if not unreachable:
@@ -131,7 +131,7 @@ def _bootstrap_check(probe: Probe, no_response: str) -> Check:
     return Check(BOOTSTRAP, Outcome.FAILED, failures, remedy, concerns_address=True)
 
 
-def _security_check(probe: Probe, config: ClientConfig) -> Check:
+def _check_security(probe: Probe, config: ClientConfig) -> Check:
     security = config.security
     detail = security.protocol + (f" with {security.login.mechanism}" if security.login is not None else "")
     if probe.connected_nodes:
@@ -139,11 +139,11 @@ def _security_check(probe: Probe, config: ClientConfig) -> Check:
     for node in probe.bootstrap_nodes:
         error = probe.client.authentication_exception(node.id)
         if error is not None:
-            return Check(SECURITY, Outcome.FAILED, f"{detail}: {error}", _authentication_remedy(config, error))
+            return Check(SECURITY, Outcome.FAILED, f"{detail}: {error}", _suggest_authentication_remedy(config, error))
     return Check(SECURITY, Outcome.SKIPPED, "no connection")
 
 
-def _authentication_remedy(config: ClientConfig, error: AuthenticationError) -> str:
+def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationError) -> str:
     """Return the remedy for a failed login.
 
     The remedy is empty for TLS errors and for a listener that expects another login, because the messages of these
@@ -154,7 +154,7 @@ def _authentication_remedy(config: ClientConfig, error: AuthenticationError) -> 
     return _AUTHENTICATION_REMEDIES[config.security.login.mechanism]
 
 
-def _metadata_check(probe: Probe, no_response: str) -> Check:
+def _check_metadata(probe: Probe, no_response: str) -> Check:
     response = probe.metadata_response
     if response is not None:
         detail = f"cluster {sanitize(response.cluster_id)} with {format_count(len(response.brokers), 'broker')}"
@@ -165,14 +165,14 @@ def _metadata_check(probe: Probe, no_response: str) -> Check:
     return Check(METADATA, Outcome.FAILED, probe.metadata_failure or no_response, remedy)
 
 
-def _version_checks(probe: Probe) -> list[Check]:
+def _check_versions(probe: Probe) -> list[Check]:
     """Return one check for all connected brokers, or no check if no broker is connected."""
     versions_by_broker = [
         versions for node_id in probe.connected_nodes if (versions := probe.client.versions(node_id)) is not None
     ]
     if not versions_by_broker:
         return []
-    for apis, remedy in _required_apis(probe.target):
+    for apis, remedy in _list_required_apis(probe.target):
         error = _find_version_error(apis, versions_by_broker)
         if error is not None:
             return [Check(VERSIONS, Outcome.FAILED, str(error), remedy)]
@@ -182,7 +182,7 @@ def _version_checks(probe: Probe) -> list[Check]:
     return [Check(VERSIONS, Outcome.PASSED, f"Produce version {produce_version}{features}")]
 
 
-def _required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
+def _list_required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
     """Yield the APIs that the write requires in groups, each with the remedy for brokers that do not support it."""
     yield (
         (ApiKey.PRODUCE, *([ApiKey.INIT_PRODUCER_ID] if target.idempotent else ())),
@@ -206,15 +206,15 @@ def _find_version_error(apis: Sequence[ApiKey], brokers: Sequence[NodeApiVersion
     return None
 
 
-def _topic_check(probe: Probe, topic: str) -> Check:
+def _check_topic(probe: Probe, topic: str) -> Check:
     for metadata in probe.metadata_response.topics if probe.metadata_response is not None else ():
         if metadata.name == topic and probe.should_create(metadata):
-            return Check(topic_check_name(topic), Outcome.PASSED, TOPIC_WILL_BE_CREATED)
+            return Check(format_topic_check_name(topic), Outcome.PASSED, TOPIC_WILL_BE_CREATED)
         if metadata.name == topic:
             check = check_topic_metadata(metadata, probe.brokers)
             option = dict(probe.target.topic_option_names).get(topic)
             return _name_option(check, option) if option and check.detail == TOPIC_DOES_NOT_EXIST else check
-    return Check(topic_check_name(topic), Outcome.SKIPPED, "no metadata")
+    return Check(format_topic_check_name(topic), Outcome.SKIPPED, "no metadata")
 
 
 def _name_option(check: Check, option: str) -> Check:
@@ -226,7 +226,7 @@ def _name_option(check: Check, option: str) -> Check:
     )
 
 
-def _leader_check(probe: Probe, node: Node, no_response: str) -> Check:
+def _check_leader(probe: Probe, node: Node, no_response: str) -> Check:
     if node.id in probe.connected_nodes:
         topics = probe.metadata_response.topics if probe.metadata_response is not None else []
         partition_count = sum(part.leader_id == node.id for topic in topics for part in topic.partitions)
@@ -238,10 +238,10 @@ def _leader_check(probe: Probe, node: Node, no_response: str) -> Check:
         "The broker advertises this address (advertised.listeners). The address must lead to this broker from this "
         "machine and from every executor. If it does, check that the broker is running."
     )
-    return Check(str(node), Outcome.FAILED, _failure_reason(probe, node, no_response), remedy, concerns_address=True)
+    return Check(str(node), Outcome.FAILED, _describe_failure(probe, node, no_response), remedy, concerns_address=True)
 
 
-def _failure_reason(probe: Probe, node: Node, no_response: str) -> str:
+def _describe_failure(probe: Probe, node: Node, no_response: str) -> str:
     """Return the reason for a failed connection without the address, which the caller shows already."""
     loss = probe.client.losses.get(node.id)
     return no_response if loss is None else loss.detail
@@ -252,7 +252,7 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
 
     `broker_ids`: the brokers of the cluster. A partition with any other leader counts as leaderless.
     """
-    name = topic_check_name(topic.name or "")
+    name = format_topic_check_name(topic.name or "")
     if topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS:
         remedy = (
             "Correct the name or create the topic. Brokers create missing topics only if auto.create.topics.enable is "

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from spark_kafka_sink.client.new_topic import NewTopic, broker_message_suffix, remedy
-from spark_kafka_sink.preflight.checks import Check, Outcome, Target, topic_check_name
+from spark_kafka_sink.client.new_topic import NewTopic, find_remedy, format_broker_message
+from spark_kafka_sink.preflight.checks import Check, Outcome, Target, format_topic_check_name
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
 from spark_kafka_sink.protocol import error_codes
@@ -49,7 +49,7 @@ def check_topic_creation(
 
 
 def _check_name(new_topic: NewTopic) -> str:
-    return f"creation of {topic_check_name(new_topic.name)}"
+    return f"creation of {format_topic_check_name(new_topic.name)}"
 
 
 def _evaluate_validation(new_topic: NewTopic, exchange: Exchange[CreateTopicsResponse]) -> Check:
@@ -59,8 +59,8 @@ def _evaluate_validation(new_topic: NewTopic, exchange: Exchange[CreateTopicsRes
             return Check(name, Outcome.PASSED, f"possible: {new_topic}")
         if result.error_code == error_codes.NOT_CONTROLLER:
             return Check(name, Outcome.SKIPPED, "only the controller can validate the topic")
-        detail = f"{lookup_error_code(result.error_code).name}{broker_message_suffix(result)}: {new_topic}"
-        return Check(name, Outcome.FAILED, detail, remedy(result.error_code))
+        detail = f"{lookup_error_code(result.error_code).name}{format_broker_message(result)}: {new_topic}"
+        return Check(name, Outcome.FAILED, detail, find_remedy(result.error_code))
     return Check(name, Outcome.SKIPPED, "the response of the broker does not contain the topic")
 
 
@@ -81,7 +81,7 @@ def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, configs
         if result.error_code == error_codes.NONE
         for config in result.configs
     }
-    differences = list(new_topic.differences(len(metadata.partitions), replicas, config_values))
+    differences = list(new_topic.find_differences(len(metadata.partitions), replicas, config_values))
     if differences:
         detail = f"the topic exists and has {'; '.join(differences)}"
         return Check(name, Outcome.WARNING, detail, _DIFFERENCES_REMEDY, logged_by_driver=True)

@@ -9,7 +9,7 @@ from typing import Generic
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import FINAL_TOPIC_ERRORS, Metadata
-from spark_kafka_sink.client.network_client import new_network_client
+from spark_kafka_sink.client.network_client import create_network_client
 from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.preflight.checks import PreflightTimeouts, Target
@@ -80,7 +80,7 @@ class Probe:
         self.is_conclusive = False
         """Whether `run` ended early, because everything passed or waiting cannot change the result."""
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
-        self.client = new_network_client(config, metadata, system=system)
+        self.client = create_network_client(config, metadata, system=system)
         pending = PendingRequests(Routing(metadata, lambda now: self.ready_node()), lambda failures: _RETRY_INTERVAL_MS)
         self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
         auto_create = target.allow_auto_topic_creation and target.new_topic is None

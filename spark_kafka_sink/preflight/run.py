@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from spark_kafka_sink.client.bootstrap import bootstrap_nodes
+from spark_kafka_sink.client.bootstrap import resolve_bootstrap_nodes
 from spark_kafka_sink.client.bootstrap_lookup import BootstrapLookup
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
@@ -20,7 +20,7 @@ from spark_kafka_sink.preflight.checks import (
     Outcome,
     PreflightTimeouts,
     Target,
-    topic_check_name,
+    format_topic_check_name,
 )
 from spark_kafka_sink.preflight.cluster_checks import CLUSTER_CHECKS, THOROUGH_CHECKS
 from spark_kafka_sink.preflight.connectivity_checks import build_connectivity_checks, check_name_resolution
@@ -70,7 +70,7 @@ def preflight(
 def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[Node, ...]:
     """Resolve the names, repeatedly for bootstrap.resolve.timeout.ms if it is set, as the clients of the job will."""
     if not config.bootstrap_resolve_timeout_ms:
-        return bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
+        return resolve_bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
     lookup = BootstrapLookup(config, system)
     with closing(system.poller()) as poller:
         while not (nodes := lookup.attempt()):
@@ -85,5 +85,5 @@ def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *
 
 
 def _skip_remaining_checks(failed: Check, target: Target) -> list[Check]:
-    names = [BOOTSTRAP, SECURITY, METADATA, *map(topic_check_name, target.topics)]
+    names = [BOOTSTRAP, SECURITY, METADATA, *map(format_topic_check_name, target.topics)]
     return [failed if name == failed.name else Check(name, Outcome.SKIPPED, "not checked") for name in names]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from spark_kafka_sink.errors import NetworkError
-from spark_kafka_sink.preflight.checks import Check, Outcome, topic_check_name
+from spark_kafka_sink.preflight.checks import Check, Outcome, format_topic_check_name
 from spark_kafka_sink.preflight.connectivity_checks import TOPIC_DOES_NOT_EXIST
 from spark_kafka_sink.preflight.probe import Probe
 from spark_kafka_sink.requests.topics import DescribeTopics
@@ -19,7 +19,7 @@ def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
     One request fetches the names of all topics that the user may describe. If it fails, the checks are returned as they
     are.
     """
-    topics_by_check = {topic_check_name(topic): topic for topic in probe.target.topics}
+    topics_by_check = {format_topic_check_name(topic): topic for topic in probe.target.topics}
     missing = {
         check.name for check in checks if check.outcome is Outcome.FAILED and check.detail == TOPIC_DOES_NOT_EXIST
     }

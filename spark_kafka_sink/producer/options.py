@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from spark_kafka_sink.client.option_parsing import (
     INT_MAX,
-    choice_parser,
-    integer_parser,
+    build_choice_parser,
+    build_integer_parser,
     parse_boolean,
     parse_list,
     parse_non_negative_int,
@@ -23,7 +23,7 @@ from spark_kafka_sink.options import Option, build_option_table
 
 _PARTITIONER_PACKAGE = "org.apache.kafka.clients.producer."
 
-ACKS = choice_parser("all", "-1", "0", "1")
+ACKS = build_choice_parser("all", "-1", "0", "1")
 
 
 def _parse_acks(value: object) -> int:
@@ -32,7 +32,7 @@ def _parse_acks(value: object) -> int:
 
 
 def _parse_gzip_level(value: object) -> int:
-    level = integer_parser(-1, 9)(value)
+    level = build_integer_parser(-1, 9)(value)
     if level == 0:
         raise ValueError("must be -1 or from 1 to 9")
     return int(str(level))
@@ -133,7 +133,7 @@ _BATCHING = (
     Option(
         "buffer.memory.allocation.strategy",
         "full",
-        choice_parser("full", "incremental"),
+        build_choice_parser("full", "incremental"),
         "no effect: as with incremental in Java, memory is reserved for waiting records, and never for the whole "
         "batch.size of each partition; unlike in Java, that also works with compression",
         ignored=True,
@@ -147,12 +147,14 @@ _BATCHING = (
     Option(
         "compression.type",
         "none",
-        choice_parser("none", "gzip", "snappy", "lz4", "zstd"),
+        build_choice_parser("none", "gzip", "snappy", "lz4", "zstd"),
         "none, gzip, snappy, lz4 or zstd; a batch is compressed as a whole",
     ),
     Option("compression.gzip.level", -1, _parse_gzip_level, "1 (fast) to 9 (small); -1 is gzip's own default"),
-    Option("compression.lz4.level", 9, integer_parser(1, 17), "1 to 17; 9 selects the fast compressor, as in Java"),
-    Option("compression.zstd.level", 3, integer_parser(-131_072, 22), "negative (fastest) to 22 (smallest)"),
+    Option(
+        "compression.lz4.level", 9, build_integer_parser(1, 17), "1 to 17; 9 selects the fast compressor, as in Java"
+    ),
+    Option("compression.zstd.level", 3, build_integer_parser(-131_072, 22), "negative (fastest) to 22 (smallest)"),
     Option(
         "partitioner.class",
         "",
@@ -200,13 +202,13 @@ _OBSERVATION = (
     Option(
         "metrics.num.samples",
         2,
-        integer_parser(1, INT_MAX),
+        build_integer_parser(1, INT_MAX),
         "number of windows over which rates and averages are computed",
     ),
     Option(
         "metrics.recording.level",
         "INFO",
-        choice_parser("INFO", "DEBUG", "TRACE"),
+        build_choice_parser("INFO", "DEBUG", "TRACE"),
         "INFO is the only level",
         unsupported_reason="all metrics have the level INFO",
     ),

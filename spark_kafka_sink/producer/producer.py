@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
-from spark_kafka_sink.client.metadata import new_metadata
-from spark_kafka_sink.client.network_client import new_network_client
+from spark_kafka_sink.client.metadata import create_metadata
+from spark_kafka_sink.client.network_client import create_network_client
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import (
     BufferExhaustedError,
@@ -129,7 +129,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         parsed = ProducerConfig.parse(merge_keywords(config, options))
         reuse_freed_memory()
         self.config = replace(parsed, client_id=parsed.client_id or f"producer-{next(_client_numbers)}")
-        self._system, self._loop, random = self._new_environment(flush_at_exit)
+        self._system, self._loop, random = self._create_environment(flush_at_exit)
         self._serializers = Serializers(key_serializer, value_serializer)
         self._interceptors: Interceptors[ProducerRecord, RecordMetadata] | None = None
         if interceptors:
@@ -137,8 +137,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._record_partitioner = partitioner
         self._partitioner = Partitioner(self.config, random)
         client_config = self.config.client_config()
-        self._metadata = new_metadata(client_config, system=self._system, random=random)
-        self._client = client = new_network_client(
+        self._metadata = create_metadata(client_config, system=self._system, random=random)
+        self._client = client = create_network_client(
             client_config, self._metadata, system=self._system, random=random, counts_nodes=True
         )
         self._pool = BufferPool(self.config.buffer_memory, self._system.now)
@@ -189,7 +189,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._finalizer.atexit = False
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
 
-    def _new_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
+    def _create_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
         """Create the clock and network, the sender's thread and the random generator. Tests override this method."""
         system = OperatingSystem()
         return system, SenderThread(system, flush_at_exit), Random()

@@ -56,10 +56,10 @@ def serialize_plain(topic: str, value: object) -> bytes | None:
         return value.encode()
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise _missing_serializer_error(topic, value)
+    raise _build_missing_serializer_error(topic, value)
 
 
-def _missing_serializer_error(topic: str, value: object) -> InvalidRecordError:
+def _build_missing_serializer_error(topic: str, value: object) -> InvalidRecordError:
     return InvalidRecordError(
         f"{format_partition(topic)}: {type(value).__name__} is neither bytes nor str. Pass a serializer to "
         "KafkaProducer."
@@ -163,9 +163,9 @@ class Serializers:
         if type(value) is bytes and (key is None or type(key) is bytes):
             return  # the usual case, which the checks below would slow down
         if self._value is serialize_plain and not (value is None or isinstance(value, _PLAIN_TYPES)):
-            raise _missing_serializer_error(record.topic, value)
+            raise _build_missing_serializer_error(record.topic, value)
         if self._key is serialize_plain and not (key is None or isinstance(key, _PLAIN_TYPES)):
-            raise _missing_serializer_error(record.topic, key)
+            raise _build_missing_serializer_error(record.topic, key)
 
     def serialize(self, record: ProducerRecord) -> tuple[bytes | None, bytes | None, Headers | None]:
         """Return the key, the value and the headers of a record as they are sent.
@@ -234,10 +234,10 @@ def _call_serializer(
         ) from error
     if result is None or isinstance(result, bytes):
         return result
-    raise _invalid_result_error(topic, field, result)
+    raise _build_invalid_result_error(topic, field, result)
 
 
-def _invalid_result_error(topic: str, field: str, result: object) -> InvalidRecordError:
+def _build_invalid_result_error(topic: str, field: str, result: object) -> InvalidRecordError:
     advice = " Add .encode() to what it returns." if isinstance(result, str) else ""
     type_name = type(result).__name__
     return InvalidRecordError(

@@ -127,7 +127,7 @@ def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
         ) from error
     raise InvalidRecordError(
         f"send_table() takes a table that exports Arrow columns (__arrow_c_stream__ or __arrow_c_array__), such as "
-        f"those of pyarrow, polars, DuckDB and pandas, not {_format_type(table)}: {_conversion_remedy(table)}."
+        f"those of pyarrow, polars, DuckDB and pandas, not {_format_type(table)}: {_describe_conversion_remedy(table)}."
     )
 
 
@@ -154,7 +154,7 @@ def _format_type(table: object) -> str:
     return cls.__name__ if cls.__module__ == "builtins" else f"{cls.__module__.partition('.')[0]}.{cls.__name__}"
 
 
-def _conversion_remedy(table: object) -> str:
+def _describe_conversion_remedy(table: object) -> str:
     return {
         "polars.LazyFrame": "write table.collect()",
         "_duckdb.DuckDBPyConnection": "write connection.sql(...), or .to_arrow_reader() of what execute() returns",

@@ -32,7 +32,7 @@ from spark_kafka_sink.producer.transactions.states import DESCRIBE, PREPARE, Ope
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from spark_kafka_sink.requests.transactions import DescribeTransactions, descriptions
+from spark_kafka_sink.requests.transactions import DescribeTransactions, collect_descriptions
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class ProducerTransactions:
             self._requests.cancel(call)
         if not ended:
             raise self._build_timeout_error(DESCRIBE, call.last_failure)
-        return descriptions(request, call.results())
+        return collect_descriptions(request, call.results())
 
     def prepare(self) -> TransactionIdentity | None:
         self._reject_in_callback()

@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.messages.fetch import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.request import Leader, Request
-from spark_kafka_sink.requests.verdicts import Classification, Verdict, most_severe
+from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
 MAX_FETCH_BYTES = 50 * 1024 * 1024
 MAX_PARTITION_BYTES = 8 * 1024 * 1024
@@ -53,14 +53,14 @@ class Fetch(Request[FetchResponse]):
     def route(self, key: str) -> Leader:
         return Leader(self.topic, int(key))
 
-    def subset(self, keys: Sequence[str]) -> Fetch:
+    def select_keys(self, keys: Sequence[str]) -> Fetch:
         return replace(self, offsets={int(key): self.offsets[int(key)] for key in keys})
 
     @property
     def versions(self) -> VersionRange | None:
         return _VERSIONS_WITH_TOPIC_NAMES if self.topic_id == NO_TOPIC_ID else None
 
-    def message(self, version: int) -> FetchRequest:
+    def build_message(self, version: int) -> FetchRequest:
         partitions = [
             FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=MAX_PARTITION_BYTES)
             for partition, offset in self.offsets.items()
@@ -74,14 +74,14 @@ class Fetch(Request[FetchResponse]):
         )
 
     def classify(self, response: FetchResponse) -> Classification:
-        return most_severe(self.classify_keys(response).values())
+        return select_most_severe(self.classify_keys(response).values())
 
     def classify_keys(self, response: FetchResponse) -> Mapping[str, Classification]:
         if response.error_code != codes.NONE:
             return dict.fromkeys(self.keys, self.classify_code(response.error_code))
         return {str(data.partition_index): self.classify_code(data.error_code) for data in _partitions([response])}
 
-    def fetched(self, responses: Mapping[str, FetchResponse]) -> list[FetchResponsePartitionData]:
+    def parse_partition_data(self, responses: Mapping[str, FetchResponse]) -> list[FetchResponsePartitionData]:
         """Return the data of the partitions that were not rejected, given the responses by key."""
         return [
             data
@@ -89,16 +89,16 @@ class Fetch(Request[FetchResponse]):
             if data.error_code == codes.NONE and str(data.partition_index) in responses
         ]
 
-    def rejected(self, responses: Mapping[str, FetchResponse]) -> BrokerError | None:
+    def find_rejection_error(self, responses: Mapping[str, FetchResponse]) -> BrokerError | None:
         """Return the error of the first partition whose final response rejects the request."""
         parsed = {id(response): self.classify_keys(response) for response in _distinct(responses)}
         for key, response in responses.items():
             classification = parsed[id(response)][key]
             if classification.verdict is not Verdict.DONE:
-                return self.rejection(key, classification)
+                return self.build_rejection_error(key, classification)
         return None
 
-    def subject(self, key: str) -> str:
+    def describe_subject(self, key: str) -> str:
         return format_partition(self.topic, int(key))
 
 

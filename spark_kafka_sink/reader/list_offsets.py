@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from spark_kafka_sink.requests.request import Leader, Request
-from spark_kafka_sink.requests.verdicts import Classification, Verdict, most_severe
+from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
 LATEST, EARLIEST = -1, -2
 """Special values of the timestamp."""
@@ -40,10 +40,10 @@ class ListOffsets(Request[ListOffsetsResponse]):
     def route(self, key: str) -> Leader:
         return Leader(self.topic, int(key))
 
-    def subset(self, keys: Sequence[str]) -> ListOffsets:
+    def select_keys(self, keys: Sequence[str]) -> ListOffsets:
         return replace(self, partitions=[int(key) for key in keys])
 
-    def message(self, version: int) -> ListOffsetsRequest:
+    def build_message(self, version: int) -> ListOffsetsRequest:
         partitions = [
             ListOffsetsPartition(partition_index=partition, timestamp=self.timestamp) for partition in self.partitions
         ]
@@ -54,12 +54,12 @@ class ListOffsets(Request[ListOffsetsResponse]):
         )
 
     def classify(self, response: ListOffsetsResponse) -> Classification:
-        return most_severe(self.classify_keys(response).values())
+        return select_most_severe(self.classify_keys(response).values())
 
     def classify_keys(self, response: ListOffsetsResponse) -> Mapping[str, Classification]:
         return {str(row.partition_index): self.classify_code(row.error_code) for row in _rows(response)}
 
-    def offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
+    def parse_offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
         """Return the offset of each partition, given the final responses. Raise BrokerError if one was rejected."""
         # A response is about many partitions, and occurs once for each: parse it only once.
         distinct = {id(response): response for response in responses.values()}
@@ -69,11 +69,11 @@ class ListOffsets(Request[ListOffsetsResponse]):
             row = parsed[id(response)][key]
             classification = self.classify_code(row.error_code)
             if classification.verdict is not Verdict.DONE:
-                raise self.rejection(key, classification)
+                raise self.build_rejection_error(key, classification)
             offsets[row.partition_index] = row.offset
         return offsets
 
-    def subject(self, key: str) -> str:
+    def describe_subject(self, key: str) -> str:
         return format_partition(self.topic, int(key))
 
 

@@ -171,8 +171,8 @@ class TopicReader:
         progress = self._new_progress(topic, {partition: start}, {partition: stop}, _to_stored_batches)
         if ahead is not None:
             fetch = progress.fetch([partition])
-            if self._finish(ahead) is None and fetch.rejected(ahead.responses) is None:
-                yield from progress.unpack(fetch.fetched(ahead.responses))
+            if self._finish(ahead) is None and fetch.find_rejection_error(ahead.responses) is None:
+                yield from progress.unpack(fetch.parse_partition_data(ahead.responses))
         yield from self._fetch_all(progress, follow=False)
 
     # --- helpers
@@ -195,8 +195,8 @@ class TopicReader:
             fetch = self._next_fetch(progress)
             call = self._begin(fetch)
             failure = self._finish(call)
-            yield from progress.unpack(fetch.fetched(call.responses))
-            rejection = fetch.rejected(call.responses)
+            yield from progress.unpack(fetch.parse_partition_data(call.responses))
+            rejection = fetch.find_rejection_error(call.responses)
             if rejection is not None:
                 raise rejection
             if progress.positions != previous_positions or (follow and fetch.offsets and failure is None):
@@ -262,7 +262,7 @@ class TopicReader:
     def _list_offsets(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
         self._client.topic(topic)
         request = ListOffsets(topic, partitions, timestamp, self._isolation)
-        return request.offsets(self._client.send_all([request]))
+        return request.parse_offsets(self._client.send_all([request]))
 
 
 class _FetchProgress(Generic[ChunkT]):

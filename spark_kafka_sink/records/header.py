@@ -143,11 +143,11 @@ def parse_header(buffer: Buffer) -> BatchHeader:
     """
     if len(buffer) < HEADER_BYTES:
         if len(buffer) > 16 and buffer[16] < _MAGIC:
-            raise _old_format_error(buffer[16])
+            raise _build_old_format_error(buffer[16])
         raise DecodeError(f"record batch of {len(buffer)} bytes is shorter than its header of {HEADER_BYTES} bytes")
     base_offset, batch_length, leader_epoch, magic, crc = _CHECKED_LAYOUT.unpack_from(buffer, 0)
     if magic in (0, 1):
-        raise _old_format_error(magic)
+        raise _build_old_format_error(magic)
     if magic != _MAGIC:
         raise UnsupportedFormatError(f"Record format v{magic} is not supported. Only v2 is.")
     if batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
@@ -186,5 +186,5 @@ def patch_header(
         struct.pack_into(">I", buffer, 17, crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET:end]))
 
 
-def _old_format_error(magic: int) -> UnsupportedFormatError:
+def _build_old_format_error(magic: int) -> UnsupportedFormatError:
     return UnsupportedFormatError(f"Record format v{magic} from before Kafka 0.11 is not supported. Only v2 is.")

@@ -159,7 +159,7 @@ class JoinedRowsBuilder:
         widths = [np.broadcast_to(field.width, self._row_count) for field in fields]
         total_bytes = self._payload_bytes + sum([int(np.add.reduce(width, dtype=np.int64)) for width in widths])
         if total_bytes > MAX_JOINED_BYTES:
-            raise _too_large_error(self._row_count, total_bytes)
+            raise _build_too_large_error(self._row_count, total_bytes)
 
     def _build_payload_views(self) -> tuple[NDArray[Any], list[pa.Buffer]]:
         """Return the views of each payload, and the buffers to which they refer."""
@@ -176,7 +176,7 @@ class JoinedRowsBuilder:
         """Add a column of payloads. `lengths` are in the order of the rows."""
         self._payload_bytes += sum([chunk.nbytes for chunk in chunks])
         if self._payload_bytes > MAX_JOINED_BYTES:
-            raise _too_large_error(self._row_count, self._payload_bytes)
+            raise _build_too_large_error(self._row_count, self._payload_bytes)
         self._payloads += [chunk.to_array() for chunk in chunks]
         self._columns.append(self._payload_count)
         self._payload_count += 1
@@ -187,5 +187,5 @@ class JoinedRowsBuilder:
         return lengths if self._order is None else lengths.take(self._order)
 
 
-def _too_large_error(row_count: int, total_bytes: int) -> RecordTooLargeError:
+def _build_too_large_error(row_count: int, total_bytes: int) -> RecordTooLargeError:
     return RecordTooLargeError(f"{row_count} records of {total_bytes} bytes exceed the maximum size of a batch, 2 GiB.")

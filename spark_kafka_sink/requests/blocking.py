@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.cluster import Node, TopicInfo
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.metadata import new_metadata
-from spark_kafka_sink.client.network_client import new_network_client
+from spark_kafka_sink.client.metadata import create_metadata
+from spark_kafka_sink.client.network_client import create_network_client
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, UnsupportedVersionError
@@ -77,8 +77,8 @@ class BlockingClient:
         self._queues: dict[int, _NodeQueue] = {}
         self._ended = 0  # the number of attempts that have ended
         self._timeout_counts: dict[int, int] = {}  # node id -> consecutive timeouts
-        self.metadata = new_metadata(config, system=self._system, allow_auto_topic_creation=False)
-        self._client = new_network_client(config, self.metadata, system=self._system)
+        self.metadata = create_metadata(config, system=self._system, allow_auto_topic_creation=False)
+        self._client = create_network_client(config, self.metadata, system=self._system)
         self._pending = PendingRequests(Routing(self.metadata, lambda now: self.choose_node()), pause_ms)
 
     def __enter__(self) -> BlockingClient:
@@ -250,7 +250,7 @@ class BlockingClient:
             attempt = queue.queued.popleft().attempt
             try:
                 version = self._client.version_for(node.id, attempt.request.api_key, attempt.request.versions)
-                message = attempt.request.message(version)
+                message = attempt.request.build_message(version)
             except UnsupportedVersionError as error:
                 self._fail_attempt(attempt, error)
                 return

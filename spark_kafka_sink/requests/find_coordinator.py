@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.request import TRANSACTION, Request, Role, Route
-from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, most_severe
+from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, select_most_severe
 
 FIRST_SEVERAL_KEYS_VERSION = 4
 """The first version of FindCoordinator that contains a list of keys (KIP-699)."""
@@ -43,24 +43,24 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
         # Version 0 is for groups only.
         return VersionRange(FIRST_SEVERAL_KEYS_VERSION if len(self.names) > 1 else self.key_type, NO_MAX_VERSION)
 
-    def message(self, version: int) -> FindCoordinatorRequest:
+    def build_message(self, version: int) -> FindCoordinatorRequest:
         if version >= FIRST_SEVERAL_KEYS_VERSION:
             return FindCoordinatorRequest(key_type=self.key_type, coordinator_keys=list(self.names))
         return FindCoordinatorRequest(key=self.names[0], key_type=self.key_type)
 
     def classify(self, response: FindCoordinatorResponse) -> Classification:
-        return most_severe(each._replace(item=name) for name, each in self.classify_keys(response).items())
+        return select_most_severe(each._replace(item=name) for name, each in self.classify_keys(response).items())
 
     def classify_keys(self, response: FindCoordinatorResponse) -> Mapping[str, Classification]:
         if not response.coordinators:
             return {self.names[0]: self.classify_code(response.error_code)}
         return {row.key: self.classify_code(row.error_code) for row in response.coordinators}
 
-    def coordinators(self, response: FindCoordinatorResponse) -> dict[str, Node]:
+    def parse_coordinators(self, response: FindCoordinatorResponse) -> dict[str, Node]:
         """Return the coordinators in the response by key."""
         if not response.coordinators:
             return {} if response.error_code else {self.names[0]: Node(response.node_id, response.host, response.port)}
         return {row.key: Node(row.node_id, row.host, row.port) for row in response.coordinators if not row.error_code}
 
-    def subject(self, key: str) -> str:
+    def describe_subject(self, key: str) -> str:
         return f"transactional id {key}" if self.key_type == TRANSACTION else f"group {key}"

@@ -58,7 +58,7 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
             0 if self.expected == NO_PRODUCER_ID else FIRST_EXPECTED_EPOCH_VERSION, _MAX_SUPPORTED_VERSION
         )
 
-    def message(self, version: int) -> InitProducerIdRequest:
+    def build_message(self, version: int) -> InitProducerIdRequest:
         return InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.timeout_ms,
@@ -72,8 +72,8 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     def apply(self, response: InitProducerIdResponse, listener: TransactionListener) -> None:
         listener.initialized(producer_id_and_epoch(response))
 
-    def subject(self, key: str) -> str:
-        return "idempotence" if self.transactional_id is None else super().subject(key)
+    def describe_subject(self, key: str) -> str:
+        return "idempotence" if self.transactional_id is None else super().describe_subject(key)
 
 
 def producer_id_and_epoch(response: InitProducerIdResponse) -> ProducerIdAndEpoch:

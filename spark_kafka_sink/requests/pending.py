@@ -86,7 +86,9 @@ class Call(Generic[ResponseT]):
         key, request = next(iter(self._requests.items()), ("", None))
         if request is None:
             return "the attempt"
-        subject = f"{request.subject(key)}: " if len(self._requests) == 1 and request.subject(key) else ""
+        subject = (
+            f"{request.describe_subject(key)}: " if len(self._requests) == 1 and request.describe_subject(key) else ""
+        )
         return f"{subject}the attempt to {request.action}"
 
     def results(self) -> dict[str, ResponseT]:
@@ -196,7 +198,9 @@ class PendingRequests:
             else:
                 self._is_waiting_for_node = True
                 self._fail_unknown_topic(call, key, route, now)
-        attempts = [Attempt(call, request.subset(keys), node, keys) for (node, request), keys in keys_by_target.items()]
+        attempts = [
+            Attempt(call, request.select_keys(keys), node, keys) for (node, request), keys in keys_by_target.items()
+        ]
         if unknown_coordinator is not None and call.lookup_attempt is None:
             attempts += self._build_lookup(call, unknown_coordinator.key_type, now)
         return attempts
@@ -263,7 +267,7 @@ class PendingRequests:
                 continue
             if verdict is Verdict.LOOK_UP or not isinstance(request.route(key), CoordinatorKey):
                 self.routing.forget(request.route(key))
-            self._retry(call, key, now, request.rejection(key, classification), classification.code)
+            self._retry(call, key, now, request.build_rejection_error(key, classification), classification.code)
 
     def handle_failure(self, attempt: Attempt, error: KafkaSinkError, now: float) -> None:
         """Handle an attempt that ended without a response, or could not be sent."""
@@ -287,7 +291,7 @@ class PendingRequests:
 
     def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now: float) -> None:
         call.lookup_attempt = None
-        for name, node in lookup.coordinators(response).items():
+        for name, node in lookup.parse_coordinators(response).items():
             self.routing.add_coordinator(CoordinatorKey(lookup.key_type, name), node)
         classifications = lookup.classify_keys(response)
         for key, route in self._list_due_coordinator_keys(call, lookup.key_type):
@@ -295,7 +299,7 @@ class PendingRequests:
             verdict = call.decide_verdict(classification)
             if route.key not in lookup.keys or verdict is Verdict.DONE:
                 continue
-            error = lookup.rejection(route.key, classification)
+            error = lookup.build_rejection_error(route.key, classification)
             if verdict is Verdict.RETRY:
                 self._retry(call, key, now, error)
             else:

@@ -58,7 +58,7 @@ class PolledRequests:
             return max(POLL_INTERVAL_MS, self._client.poll_delay(node.id, now))
         try:
             version = self._client.version_for(node.id, request.api_key, request.versions)
-            message = request.message(version)
+            message = request.build_message(version)
         except UnsupportedVersionError as error:
             self._pending.handle_failure(attempt, error, now)
             return 0.0

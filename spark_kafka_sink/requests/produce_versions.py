@@ -11,7 +11,7 @@ _FIRST_OF_TRANSACTION_VERSION_2 = 12
 """The first version in which a batch adds its partition to its transaction (KIP-890)."""
 
 
-def produce_versions(transaction_version: int | None, *, by_name_only: bool) -> VersionRange:
+def allowed_produce_versions(transaction_version: int | None, *, by_name_only: bool) -> VersionRange:
     """Return the usable versions.
 
     `transaction_version`: None outside of transactions. `by_name_only`: whether the id of any topic is unknown.

@@ -29,7 +29,7 @@ class DescribeQuorum(Request[DescribeQuorumResponse]):
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER
 
-    def message(self, version: int) -> DescribeQuorumRequest:
+    def build_message(self, version: int) -> DescribeQuorumRequest:
         partition = DescribeQuorumRequestTopicData(
             topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData()]
         )
@@ -38,5 +38,5 @@ class DescribeQuorum(Request[DescribeQuorumResponse]):
     def classify(self, response: DescribeQuorumResponse) -> Classification:
         return self.classify_code(response.error_code)
 
-    def subject(self, key: str) -> str:
+    def describe_subject(self, key: str) -> str:
         return "controllers"

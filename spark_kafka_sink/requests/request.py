@@ -82,7 +82,7 @@ class Request(ABC, Generic[ResponseT]):
         return None
 
     @abstractmethod
-    def message(self, version: int) -> Message: ...
+    def build_message(self, version: int) -> Message: ...
 
     @abstractmethod
     def classify(self, response: ResponseT) -> Classification:
@@ -92,19 +92,19 @@ class Request(ABC, Generic[ResponseT]):
         """Return the classification of each key in the response."""
         return dict.fromkeys(self.keys, self.classify(response))
 
-    def subset(self, keys: Sequence[str]) -> Request[ResponseT]:
+    def select_keys(self, keys: Sequence[str]) -> Request[ResponseT]:
         """Return the request reduced to these keys. Requests with a single key return themselves."""
         return self
 
     def classify_code(self, code: int, item: str = "") -> Classification:
         return classify(code, self.verdicts, self.default_verdict, item)
 
-    def rejection(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
+    def build_rejection_error(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
         """Return the error for a response that rejects the request. `advice` replaces the error code's advice."""
         item = f" ({classification.item})" if classification.item else ""
-        context = f"{self.subject(key)}: the attempt to {self.action}{item} was rejected"
+        context = f"{self.describe_subject(key)}: the attempt to {self.action}{item} was rejected"
         return build_broker_error(classification.code, context, advice)
 
-    def subject(self, key: str) -> str:
+    def describe_subject(self, key: str) -> str:
         """Return the subject of error messages about this key."""
         return key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spark_kafka_sink.client.new_topic import NewTopic, broker_message_suffix, remedy
+from spark_kafka_sink.client.new_topic import NewTopic, find_remedy, format_broker_message
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -72,15 +72,15 @@ def _create(client: BlockingClient, topic: NewTopic, purpose: str) -> None:
     (row,) = client.send(CreateTopic(topic)).topics
     if row.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
         subject = f"{format_partition(topic.name)}{purpose}{',' if purpose else ''}"
-        context = f"{subject} does not exist and could not be created{broker_message_suffix(row)}"
-        raise build_broker_error(row.error_code, context, remedy(row.error_code))
+        context = f"{subject} does not exist and could not be created{format_broker_message(row)}"
+        raise build_broker_error(row.error_code, context, find_remedy(row.error_code))
 
 
-def topic_settings(client: BlockingClient, name: str, settings: Sequence[str]) -> dict[str, str]:
+def fetch_topic_settings(client: BlockingClient, name: str, settings: Sequence[str]) -> dict[str, str]:
     """Return the values of settings that brokers report. Raise AuthorizationError if the user may not describe them."""
     request = DescribeTopicConfigs(name, settings)
     response = client.send(request)
     classification = request.classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise request.rejection(name, classification)
-    return request.values(response)
+        raise request.build_rejection_error(name, classification)
+    return request.parse_values(response)

@@ -34,7 +34,7 @@ class TopicRequest(Request):  # type: ignore[type-arg]  # of its response, which
     def keys(self) -> Sequence[str]:
         return (self.name,)
 
-    def subject(self, key: str) -> str:
+    def describe_subject(self, key: str) -> str:
         return format_partition(key)
 
 
@@ -50,7 +50,7 @@ class DescribeTopic(TopicRequest):
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER
 
-    def message(self, version: int) -> MetadataRequest:
+    def build_message(self, version: int) -> MetadataRequest:
         return MetadataRequest(topics=[MetadataRequestTopic(name=self.name)], allow_auto_topic_creation=False)
 
     def classify(self, response: MetadataResponse) -> Classification:
@@ -78,7 +78,7 @@ class DescribeTopics(Request[MetadataResponse]):
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER
 
-    def message(self, version: int) -> MetadataRequest:
+    def build_message(self, version: int) -> MetadataRequest:
         topics = None if self.names is None else [MetadataRequestTopic(name=name) for name in self.names]
         return MetadataRequest(
             topics=topics,
@@ -104,7 +104,7 @@ class CreateTopic(TopicRequest):
     def route(self, key: str) -> Route:
         return Role.CONTROLLER
 
-    def message(self, version: int) -> CreateTopicsRequest:
+    def build_message(self, version: int) -> CreateTopicsRequest:
         return self.topic.request()
 
     def classify(self, response: CreateTopicsResponse) -> Classification:
@@ -123,7 +123,7 @@ class ValidateTopic(CreateTopic):
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER
 
-    def message(self, version: int) -> CreateTopicsRequest:
+    def build_message(self, version: int) -> CreateTopicsRequest:
         return self.topic.request(validate_only=True)
 
 
@@ -137,7 +137,7 @@ class DescribeTopicConfigs(TopicRequest):
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER
 
-    def message(self, version: int) -> DescribeConfigsRequest:
+    def build_message(self, version: int) -> DescribeConfigsRequest:
         resource = DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=self.name, configuration_keys=[*self.settings]
         )
@@ -147,7 +147,7 @@ class DescribeTopicConfigs(TopicRequest):
         return self.classify_code(response.results[0].error_code) if response.results else MISSING_IN_RESPONSE
 
     @staticmethod
-    def values(response: DescribeConfigsResponse) -> dict[str, str]:
+    def parse_values(response: DescribeConfigsResponse) -> dict[str, str]:
         """Return the values of the settings in the response by name."""
         return {
             config.name: config.value

@@ -25,7 +25,12 @@ from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from spark_kafka_sink.requests.transactions import DescribeTransactions, EndTransaction, ListTransactions, descriptions
+from spark_kafka_sink.requests.transactions import (
+    DescribeTransactions,
+    EndTransaction,
+    ListTransactions,
+    collect_descriptions,
+)
 from spark_kafka_sink.requests.verdicts import is_worth_retrying
 
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -42,7 +47,7 @@ def init_producer_id(
     request = InitProducerId(transactional_id, timeout_ms, expected)
     response = client.send(request)
     if response.error_code != error_codes.NONE:
-        raise request.rejection(transactional_id, request.classify(response))
+        raise request.build_rejection_error(transactional_id, request.classify(response))
     return producer_id_and_epoch(response)
 
 
@@ -53,23 +58,25 @@ def end_transactions(
     commit: bool,
     timeout_ms: float | None = None,
 ) -> dict[str, BrokerError]:
-    """Commit or abort transactions. Return the rejections by transactional id.
+    """Commit or abort transactions. Return the errors of rejected requests by transactional id.
 
     A transaction that has already ended in the same way is not rejected, unless a newer transaction has begun under its
     id. Newer transactions, which have a newer epoch, are not affected.
     """
     requests = [EndTransaction(transaction, commit) for transaction in transactions]
-    return rejections(requests, client.send_all(requests, timeout_ms))
+    return collect_rejection_errors(requests, client.send_all(requests, timeout_ms))
 
 
-def rejections(requests: Iterable[Request[ResponseT]], responses: dict[str, ResponseT]) -> dict[str, BrokerError]:
+def collect_rejection_errors(
+    requests: Iterable[Request[ResponseT]], responses: dict[str, ResponseT]
+) -> dict[str, BrokerError]:
     """Return an error for each key whose final response rejects its request. Each request must have one key."""
     errors = {}
     for request in requests:
         (key,) = request.keys
         classification = request.classify(responses[key])
         if classification.code != error_codes.NONE:
-            errors[key] = request.rejection(key, classification)
+            errors[key] = request.build_rejection_error(key, classification)
     return errors
 
 
@@ -86,7 +93,7 @@ def describe_transactions(
     commit or abort; open transactions are returned at once.
     """
     request = DescribeTransactions(tuple(transactional_ids), wait_while_ending)
-    return descriptions(request, client.send_all([request], timeout_ms))
+    return collect_descriptions(request, client.send_all([request], timeout_ms))
 
 
 class TransactionListing:
@@ -107,7 +114,7 @@ class TransactionListing:
         self._requests |= requests
         self._calls.append(self._client.begin(requests.values(), retries=False))
 
-    def rows(self) -> list[ListTransactionsResponseTransactionState]:
+    def wait_for_rows(self) -> list[ListTransactionsResponseTransactionState]:
         """Wait for the responses of all current brokers, since a new broker may have taken over ids from another one.
 
         If a broker fails, start again with all of them, since its ids may move to a broker that has already responded.
@@ -130,17 +137,17 @@ class TransactionListing:
         finally:
             for call in self._calls:
                 self._client.abandon(call)
-        for rejection in rejections(self._requests.values(), responses).values():
+        for rejection in collect_rejection_errors(self._requests.values(), responses).values():
             raise rejection
         return [row for response in responses.values() for row in response.transaction_states]
 
 
 def list_transactions(client: BlockingClient, *states: str) -> list[ListTransactionsResponseTransactionState]:
     """Return the transactions in one of these states; in any, if no state is given."""
-    return TransactionListing(client, *states).rows()
+    return TransactionListing(client, *states).wait_for_rows()
 
 
-def owners(client: BlockingClient) -> dict[int, str]:
+def fetch_ids_by_producer(client: BlockingClient) -> dict[int, str]:
     """Return the transactional ids that the user may describe, by producer id."""
     return {row.producer_id: row.transactional_id for row in list_transactions(client)}
 

@@ -57,14 +57,14 @@ class TransactionRequest(Request[ResponseT]):
     def apply(self, response: ResponseT, listener: TransactionListener) -> None:
         """Notify the listener that the request was executed."""
 
-    def subject(self, key: str) -> str:
+    def describe_subject(self, key: str) -> str:
         return f"transactional id {key}"
 
-    def rejection(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
+    def build_rejection_error(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
         """Return the error. A fenced producer always gets PRODUCER_FENCED: brokers before 2.8 use another code."""
         if classification.verdict is Verdict.FENCED:
             classification = classification._replace(code=codes.PRODUCER_FENCED)
-        return super().rejection(key, classification, advice)
+        return super().build_rejection_error(key, classification, advice)
 
 
 def may_be_stored(classification: Classification) -> bool:

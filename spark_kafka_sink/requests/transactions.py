@@ -54,7 +54,7 @@ from spark_kafka_sink.requests.verdicts import (
     MISSING_IN_RESPONSE,
     Classification,
     Verdict,
-    most_severe,
+    select_most_severe,
 )
 
 VERSION_2_OFFSETS_FROM = VERSION_2_END_FROM = 5
@@ -84,7 +84,7 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
     def coordinator(self) -> CoordinatorKey:
         return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
 
-    def message(self, version: int) -> AddPartitionsToTxnRequest:
+    def build_message(self, version: int) -> AddPartitionsToTxnRequest:
         by_topic: dict[str, list[int]] = {}
         for topic, partition in sorted(self.partitions):
             by_topic.setdefault(topic, []).append(partition)
@@ -98,10 +98,10 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
         )
 
     def classify(self, response: AddPartitionsToTxnResponse) -> Classification:
-        return most_severe(_classify_partitions(self, self.partitions, partition_error_codes(response)))
+        return select_most_severe(_classify_partitions(self, self.partitions, parse_partition_error_codes(response)))
 
     def apply(self, response: AddPartitionsToTxnResponse, listener: TransactionListener) -> None:
-        listener.partitions_added(partition_error_codes(response))
+        listener.partitions_added(parse_partition_error_codes(response))
 
 
 def _classify_partitions(
@@ -113,7 +113,7 @@ def _classify_partitions(
         yield request.classify_code(results[partition], format_partition(*partition)) if named else MISSING_IN_RESPONSE
 
 
-def partition_error_codes(response: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
+def parse_partition_error_codes(response: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, row.partition_index): row.partition_error_code
         for topic in response.results_by_topic_v3_and_below
@@ -133,7 +133,7 @@ class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
     def coordinator(self) -> CoordinatorKey:
         return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
 
-    def message(self, version: int) -> AddOffsetsToTxnRequest:
+    def build_message(self, version: int) -> AddOffsetsToTxnRequest:
         return AddOffsetsToTxnRequest(
             transactional_id=self.transaction.transactional_id,
             producer_id=self.transaction.producer_id,
@@ -176,7 +176,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
         has_member = self.group != GroupMetadata(self.group.group_id)
         return VersionRange(FIRST_MEMBERS_VERSION if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
 
-    def message(self, version: int) -> TxnOffsetCommitRequest:
+    def build_message(self, version: int) -> TxnOffsetCommitRequest:
         by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
         for (topic, partition), position in sorted(self.offsets.items()):
             by_topic.setdefault(topic, []).append(
@@ -201,14 +201,14 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
         )
 
     def classify(self, response: TxnOffsetCommitResponse) -> Classification:
-        return most_severe(_classify_partitions(self, self.offsets, _offset_error_codes(response)))
+        return select_most_severe(_classify_partitions(self, self.offsets, _parse_offset_error_codes(response)))
 
     def apply_partial(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
-        results = _offset_error_codes(response).items()
+        results = _parse_offset_error_codes(response).items()
         listener.offsets_written(partition for partition, code in results if code == codes.NONE)
 
 
-def _offset_error_codes(response: TxnOffsetCommitResponse) -> dict[TopicPartition, int]:
+def _parse_offset_error_codes(response: TxnOffsetCommitResponse) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, row.partition_index): row.error_code
         for topic in response.topics
@@ -238,7 +238,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
             return VersionRange(VERSION_2_END_FROM, NO_MAX_VERSION)
         return VersionRange(0, VERSION_2_END_FROM - 1)
 
-    def message(self, version: int) -> EndTxnRequest:
+    def build_message(self, version: int) -> EndTxnRequest:
         return EndTxnRequest(
             transactional_id=self.transaction.transactional_id,
             producer_id=self.transaction.producer_id,
@@ -281,15 +281,17 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
     def keys(self) -> Sequence[str]:
         return self.transactional_ids
 
-    def subset(self, keys: Sequence[str]) -> DescribeTransactions:
+    def select_keys(self, keys: Sequence[str]) -> DescribeTransactions:
         return DescribeTransactions(keys, self.wait_while_ending)
 
-    def message(self, version: int) -> DescribeTransactionsRequest:
+    def build_message(self, version: int) -> DescribeTransactionsRequest:
         return DescribeTransactionsRequest(transactional_ids=list(self.transactional_ids))
 
     def classify(self, response: DescribeTransactionsResponse) -> Classification:
         by_key = self.classify_keys(response)
-        return most_severe(by_key.get(name, MISSING_IN_RESPONSE)._replace(item=name) for name in self.transactional_ids)
+        return select_most_severe(
+            by_key.get(name, MISSING_IN_RESPONSE)._replace(item=name) for name in self.transactional_ids
+        )
 
     def classify_keys(self, response: DescribeTransactionsResponse) -> Mapping[str, Classification]:
         return {row.transactional_id: self._classify_row(row) for row in response.transaction_states}
@@ -299,7 +301,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
             return Classification(Verdict.RETRY, codes.CONCURRENT_TRANSACTIONS)
         return self.classify_code(row.error_code)
 
-    def found(self, response: DescribeTransactionsResponse) -> dict[str, TransactionDescription | None]:
+    def parse_descriptions(self, response: DescribeTransactionsResponse) -> dict[str, TransactionDescription | None]:
         """Return the descriptions in a response by id; None for an id that is unknown to its coordinator."""
         known = (codes.NONE, codes.TRANSACTIONAL_ID_NOT_FOUND)
         return {
@@ -309,7 +311,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
         }
 
 
-def descriptions(
+def collect_descriptions(
     request: DescribeTransactions, responses: dict[str, DescribeTransactionsResponse]
 ) -> dict[str, TransactionDescription]:
     """Return the descriptions by transactional id, without the ids that are unknown to the brokers.
@@ -318,13 +320,16 @@ def descriptions(
     """
     # The same response object appears once for each id that it describes: parse each object only once.
     distinct = {id(response): response for response in responses.values()}
-    parsed = {key: (request.classify_keys(response), request.found(response)) for key, response in distinct.items()}
+    parsed = {
+        key: (request.classify_keys(response), request.parse_descriptions(response))
+        for key, response in distinct.items()
+    }
     descriptions_by_id: dict[str, TransactionDescription] = {}
     for transactional_id, response in responses.items():
         classifications, found = parsed[id(response)]
         classification = classifications[transactional_id]
         if classification.verdict is not Verdict.DONE:
-            raise request.rejection(transactional_id, classification)
+            raise request.build_rejection_error(transactional_id, classification)
         description = found[transactional_id]
         if description is not None:
             descriptions_by_id[transactional_id] = description
@@ -352,7 +357,7 @@ class ListTransactions(Request[ListTransactionsResponse]):
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER if self.broker is None else Broker(self.broker)
 
-    def message(self, version: int) -> ListTransactionsRequest:
+    def build_message(self, version: int) -> ListTransactionsRequest:
         return ListTransactionsRequest(state_filters=list(self.states), producer_id_filters=list(self.producer_ids))
 
     def classify(self, response: ListTransactionsResponse) -> Classification:

@@ -72,7 +72,7 @@ def classify(code: int, table: VerdictTable, default_verdict: Verdict, item: str
     return Classification(verdict, code, item)
 
 
-def most_severe(classifications: Iterable[Classification]) -> Classification:
+def select_most_severe(classifications: Iterable[Classification]) -> Classification:
     """Return the most severe classification: that of a request, given those of its parts."""
     classifications = list(classifications)
     # OPERATION_NOT_ATTEMPTED is a consequence: another part of the same request has the cause.

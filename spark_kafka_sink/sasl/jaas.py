@@ -52,23 +52,23 @@ def parse_jaas_config(text: str) -> LoginModule:
     class_name, flag = next(tokens, ""), next(tokens, "")
     name = class_name.rpartition(".")[2]
     if name not in MECHANISMS_BY_LOGIN_MODULE:
-        raise _invalid(
+        raise _build_invalid_error(
             "must begin with a login module and its package. "
             f"The login modules are {', '.join(MECHANISMS_BY_LOGIN_MODULE)}."
         )
     if flag.lower() not in _CONTROL_FLAGS:
-        raise _invalid(f"must have 'required' after {name}.")
+        raise _build_invalid_error(f"must have 'required' after {name}.")
     options: dict[str, str] = {}
     for option in tokens:
         if option == ";":
             break
         if next(tokens, "") != "=":
-            raise _invalid(f"must have name=value pairs after {name} {flag}.")
+            raise _build_invalid_error(f"must have name=value pairs after {name} {flag}.")
         options[option] = _unquote(next(tokens, ";"))
     else:
-        raise _invalid("must end with a semicolon.")
+        raise _build_invalid_error("must end with a semicolon.")
     if next(tokens, None) is not None:
-        raise _invalid("must have one login module only.")
+        raise _build_invalid_error("must have one login module only.")
     return LoginModule(name, options)
 
 
@@ -77,7 +77,7 @@ def _tokenize(text: str) -> list[str]:
     while position < len(text):
         match = _TOKEN_PATTERN.match(text, position)
         if match is None:
-            raise _invalid("has a quote that is not closed.")
+            raise _build_invalid_error("has a quote that is not closed.")
         if match.lastgroup is not None:
             tokens.append(match[0])
         position = match.end()
@@ -86,7 +86,7 @@ def _tokenize(text: str) -> list[str]:
 
 def _unquote(token: str) -> str:
     if token in ("=", ";"):
-        raise _invalid("has a name without a value.")
+        raise _build_invalid_error("has a name without a value.")
     if token[0] not in "\"'":
         return token
     return _ESCAPE_PATTERN.sub(_unescape, token[1:-1])
@@ -98,5 +98,5 @@ def _unescape(escape: re.Match[str]) -> str:
     )
 
 
-def _invalid(text: str) -> ConfigurationError:
+def _build_invalid_error(text: str) -> ConfigurationError:
     return ConfigurationError(OptionFault("sasl.jaas.config", text))

@@ -110,7 +110,7 @@ class ScramClient:
         """Return nonce, salt and iteration count."""
         fields = message.split(",")
         if fields[0].startswith("e="):
-            raise self._rejected_error(fields[0])
+            raise self._build_rejected_error(fields[0])
         if len(fields) < 3 or [part[:2] for part in fields[:3]] != ["r=", "s=", "i="]:
             raise AuthenticationError(f"{self.name}: the broker's first message is malformed")
         nonce, salt_text, iterations_text = (part[2:] for part in fields[:3])
@@ -130,7 +130,7 @@ class ScramClient:
     def _verify_server_final_message(self, server_final: str) -> None:
         first = server_final.split(",")[0]
         if first.startswith("e="):
-            raise self._rejected_error(first)
+            raise self._build_rejected_error(first)
         if not first.startswith("v="):
             raise AuthenticationError(f"{self.name}: the broker's last message is malformed")
         assert self._server_signature is not None
@@ -140,7 +140,7 @@ class ScramClient:
                 "the credential of the user, so it is not the expected broker"
             )
 
-    def _rejected_error(self, error_field: str) -> AuthenticationError:
+    def _build_rejected_error(self, error_field: str) -> AuthenticationError:
         return AuthenticationError(
             f"{self.name}: the broker rejected user {self._username}: {sanitize(error_field[2:])}"
         )

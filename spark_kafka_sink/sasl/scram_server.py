@@ -62,7 +62,7 @@ class ScramServer:
             raise AuthenticationError(f"{self.name}: the authorization id differs from the user name")
         self._credential = self._find_credential(self._username)
         if self._credential is None:
-            raise self._rejected_error()
+            raise self._build_rejected_error()
         self._gs2_header, self._combined_nonce = parts["header"], parts["nonce"] + self._server_nonce
         salt = base64.b64encode(self._credential.salt).decode()
         server_first = f"r={self._combined_nonce},s={salt},i={self._credential.iterations}"
@@ -79,7 +79,7 @@ class ScramServer:
             raise AuthenticationError(f"{self.name}: the channel binding differs from that of the first message")
         auth_message = f"{self._first_messages},{parts['without_proof']}".encode()
         if not is_valid_proof(self.name, decode_base64(self.name, parts["proof"]), credential, auth_message):
-            raise self._rejected_error()
+            raise self._build_rejected_error()
         self.is_complete = True
         self.principal = self._username
         return b"v=" + base64.b64encode(compute_server_signature(self.name, credential, auth_message))
@@ -89,5 +89,5 @@ class ScramServer:
             raise AuthenticationError(f"{self.name}: a user name is not escaped")
         return name.replace("=2C", ",").replace("=3D", "=")
 
-    def _rejected_error(self) -> AuthenticationError:
+    def _build_rejected_error(self) -> AuthenticationError:
         return AuthenticationError(f"{self.name}: invalid user name or password")

@@ -10,7 +10,7 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.worker_log import LOGGER
 
 
-def task_producer_options(options: SinkOptions) -> Mapping[str, str]:
+def build_task_producer_options(options: SinkOptions) -> Mapping[str, str]:
     """Return the producer options of a task, with the rack of its executor if `clientRackEnv` is set.
 
     Without a value in the environment, the task writes rows without a key to the partitions of all racks, and logs a

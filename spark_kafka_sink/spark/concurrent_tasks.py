@@ -23,8 +23,8 @@ def max_concurrent_tasks(session: Any) -> int | None:
         return None
     if session.conf.get(_DYNAMIC_ALLOCATION_CONF, "false").lower() == "true":
         return None
-    registered = _registered_task_slots(session)
-    return (registered if _is_local(session) else max(registered, _requested_task_slots(session))) or None
+    registered = _count_registered_task_slots(session)
+    return (registered if _is_local(session) else max(registered, _count_requested_task_slots(session))) or None
 
 
 def _is_local(session: Any) -> bool:
@@ -32,7 +32,7 @@ def _is_local(session: Any) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _registered_task_slots(session: Any) -> int:
+def _count_registered_task_slots(session: Any) -> int:
     """Return the task slots of the registered executors, or 0 if the JVM does not provide their number."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
 
@@ -44,7 +44,7 @@ def _registered_task_slots(session: Any) -> int:
         return 0
 
 
-def _requested_task_slots(session: Any) -> int:
+def _count_requested_task_slots(session: Any) -> int:
     """Return the task slots of the executors that the job requested, or 0 if it requested no number of executors."""
     executors = int(session.conf.get("spark.executor.instances", "0"))
     cores = int(session.conf.get("spark.executor.cores", "1"))

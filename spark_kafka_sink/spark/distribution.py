@@ -119,7 +119,7 @@ def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: Str
         yield "Option 'distribution' is 'key', but there is neither a column 'key' nor the option keyFormat."
     names = schema.fieldNames()
     unsortable = [
-        names[position] for position in _key_positions(plan) if not _can_hash_and_sort(schema[position].dataType)
+        names[position] for position in _find_key_positions(plan) if not _can_hash_and_sort(schema[position].dataType)
     ]
     if distribution.by == BY_KEY and unsortable:
         yield f"Option 'distribution' is 'key', but Spark cannot hash the key column '{unsortable[0]}'."
@@ -155,7 +155,7 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
     return Distribution(
         by=requested.by,
         partition=plan.partition if requested.by == BY_PARTITION else None,
-        key=_key_positions(plan) if uses_keys else (),
+        key=_find_key_positions(plan) if uses_keys else (),
         content=() if requested.by == BY_KEY and not _can_lack_key(plan) else tuple(content),
         order=tuple((names.index(column.name), column.is_descending) for column in requested.order_by),
         task_count=requested.task_count,
@@ -209,7 +209,7 @@ def _distribute_by_key(frame: Any, distribution: Distribution, order: list[Any],
     keys = [F.col(positional_name(position)) for position in distribution.key]
     hashed = keys
     if distribution.content:
-        hashed = [*keys, F.when(_all_null(keys), F.xxhash64(*_content_columns(distribution)))]
+        hashed = [*keys, F.when(_build_all_null_condition(keys), F.xxhash64(*_select_content_columns(distribution)))]
     task_count = _limit(distribution.task_count, max_tasks)
     shuffled = frame.repartition(*([] if task_count is None else [task_count]), *hashed)
     return shuffled.sortWithinPartitions(*keys, *order) if order else shuffled
@@ -222,7 +222,7 @@ def _distribute_by_partition(frame: Any, distribution: Distribution, order: list
     if distribution.key:
         (key,) = distribution.key
         choices.append(_build_key_partition_udf(partition_count)(F.col(positional_name(key)).cast("binary")))
-    choices.append(F.pmod(F.xxhash64(*_content_columns(distribution)), F.lit(partition_count)).cast("int"))
+    choices.append(F.pmod(F.xxhash64(*_select_content_columns(distribution)), F.lit(partition_count)).cast("int"))
     # Additional tasks would have no rows.
     task_count = min(distribution.task_count or _shuffle_partitions(frame.sparkSession), partition_count)
     shuffled = frame.withColumn(_TARGET_PARTITION_COLUMN, F.coalesce(*choices))
@@ -282,7 +282,7 @@ def _can_lack_key(plan: ColumnPlan) -> bool:
     return isinstance(plan.key, int) or (plan.key is not None and plan.key.parent is not None)
 
 
-def _key_positions(plan: ColumnPlan) -> tuple[int, ...]:
+def _find_key_positions(plan: ColumnPlan) -> tuple[int, ...]:
     if plan.key is None or isinstance(plan.key, int):
         return () if plan.key is None else (plan.key,)
     return plan.key.positions if plan.key.parent is None else (plan.key.parent,)
@@ -299,11 +299,11 @@ def _can_hash_and_sort(data_type: DataType) -> bool:
     return not isinstance(data_type, MapType) and data_type.typeName() not in _UNSORTABLE_TYPES
 
 
-def _content_columns(distribution: Distribution) -> list[Any]:
+def _select_content_columns(distribution: Distribution) -> list[Any]:
     return [F.col(positional_name(position)) for position in distribution.content] or [F.lit(0)]
 
 
-def _all_null(columns: Sequence[Any]) -> Any:
+def _build_all_null_condition(columns: Sequence[Any]) -> Any:
     """Return the condition that all columns are null."""
     first, *others = [column.isNull() for column in columns]
     condition = first

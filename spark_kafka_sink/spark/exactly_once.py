@@ -246,7 +246,7 @@ def build_start_name(stream_start: str | None) -> str:
 
 def build_stream_delivery(options: SinkOptions) -> Delivery:
     """Build the Delivery of a stream. Every process that plans or commits builds an equal one."""
-    delivery_options = _delivery_options(options)
+    delivery_options = _build_delivery_options(options)
     if delivery_options.key is not None:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
     checkpoint = "" if delivery_options.checkpoint is None else normalize_checkpoint(delivery_options.checkpoint)
@@ -257,7 +257,7 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
 
 
 def build_job_delivery(options: SinkOptions, driver_process_id: int | None = None) -> Delivery:
-    delivery_options = _delivery_options(options)
+    delivery_options = _build_delivery_options(options)
     if delivery_options.prefix is not None:
         return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)
     if delivery_options.key is not None:
@@ -273,7 +273,7 @@ def _build_delivery(
     return Delivery(
         options.producer_config().client_config(),
         prefix,
-        _delivery_options(options),
+        _build_delivery_options(options),
         checkpoint=checkpoint,
         scope=options.topic or "",
         is_single_use=is_single_use,
@@ -281,7 +281,7 @@ def _build_delivery(
     )
 
 
-def _delivery_options(options: SinkOptions) -> DeliveryOptions:
+def _build_delivery_options(options: SinkOptions) -> DeliveryOptions:
     assert options.exactly_once is not None
     return options.exactly_once
 

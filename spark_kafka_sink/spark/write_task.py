@@ -39,7 +39,7 @@ from spark_kafka_sink.producer.results import ColumnsResult, OffsetRangeCollecto
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
-from spark_kafka_sink.spark.client_rack import task_producer_options
+from spark_kafka_sink.spark.client_rack import build_task_producer_options
 from spark_kafka_sink.spark.constants import BATCH_ID_PROPERTY, QUERY_ID_PROPERTY
 from spark_kafka_sink.spark.dead_letters import build_dead_letters, truncate
 from spark_kafka_sink.spark.failures import Failures, is_record_error
@@ -90,7 +90,7 @@ def write_rows(
                 continue
             if writer is None:
                 # The producer is leased for the first row, because a Spark partition without rows needs no broker.
-                producer_options = task_producer_options(options)
+                producer_options = build_task_producer_options(options)
                 if exactly_once is not None:
                     producer_options = exactly_once.producer_options(producer_options)
                 producer = stack.enter_context(lease_producer(pool, producer_options, idle_timeout_seconds(context)))

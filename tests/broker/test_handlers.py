@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.handlers import handled_api_keys
+from spark_kafka_sink.broker.handlers import list_handled_api_keys
 from spark_kafka_sink.broker.supported_versions import SUPPORTED_VERSIONS
 from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
@@ -119,7 +119,7 @@ def test_injects_throttle_time_in_every_version(
 
 
 def test_every_api_with_messages_has_a_handler() -> None:
-    assert set(handled_api_keys()) == set(supported_api_keys()) == set(SUPPORTED_VERSIONS)
+    assert set(list_handled_api_keys()) == set(supported_api_keys()) == set(SUPPORTED_VERSIONS)
 
 
 def test_unsupported_version_gets_api_versions_v0_or_closes_connection(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafka_sink.cli.bench import percentile
+from spark_kafka_sink.cli.bench import compute_percentile
 from spark_kafka_sink.cli.bench_rows import build_calls
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.protocol import error_codes
@@ -86,4 +86,4 @@ def test_rows_are_reproducible_json_of_requested_size() -> None:
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.95, 10), (0.99, 10), (0.1, 1)])
 def test_percentile_is_a_measured_value(share: float, expected: float) -> None:
-    assert percentile(list(range(1, 11)), share) == expected
+    assert compute_percentile(list(range(1, 11)), share) == expected

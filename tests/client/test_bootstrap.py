@@ -5,8 +5,8 @@ import pytest
 from spark_kafka_sink.client.bootstrap import (
     RESOLVE_CANONICAL,
     USE_ALL_DNS_IPS,
-    bootstrap_nodes,
     parse_bootstrap_servers,
+    resolve_bootstrap_nodes,
 )
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import ConfigurationError
@@ -59,21 +59,21 @@ def test_reports_all_invalid_addresses_in_one_error() -> None:
 
 
 def test_bootstrap_nodes_have_negative_ids() -> None:
-    nodes = bootstrap_nodes(["a:1", "b:2", "a:1"], USE_ALL_DNS_IPS, FakeSystem())
+    nodes = resolve_bootstrap_nodes(["a:1", "b:2", "a:1"], USE_ALL_DNS_IPS, FakeSystem())
     assert nodes == (Node(-1, "a", 1), Node(-2, "b", 2))
 
 
 def test_skips_unresolvable_host_when_another_resolves() -> None:
     system = FakeSystem()
     system.names["gone"] = []
-    assert bootstrap_nodes(["gone:1", "b:2"], USE_ALL_DNS_IPS, system) == (Node(-1, "b", 2),)
+    assert resolve_bootstrap_nodes(["gone:1", "b:2"], USE_ALL_DNS_IPS, system) == (Node(-1, "b", 2),)
 
 
 def test_rejects_configuration_when_no_host_resolves() -> None:
     system = FakeSystem()
     system.names.update({"gone": [], "lost": []})
     with pytest.raises(ConfigurationError, match="has no address that can be resolved") as failure:
-        bootstrap_nodes(["gone:9092", "lost:9093"], USE_ALL_DNS_IPS, system)
+        resolve_bootstrap_nodes(["gone:9092", "lost:9093"], USE_ALL_DNS_IPS, system)
     assert "gone:9092" in str(failure.value)
     assert "lost:9093" in str(failure.value)
 
@@ -81,5 +81,5 @@ def test_rejects_configuration_when_no_host_resolves() -> None:
 def test_replaces_alias_by_canonical_names() -> None:
     system = FakeSystem()
     system.names = {"first": ["10.0.0.1"], "second": ["10.0.0.2"], "alias": ["10.0.0.1", "10.0.0.2"]}
-    nodes = bootstrap_nodes(["alias:9092"], RESOLVE_CANONICAL, system)
+    nodes = resolve_bootstrap_nodes(["alias:9092"], RESOLVE_CANONICAL, system)
     assert nodes == (Node(-1, "first", 9092), Node(-2, "second", 9092))

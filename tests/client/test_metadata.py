@@ -7,7 +7,7 @@ import pytest
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.metadata import Metadata, new_metadata
+from spark_kafka_sink.client.metadata import Metadata, create_metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.errors import (
     AuthorizationError,
@@ -308,7 +308,7 @@ def test_reads_snapshot_without_lock(metadata: Metadata) -> None:
 
 def test_new_metadata_does_not_resolve_bootstrap_servers_with_resolve_timeout(system: FakeSystem) -> None:
     system.names["later"] = []
-    metadata = new_metadata(ClientConfig(("later:9092",), bootstrap_resolve_timeout_ms=1), system=system)
+    metadata = create_metadata(ClientConfig(("later:9092",), bootstrap_resolve_timeout_ms=1), system=system)
     assert not metadata.snapshot.nodes
     assert metadata.snapshot.is_bootstrap
 
@@ -316,4 +316,4 @@ def test_new_metadata_does_not_resolve_bootstrap_servers_with_resolve_timeout(sy
 def test_new_metadata_rejects_unresolvable_bootstrap_server(system: FakeSystem) -> None:
     system.names["typo"] = []
     with pytest.raises(ConfigurationError, match="typo:9092"):
-        new_metadata(ClientConfig(("typo:9092",)), system=system)
+        create_metadata(ClientConfig(("typo:9092",)), system=system)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.client.new_topic import NewTopic, remedy
+from spark_kafka_sink.client.new_topic import NewTopic, find_remedy
 from spark_kafka_sink.protocol import error_codes
 
 
@@ -16,12 +16,12 @@ def test_unset_values_use_broker_defaults() -> None:
 
 def test_compares_only_requested_settings() -> None:
     new_topic = NewTopic("t", 12, -1, (("cleanup.policy", "compact"),))
-    assert list(new_topic.differences(12, 1, {"cleanup.policy": "compact", "retention.ms": "1"})) == []
-    assert list(new_topic.differences(6, 3, {"cleanup.policy": "delete"})) == [
+    assert list(new_topic.find_differences(12, 1, {"cleanup.policy": "compact", "retention.ms": "1"})) == []
+    assert list(new_topic.find_differences(6, 3, {"cleanup.policy": "delete"})) == [
         "6 partitions, not 12",
         "cleanup.policy delete, not compact",
     ]
-    assert list(NewTopic("t", -1, 3).differences(6, 1, {})) == ["1 replicas, not 3"]
+    assert list(NewTopic("t", -1, 3).find_differences(6, 1, {})) == ["1 replicas, not 3"]
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_compares_only_requested_settings() -> None:
     ],
 )
 def test_remedy_of_creation_error(code: int, words: str) -> None:
-    assert words in remedy(code)
+    assert words in find_remedy(code)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.client.option_parsing import (
-    choice_parser,
-    integer_parser,
+    build_choice_parser,
+    build_integer_parser,
     parse_boolean,
     parse_list,
     parse_option_values,
@@ -24,10 +24,10 @@ from spark_kafka_sink.options import Option, Parser
         (parse_protocol_name, " a ", "a"),
         (parse_boolean, " True ", True),
         (parse_boolean, False, False),
-        (integer_parser(-1, 9), " -1 ", -1),
-        (integer_parser(-1, 9), "+9", 9),
-        (choice_parser("all", "1"), 1, "1"),
-        (choice_parser("GSSAPI"), "gssapi ", "GSSAPI"),
+        (build_integer_parser(-1, 9), " -1 ", -1),
+        (build_integer_parser(-1, 9), "+9", 9),
+        (build_choice_parser("all", "1"), 1, "1"),
+        (build_choice_parser("GSSAPI"), "gssapi ", "GSSAPI"),
         (parse_list, "a, b,,", ("a", "b")),
         (parse_list, ["a ", " "], ("a",)),
     ],
@@ -45,11 +45,11 @@ def test_parses_valid_value(parse: Parser, raw_value: object, value: object) -> 
         (parse_protocol_string, "ä" * 16_384, "must be text of at most 32767 bytes in UTF-8"),
         (parse_boolean, "yes", "must be true or false"),
         (parse_boolean, 1, "must be true or false"),
-        (integer_parser(0, 9), True, "must be a whole number from 0 to 9"),
-        (integer_parser(0, 9), "1e0", "must be a whole number from 0 to 9"),
-        (integer_parser(0, 9), "\u0661", "must be a whole number from 0 to 9"),
-        (integer_parser(0, 9), 10, "must be a whole number from 0 to 9"),
-        (choice_parser("all", "1"), True, "must be one of all, 1"),
+        (build_integer_parser(0, 9), True, "must be a whole number from 0 to 9"),
+        (build_integer_parser(0, 9), "1e0", "must be a whole number from 0 to 9"),
+        (build_integer_parser(0, 9), "\u0661", "must be a whole number from 0 to 9"),
+        (build_integer_parser(0, 9), 10, "must be a whole number from 0 to 9"),
+        (build_choice_parser("all", "1"), True, "must be one of all, 1"),
         (parse_list, 5, "must be a list, or a string with commas"),
         (parse_list, ["a", 5], "must be a list, or a string with commas"),
     ],
@@ -63,10 +63,10 @@ def test_parses_all_options_and_hides_secrets_in_faults() -> None:
     table = {
         option.name: option
         for option in (
-            Option("a.ms", 1, integer_parser(0, 9), "time"),
-            Option("b.ms", 2, integer_parser(0, 9), "time"),
+            Option("a.ms", 1, build_integer_parser(0, 9), "time"),
+            Option("b.ms", 2, build_integer_parser(0, 9), "time"),
             Option("c", "x", parse_text, "word", unsupported_reason="it is a Java class"),
-            Option("d", None, integer_parser(0, 9), "number", secret=True),
+            Option("d", None, build_integer_parser(0, 9), "number", secret=True),
         )
     }
     options = {

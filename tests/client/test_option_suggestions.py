@@ -9,8 +9,8 @@ import pytest
 from spark_kafka_sink.client.option_suggestions import (
     KAFKA_PYTHON_OPTIONS,
     LIBRDKAFKA_OPTIONS,
+    build_unknown_option_fault,
     suggest_option_name,
-    unknown_option_fault,
 )
 from spark_kafka_sink.errors import OptionSpelling
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
@@ -39,7 +39,7 @@ def test_suggests_option_name() -> None:
 
 
 def test_spells_unknown_option_and_suggestion_like_the_user() -> None:
-    fault = unknown_option_fault("lingr.ms", KNOWN, "producer")
+    fault = build_unknown_option_fault("lingr.ms", KNOWN, "producer")
     assert fault.render() == "lingr.ms is not an option of the Kafka producer. Did you mean linger.ms?"
     in_spark = fault.render(OptionSpelling("kafka.{}".format))
     assert in_spark == "kafka.lingr.ms is not an option of the Kafka producer. Did you mean kafka.linger.ms?"

@@ -20,7 +20,7 @@ from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.exactly_once import decision_log, operations, query_transactions
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.records.decoder import DecodedBatch
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.transaction_admin import list_transactional_ids, owners
+from spark_kafka_sink.requests.transaction_admin import fetch_ids_by_producer, list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
@@ -179,7 +179,7 @@ def read_values(broker: EmbeddedBroker, isolation: str = "read_committed") -> li
 @contextmanager
 def connect_client(broker: EmbeddedBroker, topic: str = TOPIC, **options: Any) -> Iterator[BlockingClient]:
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
-    with new_client(config, **options) as client:
+    with create_client(config, **options) as client:
         client.topic(topic)
         yield client
 
@@ -268,7 +268,7 @@ def stale_end_offsets(old_end: int, times: int) -> Iterator[None]:
 def register_id_without_epoch(broker: EmbeddedBroker, transactional_id: str) -> None:
     """Give an id a producer id and no epoch, as if the coordinator could not write the first record of the id."""
     coordinator = broker.cluster.coordinator
-    coordinator.transactions[transactional_id] = Transaction(transactional_id, coordinator.new_producer_id())
+    coordinator.transactions[transactional_id] = Transaction(transactional_id, coordinator.allocate_producer_id())
 
 
 @contextmanager
@@ -346,10 +346,10 @@ def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
 
 @pytest.fixture
 def restricted_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `owners` show what a user with the rights of docs/security.md sees."""
+    """Let `fetch_ids_by_producer` show what a user with the rights of docs/security.md sees."""
 
     def own_ids(client: BlockingClient) -> dict[int, str]:
-        return {key: name for key, name in owners(client).items() if "p-" in name}
+        return {key: name for key, name in fetch_ids_by_producer(client).items() if "p-" in name}
 
     for module in (operations, query_transactions):
-        monkeypatch.setattr(module, "owners", own_ids)
+        monkeypatch.setattr(module, "fetch_ids_by_producer", own_ids)

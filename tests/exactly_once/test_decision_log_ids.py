@@ -32,7 +32,7 @@ def test_claimed_id_trusts_no_record_of_another_producer_id(broker: EmbeddedBrok
     query.run(1)
     write_entry_as(broker, "evil", "p", encode_entry(Entry(PREFIX, generation=1)))
     driver = broker.cluster.coordinator.transactions["p-driver"]
-    driver.producer_id = broker.cluster.coordinator.new_producer_id()  # as if its own records did not exist
+    driver.producer_id = broker.cluster.coordinator.allocate_producer_id()  # as if its own records did not exist
     decision_log._partition_cache.clear()
     with pytest.raises(ExactlyOnceError, match="has no entry of the prefix p"):
         query.with_new_driver().begin()
@@ -128,7 +128,7 @@ def test_listing_omits_invalid_records(broker: EmbeddedBroker) -> None:
     write_entry_as(broker, "evil", "q", encode_entry(Entry("q", generation=1, driver_names=("x",))))
     assert [each.prefix for each in operations.list_prefixes(client_options(broker), LOG)] == [PREFIX]
     driver = broker.cluster.coordinator.transactions["p-driver"]
-    driver.producer_id = broker.cluster.coordinator.new_producer_id()  # with a claim
+    driver.producer_id = broker.cluster.coordinator.allocate_producer_id()  # with a claim
     for prefix in (None, PREFIX):
         assert [
             each.entry

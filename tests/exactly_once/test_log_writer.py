@@ -15,7 +15,7 @@ from spark_kafka_sink.broker.control import FaultBuilder
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -39,7 +39,7 @@ def create_cluster(version: int) -> SimulatedCluster:
 
 def connect_client(cluster: SimulatedCluster, **options: object) -> BlockingClient:
     config = ClientConfig(tuple(cluster.bootstrap_servers.split(",")), request_timeout_ms=10_000)
-    return new_client(config, system=cluster.system, **options)  # type: ignore[arg-type]
+    return create_client(config, system=cluster.system, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=[1, 2])

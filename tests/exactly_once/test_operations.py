@@ -123,19 +123,21 @@ def test_lists_only_prefixes_that_this_user_may_describe(
     query.with_new_driver(prefix="forgotten").run(2)
     del query.broker.cluster.coordinator.transactions["forgotten-driver"]
     # as brokers respond to a user who has rights on `p` only
-    found, owners = FindCoordinator.coordinators, transaction_admin.owners
+    parse_coordinators = FindCoordinator.parse_coordinators
+    fetch_ids_by_producer = transaction_admin.fetch_ids_by_producer
 
-    def looked_up(request: FindCoordinator, answer: FindCoordinatorResponse) -> dict[str, Node]:
-        for row in answer.coordinators:
+    def reject_other_ids(request: FindCoordinator, response: FindCoordinatorResponse) -> dict[str, Node]:
+        for row in response.coordinators:
             if row.key.startswith("of-others"):
                 row.error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return found(request, answer)
+        return parse_coordinators(request, response)
 
-    def listed(client: BlockingClient) -> dict[int, str]:
-        return {number: name for number, name in owners(client).items() if not name.startswith("of-others")}
+    def hide_other_ids(client: BlockingClient) -> dict[int, str]:
+        ids_by_producer = fetch_ids_by_producer(client)
+        return {number: name for number, name in ids_by_producer.items() if not name.startswith("of-others")}
 
-    monkeypatch.setattr(FindCoordinator, "coordinators", looked_up)
-    monkeypatch.setattr(operations, "owners", listed)
+    monkeypatch.setattr(FindCoordinator, "parse_coordinators", reject_other_ids)
+    monkeypatch.setattr(operations, "fetch_ids_by_producer", hide_other_ids)
     for prefix in (PREFIX, None):
         clients.CLIENTS.close()
         (mine,) = operations.list_prefixes(client_options(query.broker), LOG, prefix)
@@ -148,16 +150,16 @@ def test_lists_only_prefixes_that_this_user_may_describe(
 
 
 def test_lists_producer_ids_once_for_many_forgotten_prefixes(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, clients_used = transaction_admin.owners, list[BlockingClient]()
+    original, clients_used = transaction_admin.fetch_ids_by_producer, list[BlockingClient]()
 
-    def owners(client: BlockingClient) -> dict[int, str]:
+    def count_call(client: BlockingClient) -> dict[int, str]:
         clients_used.append(client)
         return dict(original(client))
 
     for prefix in ("a", "b", "c"):
         query.with_new_driver(prefix=prefix, name=prefix).run(0)
         del query.broker.cluster.coordinator.transactions[f"{prefix}-driver"]
-    monkeypatch.setattr(operations, "owners", owners)
+    monkeypatch.setattr(operations, "fetch_ids_by_producer", count_call)
     found = operations.list_prefixes(client_options(query.broker), LOG)
     assert [each.prefix for each in found] == ["a", "b", "c"]
     assert len(clients_used) == 1

@@ -10,7 +10,7 @@ from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity, Tr
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import transaction_aborts
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -289,7 +289,7 @@ def test_fences_aborted_transaction_although_its_markers_are_late(version: int) 
 
     cluster.core.coordinator.should_defer_completion = later
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
-    with new_client(config, system=system) as client:
+    with create_client(config, system=system) as client:
         client.topic("t")
         granted = init_producer_id(client, "x", 60_000)
         coordinator, identity = cluster.core.coordinator, ProducerIdentity(*granted)

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
@@ -41,7 +41,7 @@ class Cluster(SimulatedCluster):
 
     def client(self, **options: object) -> BlockingClient:
         config = ClientConfig(tuple(self.bootstrap_servers.split(",")))
-        return new_client(config, system=self.system, **options)  # type: ignore[arg-type]
+        return create_client(config, system=self.system, **options)  # type: ignore[arg-type]
 
     def kill(self, node: int) -> None:
         """Let the node refuse connections; after a while the other nodes become coordinators of its ids."""

@@ -11,7 +11,7 @@ import pytest
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.network.channel import ChannelState
-from spark_kafka_sink.network.channel_builders import client_channel_builder
+from spark_kafka_sink.network.channel_builders import create_client_channel_builder
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.security.secured_channel_builders import server_channel_builder
 from spark_kafka_sink.network.security_config import parse_security_config
@@ -40,7 +40,9 @@ class Meeting:
         for sock in (near, far):
             sock.setblocking(False)
         system = OperatingSystem()
-        self.client = Selector(system, channel_builder=client_channel_builder(parse_security_config(options), "client"))
+        self.client = Selector(
+            system, channel_builder=create_client_channel_builder(parse_security_config(options), "client")
+        )
         self.server = Selector(
             system,
             channel_builder=server_channel_builder(
@@ -131,4 +133,4 @@ def test_wrong_password_error_does_not_contain_password(certificates: Path, prot
 def test_reports_unreadable_truststore_before_connecting(tmp_path: Path) -> None:
     options = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(tmp_path / "x")}
     with pytest.raises(ConfigurationError, match=r"ssl\.truststore\.location"):
-        client_channel_builder(parse_security_config(options), "client")
+        create_client_channel_builder(parse_security_config(options), "client")

@@ -26,7 +26,7 @@ class ThreadedProducer(KafkaProducer):
         self.thread = KnownThread(OperatingSystem(), flush_at_exit=10.0)
         super().__init__(config)
 
-    def _new_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
+    def _create_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
         return OperatingSystem(), self.thread, Random()
 
     @property

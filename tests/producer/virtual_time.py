@@ -110,7 +110,7 @@ class SimulatedProducer(KafkaProducer):
         self._random = random if random is not None else Random()
         super().__init__(config, **arguments)
 
-    def _new_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
+    def _create_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
         return self.loop.system, self.loop, self._random
 
 

@@ -29,7 +29,7 @@ def response(*error_codes: int) -> FetchResponse:
 
 def test_sends_each_leader_its_own_partitions_and_offsets() -> None:
     assert [REQUEST.route(key) for key in REQUEST.keys] == [Leader("t", 0), Leader("t", 1), Leader("t", 2)]
-    (topic,) = REQUEST.subset(["2", "0"]).message(13).topics
+    (topic,) = REQUEST.select_keys(["2", "0"]).build_message(13).topics
     assert [(requested.partition, requested.fetch_offset) for requested in topic.partitions] == [(2, 7), (0, 5)]
 
 
@@ -55,8 +55,8 @@ def test_error_of_whole_response_is_the_error_of_each_partition() -> None:
 
 def test_names_rejected_partition_and_returns_other_data() -> None:
     responses = dict.fromkeys(REQUEST.keys, response(codes.NONE, codes.NONE, codes.OFFSET_OUT_OF_RANGE))
-    assert [data.partition_index for data in REQUEST.fetched(responses)] == [0, 1]
-    error = REQUEST.rejected(responses)
+    assert [data.partition_index for data in REQUEST.parse_partition_data(responses)] == [0, 1]
+    error = REQUEST.find_rejection_error(responses)
     assert isinstance(error, BrokerError)
     assert str(error).startswith("topic t, partition 2: ")
     assert error.code == codes.OFFSET_OUT_OF_RANGE
@@ -64,11 +64,11 @@ def test_names_rejected_partition_and_returns_other_data() -> None:
 
 def test_ignores_unrequested_partitions() -> None:
     responses = dict.fromkeys(["0"], response(codes.NONE, codes.NONE))
-    assert [data.partition_index for data in REQUEST.fetched(responses)] == [0]
+    assert [data.partition_index for data in REQUEST.parse_partition_data(responses)] == [0]
 
 
 def test_reads_response_with_many_partitions_once() -> None:
     responses = dict.fromkeys(REQUEST.keys, response(codes.NONE, codes.NONE, codes.NONE))
     with patch.object(fetch_module, "_partitions", wraps=fetch_module._partitions) as read:
-        assert REQUEST.rejected(responses) is None
+        assert REQUEST.find_rejection_error(responses) is None
     assert read.call_count == 1

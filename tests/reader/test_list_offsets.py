@@ -33,17 +33,17 @@ def test_reads_response_with_many_partitions_once() -> None:
     """With thousands of partitions on a broker, to read it for each of them takes minutes."""
     shared = response()
     with patch.object(list_offsets, "_rows", wraps=list_offsets._rows) as read:
-        assert REQUEST.offsets(dict.fromkeys(REQUEST.keys, shared)) == {0: 0, 1: 10, 2: 20, 3: 30}
+        assert REQUEST.parse_offsets(dict.fromkeys(REQUEST.keys, shared)) == {0: 0, 1: 10, 2: 20, 3: 30}
     assert read.call_count == 1
 
 
 def test_names_partition_that_may_not_be_read() -> None:
     shared = response(p2=codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(AuthorizationError, match="topic t, partition 2: the attempt to list its offsets"):
-        REQUEST.offsets(dict.fromkeys(REQUEST.keys, shared))
+        REQUEST.parse_offsets(dict.fromkeys(REQUEST.keys, shared))
 
 
 def test_sends_each_broker_its_own_partitions() -> None:
-    part = REQUEST.subset(["1", "3"])
+    part = REQUEST.select_keys(["1", "3"])
     assert part.keys == ["1", "3"]
-    assert [row.partition_index for row in part.message(1).topics[0].partitions] == [1, 3]
+    assert [row.partition_index for row in part.build_message(1).topics[0].partitions] == [1, 3]

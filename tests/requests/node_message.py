@@ -37,7 +37,7 @@ class NodeMessage(Request[Message]):
     def route(self, key: str) -> Broker:
         return Broker(self.node)
 
-    def message(self, version: int) -> Message:
+    def build_message(self, version: int) -> Message:
         return self.content
 
     def classify(self, response: Message) -> Classification:

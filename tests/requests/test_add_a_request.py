@@ -94,7 +94,7 @@ class DescribeProducers(Request[DescribeProducersResponse]):
     def route(self, key):
         return Leader(self.topic, self.partition)
 
-    def message(self, version):
+    def build_message(self, version):
         return DescribeProducersRequest(topics=[TopicRequest(name=self.topic, partition_indexes=[self.partition])])
 
     def classify(self, response):
@@ -135,7 +135,7 @@ from spark_kafka_sink.protocol import messages
 for package, name in ((messages, "messages"), (requests, "requests"), (handlers, "handlers")):
     package.__path__.append(f"{sys.argv[1]}/{name}")
 
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.describe_producers import DescribeProducers
@@ -147,7 +147,7 @@ with embedded_broker(nodes=3, topics={"t": 3}) as broker:
             producer.send("t", b"v", partition=partition)
     rejection = broker.control.when(api="DESCRIBE_PRODUCERS").fail("NOT_LEADER_OR_FOLLOWER")
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
-    with new_client(config) as client:
+    with create_client(config) as client:
         client.topic("t")
         responses = client.send_all([DescribeProducers("t", partition) for partition in range(3)])
     print(sorted((key, len(response.topics[0].partitions[0].active_producers)) for key, response in responses.items()))

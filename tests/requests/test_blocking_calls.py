@@ -24,9 +24,9 @@ from spark_kafka_sink.requests.transaction_admin import (
     TransactionListing,
     describe_transactions,
     end_transactions,
+    fetch_ids_by_producer,
     init_producer_id,
     list_transactional_ids,
-    owners,
 )
 from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -63,7 +63,7 @@ def test_listing_follows_requests_of_earlier_call(
     ends = client.begin([EndTransaction(identity, commit=True) for identity in prepared[:30]])
     listing = TransactionListing(client, ONGOING)
     client.finish(ends)
-    assert sorted(row.transactional_id for row in listing.rows()) == sorted(IDS[30:])
+    assert sorted(row.transactional_id for row in listing.wait_for_rows()) == sorted(IDS[30:])
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
 
 
@@ -272,7 +272,7 @@ def test_retries_failed_lookup_with_growing_backoff(cluster: Cluster, is_lost: b
 
 def test_waits_while_no_broker_is_reachable(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     with cluster.client() as client:
-        owners(client)  # now the client knows the brokers, but no coordinator
+        fetch_ids_by_producer(client)  # now the client knows the brokers, but no coordinator
         for node in range(3):
             cluster.refuse_connections(node)
             cluster.close_connections(node)

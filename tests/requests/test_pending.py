@@ -26,7 +26,7 @@ from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, POLL_INTERVA
 from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Leader, Route
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.topics import DescribeTopic
-from spark_kafka_sink.requests.transactions import DescribeTransactions, descriptions
+from spark_kafka_sink.requests.transactions import DescribeTransactions, collect_descriptions
 from tests.fake_system import FakeSystem
 
 NODES = [Node(number, f"b{number}", 9092) for number in range(3)]
@@ -348,14 +348,14 @@ def test_rejection_is_a_final_response(engine: Engine) -> None:
     engine.respond(engine.send_one(), a=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     request, responses = DescribeTransactions(["a"]), call.results()
     with pytest.raises(AuthorizationError, match="transactional id a: the attempt to describe the transaction"):
-        descriptions(request, responses)
+        collect_descriptions(request, responses)
 
 
 def test_descriptions_omit_unknown_ids(engine: Engine) -> None:
     engine.add_coordinators(a=1, b=1)
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.TRANSACTIONAL_ID_NOT_FOUND)
-    descriptions_by_id = descriptions(DescribeTransactions(["a", "b"]), call.results())
+    descriptions_by_id = collect_descriptions(DescribeTransactions(["a", "b"]), call.results())
     assert {name: description.id_and_epoch for name, description in descriptions_by_id.items()} == {
         "b": ProducerIdAndEpoch(70, 3)
     }

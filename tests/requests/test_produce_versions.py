@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.requests.produce_versions import produce_versions
+from spark_kafka_sink.requests.produce_versions import allowed_produce_versions
 
 OLDEST, NEWEST = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
 
@@ -25,4 +25,4 @@ OLDEST, NEWEST = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
 def test_produce_versions_follow_transaction_version_and_topic_ids(
     transaction_version: int | None, by_name_only: bool, expected: tuple[int, int]
 ) -> None:
-    assert produce_versions(transaction_version, by_name_only=by_name_only) == VersionRange(*expected)
+    assert allowed_produce_versions(transaction_version, by_name_only=by_name_only) == VersionRange(*expected)

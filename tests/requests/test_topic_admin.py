@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import AuthorizationError, BrokerError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.topic_admin import create_if_missing, topic_exists, topic_settings
+from spark_kafka_sink.requests.topic_admin import create_if_missing, fetch_topic_settings, topic_exists
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -58,7 +58,7 @@ def test_error_names_purpose_and_cause_when_creation_is_rejected(
 
 def test_retries_reading_of_settings(cluster: SimulatedCluster, client: BlockingClient) -> None:
     cluster.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(codes.REQUEST_TIMED_OUT)
-    assert topic_settings(client, "t", ["cleanup.policy"]) == {"cleanup.policy": "delete"}
+    assert fetch_topic_settings(client, "t", ["cleanup.policy"]) == {"cleanup.policy": "delete"}
     cluster.control.when(api=ApiKey.DESCRIBE_CONFIGS).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="topic t: the attempt to describe its settings was rejected"):
-        topic_settings(client, "t", ["cleanup.policy"])
+        fetch_topic_settings(client, "t", ["cleanup.policy"])

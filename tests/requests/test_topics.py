@@ -14,15 +14,15 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 @pytest.mark.parametrize(("version", "has_operations"), [(7, False), (8, True)])
 def test_requests_authorized_operations_in_versions_that_have_them(version: int, has_operations: bool) -> None:
-    assert DescribeTopics(["t"], with_operations=True).message(version).include_topic_authorized_operations == (
+    assert DescribeTopics(["t"], with_operations=True).build_message(version).include_topic_authorized_operations == (
         has_operations
     )
-    assert not DescribeTopics(["t"]).message(version).include_topic_authorized_operations
+    assert not DescribeTopics(["t"]).build_message(version).include_topic_authorized_operations
 
 
 def test_description_creates_topics_only_on_request() -> None:
-    assert not DescribeTopics(["t"]).message(9).allow_auto_topic_creation
-    assert DescribeTopics(["t"], auto_create=True).message(9).allow_auto_topic_creation
+    assert not DescribeTopics(["t"]).build_message(9).allow_auto_topic_creation
+    assert DescribeTopics(["t"], auto_create=True).build_message(9).allow_auto_topic_creation
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,6 @@ def test_any_broker_validates_topic_and_controller_creates_it(
 ) -> None:
     request = kind(NewTopic("t", 3, 1))
     assert request.route("t") is route
-    assert request.message(7).validate_only == (kind is ValidateTopic)
+    assert request.build_message(7).validate_only == (kind is ValidateTopic)
     response = CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=codes.NOT_CONTROLLER)])
     assert request.classify(response).verdict is verdict

@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -155,7 +155,7 @@ def test_call_without_response_times_out(broker: EmbeddedBroker, prepared: list[
     broker.control.when(api=ApiKey.END_TXN, times=None).drop()
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
     with (
-        new_client(config, timeout_ms=50) as client,
+        create_client(config, timeout_ms=50) as client,
         pytest.raises(KafkaSinkError, match="timed out after 50 ms"),
     ):
         end_transactions(client, prepared, commit=True)
@@ -202,7 +202,7 @@ def test_cost_of_description_is_linear_in_transactions(
     system = FakeSystem()
     cluster = SimulatedCluster(system, topics={"t": 1})
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
-    with new_client(config, system=system) as client:
+    with create_client(config, system=system) as client:
         client.topic("t")
         describe_transactions(client, ["warm"])
         transactional_ids = [f"id-{number}" for number in range(80)]

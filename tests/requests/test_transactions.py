@@ -21,9 +21,9 @@ def test_reads_coordinator_from_both_response_layouts() -> None:
     batched = FindCoordinatorResponse(coordinators=[Coordinator(key="x", node_id=1, host="b1", port=9092)])
     for response in (single, batched):
         assert lookup.classify(response).verdict is Verdict.DONE
-        assert lookup.coordinators(response) == {"x": Node(1, "b1", 9092)}
+        assert lookup.parse_coordinators(response) == {"x": Node(1, "b1", 9092)}
     rejected = FindCoordinatorResponse(error_code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    assert (lookup.classify(rejected).verdict, lookup.coordinators(rejected)) == (Verdict.UNAUTHORIZED, {})
+    assert (lookup.classify(rejected).verdict, lookup.parse_coordinators(rejected)) == (Verdict.UNAUTHORIZED, {})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from spark_kafka_sink.requests.verdicts import (
     Classification,
     Verdict,
     is_worth_retrying,
-    most_severe,
+    select_most_severe,
 )
 
 NOT_ATTEMPTED = Classification(Verdict.FATAL, codes.OPERATION_NOT_ATTEMPTED)
@@ -17,10 +17,10 @@ DONE = Classification(Verdict.DONE, codes.NONE)
 
 
 def test_most_severe_classification_wins() -> None:
-    assert most_severe([DONE, RETRIED, DONE]) is RETRIED
-    assert most_severe([NOT_ATTEMPTED, RETRIED]) is RETRIED
-    assert most_severe(iter([NOT_ATTEMPTED])) is NOT_ATTEMPTED
-    assert most_severe([]) is MISSING_IN_RESPONSE
+    assert select_most_severe([DONE, RETRIED, DONE]) is RETRIED
+    assert select_most_severe([NOT_ATTEMPTED, RETRIED]) is RETRIED
+    assert select_most_severe(iter([NOT_ATTEMPTED])) is NOT_ATTEMPTED
+    assert select_most_severe([]) is MISSING_IN_RESPONSE
 
 
 def test_unknown_error_is_worth_retrying_and_missing_permission_is_not() -> None:

@@ -15,7 +15,7 @@ from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
 from spark_kafka_sink.spark.options.parse import parse_options
-from spark_kafka_sink.spark.patches.recorded_writer import recorded_calls
+from spark_kafka_sink.spark.patches.recorded_writer import get_recorded_calls
 from spark_kafka_sink.spark.patches.write_methods import wrap_save
 
 LIMIT = 1_000_000
@@ -75,7 +75,7 @@ def share(spark: SparkSession, **options: str) -> float | None:
     handed_over: list[dict[str, str]] = []
 
     def original(writer: Any, *_: Any) -> None:
-        record = recorded_calls(writer)
+        record = get_recorded_calls(writer)
         assert record is not None
         handed_over.append(record.options())
 

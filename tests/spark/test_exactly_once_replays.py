@@ -72,7 +72,7 @@ def test_does_not_trust_commit_of_key_that_no_driver_wrote(
         BatchContent.from_row_counts({"t": 2}, 2),
     )
     write_entry_as(broker, "evil", prefix, encode_entry(Entry(prefix).with_decision(batch, content, ()).as_done()))
-    monkeypatch.setattr(query_transactions, "owners", lambda client: {})
+    monkeypatch.setattr(query_transactions, "fetch_ids_by_producer", lambda client: {})
     for _ in range(2):
         with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
             job(idempotencyKey="today")

@@ -120,7 +120,7 @@ class _Producer(KafkaProducer):
         self._environment = system, loop, random
         super().__init__(config)
 
-    def _new_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
+    def _create_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
         return self._environment
 
 

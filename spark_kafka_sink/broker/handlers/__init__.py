@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 
 
 @cache
-def handled_api_keys() -> list[ApiKey]:
+def list_handled_api_keys() -> list[ApiKey]:
     return sorted(ApiKey(int(module.name.split("_")[1])) for module in pkgutil.iter_modules(__path__))
 
 

@@ -92,7 +92,7 @@ def _set_current_leader(context: RequestContext, topic: Topic, result: Partition
     if context.version < FIRST_CURRENT_LEADER_VERSION:
         return
     # An injected NOT_LEADER_OR_FOLLOWER does not mean that the leader has moved.
-    if partition.leader is not None and not context.injected_error(topic.name, result.index):
+    if partition.leader is not None and not context.find_injected_error(topic.name, result.index):
         result.current_leader = ProduceResponseLeaderIdAndEpoch(
             leader_id=partition.leader, leader_epoch=partition.leader_epoch
         )

@@ -52,7 +52,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
             controller_id=running[0].id if running else -1,
             topics=topics,
         )
-    injected = context.injected_error()
+    injected = context.find_injected_error()
     if injected and context.version >= FIRST_ERROR_CODE_VERSION and not any(topic.error_code for topic in topics):
         response.error_code = injected
     return response
@@ -78,7 +78,7 @@ def _create_missing(context: RequestContext, requested: Iterable[MetadataRequest
     missing = [
         name
         for name in names
-        if is_topic_name(name) and name not in cluster.topics and not context.injected_error(name)
+        if is_topic_name(name) and name not in cluster.topics and not context.find_injected_error(name)
     ]
     partitions = cluster.config.default_partitions
     max_topics = max(0, cluster.available_partitions()) // partitions
@@ -108,7 +108,7 @@ def _find_and_describe(
     topic = cluster.topics.get(name)
     if topic is not None and not topic.hidden:
         return _describe_topic(context, topic)
-    injected = context.injected_error(name)
+    injected = context.find_injected_error(name)
     if injected:
         return MetadataResponseTopic(name=name, error_code=injected)
     code = creation_errors.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
@@ -116,7 +116,7 @@ def _find_and_describe(
 
 
 def _describe_topic(context: RequestContext, topic: Topic) -> MetadataResponseTopic:
-    injected = context.injected_error(topic.name)
+    injected = context.find_injected_error(topic.name)
     if injected:
         return MetadataResponseTopic(name=topic.name, topic_id=topic.id, error_code=injected)
     partitions = [_describe_partition(context, topic, partition) for partition in topic.partitions]

@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.messages.offset_commit import (
 
 def handle(context: RequestContext, request: OffsetCommitRequest) -> HandlerResult:
     cluster, group = context.cluster, request.group_id
-    coordinator_error = context.coordinator_error(group)
+    coordinator_error = context.find_coordinator_error(group)
     topics = []
     with cluster.lock:
         for topic in request.topics:

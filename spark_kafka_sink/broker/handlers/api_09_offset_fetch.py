@@ -38,7 +38,7 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResul
         requested_groups = {group.group_id: group for group in request.groups}
         groups = [_fetch_group(context, group, request.require_stable) for group in requested_groups.values()]
         return OffsetFetchResponse(groups=groups)
-    error = context.coordinator_error(request.group_id)
+    error = context.find_coordinator_error(request.group_id)
     if error:
         return OffsetFetchResponse(error_code=error)
     requested = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
@@ -52,7 +52,7 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResul
 def _fetch_group(
     context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    error = context.coordinator_error(group.group_id)
+    error = context.find_coordinator_error(group.group_id)
     if error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
     requested = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]

@@ -27,7 +27,7 @@ def handle(context: RequestContext, request: FindCoordinatorRequest) -> HandlerR
 
 
 def _find_coordinator(context: RequestContext, key: str) -> Coordinator:
-    injected = context.injected_error()
+    injected = context.find_injected_error()
     node = context.cluster.coordinator_for(key)
     if injected or node is None:
         code = injected or error_codes.COORDINATOR_NOT_AVAILABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.supported_versions import supported_versions
+from spark_kafka_sink.broker.supported_versions import select_supported_versions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
@@ -24,7 +24,7 @@ Java clients before 3.9 use older versions, and some of them cannot connect if a
 
 
 def handle(context: RequestContext, request: ApiVersionsRequest) -> HandlerResult:
-    error_code = context.injected_error() or _find_routing_error(context, request)
+    error_code = context.find_injected_error() or _find_routing_error(context, request)
     if error_code in (error_codes.INVALID_REQUEST, error_codes.REBOOTSTRAP_REQUIRED):
         return ApiVersionsResponse(error_code=error_code)
     response = build_api_versions_response(context.cluster, context.version)
@@ -70,7 +70,7 @@ def build_unsupported_version_response(cluster: EmbeddedCluster) -> ApiVersionsR
 
 
 def _list_api_versions(cluster: EmbeddedCluster) -> list[ApiVersion]:
-    versions = supported_versions(cluster.config.version_limits)
+    versions = select_supported_versions(cluster.config.version_limits)
     return [
         ApiVersion(api_key=key, min_version=supported.min, max_version=supported.max)
         for key, supported in sorted(versions.items())

@@ -75,7 +75,7 @@ def _find_error(
 ) -> tuple[int, str | None]:
     """Return the error code and message of a topic that cannot be created, or (0, None)."""
     cluster, partitions = context.cluster, definition.partitions
-    injected = context.injected_error(requested.name)
+    injected = context.find_injected_error(requested.name)
     if injected:
         return injected, None
     if not is_topic_name(requested.name):

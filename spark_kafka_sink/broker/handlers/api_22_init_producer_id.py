@@ -13,7 +13,9 @@ FIRST_FENCED_ERROR_VERSION = 4
 def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerResult:
     cluster = context.cluster
     transactional_id = request.transactional_id
-    error = context.injected_error() if transactional_id is None else context.coordinator_error(transactional_id)
+    error = (
+        context.find_injected_error() if transactional_id is None else context.find_coordinator_error(transactional_id)
+    )
     if error:
         return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == -1):

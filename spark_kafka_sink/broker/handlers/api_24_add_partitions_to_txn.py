@@ -54,7 +54,7 @@ def _add_partitions(
     topic_partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
     with cluster.lock:
         errors = {partition: _find_partition_error(context, *partition) for partition in topic_partitions}
-        common_error = context.coordinator_error(transactional_id)
+        common_error = context.find_coordinator_error(transactional_id)
         if not common_error and not any(errors.values()):
             if verify_only:
                 errors = {

@@ -12,7 +12,7 @@ FIRST_FENCED_ERROR_VERSION = 2
 
 def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerResult:
     cluster = context.cluster
-    error = context.coordinator_error(request.transactional_id)
+    error = context.find_coordinator_error(request.transactional_id)
     if not error:
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         with cluster.lock:

@@ -13,7 +13,7 @@ FIRST_TRANSACTIONS_V2_VERSION = 5
 
 def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
     cluster = context.cluster
-    error = context.coordinator_error(request.transactional_id)
+    error = context.find_coordinator_error(request.transactional_id)
     if error:
         return EndTxnResponse(error_code=error, producer_id=-1, producer_epoch=-1)
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)

@@ -20,7 +20,7 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
     cluster = context.cluster
     with cluster.lock:
         error_code = (
-            context.coordinator_error(request.group_id)
+            context.find_coordinator_error(request.group_id)
             or _find_transaction_error(context, request)
             or _find_commit_error(context, request)
         )

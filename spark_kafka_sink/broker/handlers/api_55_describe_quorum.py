@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.messages.describe_quorum import (
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest) -> HandlerResult:
-    injected = context.injected_error()
+    injected = context.find_injected_error()
     if injected:
         return DescribeQuorumResponse(error_code=injected)
     running = context.cluster.running_nodes()

@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol.messages.describe_cluster import (
 def handle(context: RequestContext, request: DescribeClusterRequest) -> HandlerResult:
     running = context.cluster.running_nodes()
     return DescribeClusterResponse(
-        error_code=context.injected_error(),
+        error_code=context.find_injected_error(),
         cluster_id=context.cluster.cluster_id,
         controller_id=running[0].id if running else -1,
         brokers=[

@@ -21,7 +21,7 @@ def handle(context: RequestContext, request: DescribeTransactionsRequest) -> Han
 def _describe_transaction(
     context: RequestContext, transactional_id: str
 ) -> DescribeTransactionsResponseTransactionState:
-    error = context.coordinator_error(transactional_id)
+    error = context.find_coordinator_error(transactional_id)
     transaction = context.cluster.coordinator.transactions.get(transactional_id)
     if error or transaction is None:
         return DescribeTransactionsResponseTransactionState(

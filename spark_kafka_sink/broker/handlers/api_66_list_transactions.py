@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 
 
 def handle(context: RequestContext, request: ListTransactionsRequest) -> HandlerResult:
-    injected = context.injected_error()
+    injected = context.find_injected_error()
     if injected:
         return ListTransactionsResponse(error_code=injected)
     known_states = {state.value for state in TransactionState}
@@ -31,7 +31,7 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handler
             if transaction.state.value in states
             and (not producer_ids or transaction.producer_id in producer_ids)
             and _exceeds_duration(transaction, request.duration_filter, context.now)
-            and not context.coordinator_error(transaction.transactional_id)
+            and not context.find_coordinator_error(transaction.transactional_id)
         ]
     try:
         transactions = _filter_by_pattern(transactions, request.transactional_id_pattern)

@@ -86,7 +86,7 @@ def create_assertion(config: AssertionConfig, now_s: float) -> str:
         return read_token_file(config.file, f"{_PREFIX}.file", now_s)
     template = _read_template(config)
     header = {**template.get("header", {}), "alg": config.algorithm, "typ": "JWT"}
-    payload: dict[str, Any] = {name: value for name, value in _configured_claims(config) if value}
+    payload: dict[str, Any] = {name: value for name, value in _build_configured_claims(config) if value}
     payload |= template.get("payload", {})
     payload |= {"iat": int(now_s), "nbf": int(now_s) - config.nbf_seconds, "exp": int(now_s) + config.exp_seconds}
     if config.jti_include:
@@ -105,12 +105,12 @@ def describe_assertion(config: AssertionConfig) -> str:
     """Describe the file or the claims of an assertion, for an error about its rejection."""
     if config.file is not None:
         return f"the assertion in {sanitize(config.file)}"
-    claims = ", ".join(f"{name} {sanitize(value)!r}" for name, value in _configured_claims(config) if value)
+    claims = ", ".join(f"{name} {sanitize(value)!r}" for name, value in _build_configured_claims(config) if value)
     template = f" and the claims in {sanitize(config.template_file)}" if config.template_file else ""
     return f"the assertion with {claims or 'no iss, sub and aud'}{template}, signed with {config.algorithm}"
 
 
-def _configured_claims(config: AssertionConfig) -> tuple[tuple[str, str | None], ...]:
+def _build_configured_claims(config: AssertionConfig) -> tuple[tuple[str, str | None], ...]:
     return ("iss", config.issuer), ("sub", config.subject), ("aud", config.audience)
 
 

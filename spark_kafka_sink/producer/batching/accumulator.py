@@ -331,14 +331,14 @@ class RecordAccumulator:
             self._queues.fire_timers(now)
             if is_memory_short and not is_flushing:
                 self._filler.free_sparse_leases()
-            flushes = self._incomplete.new_flushes()
+            flushes = self._incomplete.find_unstarted_flushes()
             only_full_by_topic, next_ms = self._find_topics_to_fill(
                 now, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
             )
             if flushes:
                 only_full_by_topic = dict.fromkeys(self._filler.known_topics(), False)
             elif not only_full_by_topic:
-                return self._ready_check_result(now, next_ms)
+                return self._build_ready_check_result(now, next_ms)
         for topic, only_full in only_full_by_topic.items():
             started_ms = self._clock()
             has_changed = self._filler.fill_batches(topic, only_full=only_full)
@@ -349,7 +349,7 @@ class RecordAccumulator:
                 next_ms = min(next_ms, now + ASSIGNMENT_DELAY_MS)
         with self._lock:
             self._incomplete.start_waiting(flushes)
-            return self._ready_check_result(now, next_ms)
+            return self._build_ready_check_result(now, next_ms)
 
     def _find_topics_to_fill(
         self, now: float, *, is_flushing: bool, is_linger_suspended: bool
@@ -388,7 +388,7 @@ class RecordAccumulator:
         due_ms = max(due_ms, self._queues.fill_pause_end_ms(stage.topic))
         return due_ms if due_ms > now else due_ms + self._queues.extra_linger_ms(stage.topic)
 
-    def _ready_check_result(self, now: float, next_ms: float) -> ReadyCheckResult:
+    def _build_ready_check_result(self, now: float, next_ms: float) -> ReadyCheckResult:
         delay_ms = max(0.0, min(next_ms, self._queues.next_due_ms()) - now)
         return ReadyCheckResult(self._queues.ready_node_ids(), delay_ms, self._queues.unknown_leader_topics())
 
@@ -564,7 +564,7 @@ class RecordAccumulator:
     def complete_flushes(self) -> None:
         """Complete all flushes, including those that have just begun. All batches must have been removed."""
         with self._lock:
-            self._incomplete.start_waiting(self._incomplete.new_flushes())
+            self._incomplete.start_waiting(self._incomplete.find_unstarted_flushes())
 
     def abort_incomplete_batches(self, error: Exception, *, include_in_flight: bool = True) -> list[ProducerBatch]:
         """Fail all staged and queued rows and, by default, those in flight. Return the failed batches.

@@ -91,7 +91,7 @@ class IncompleteBatches:
         """Unregister a flush that has completed, has timed out, or was interrupted, even before `begin_flush`."""
         self._flushes.discard(flush)
 
-    def new_flushes(self) -> list[Flush]:
+    def find_unstarted_flushes(self) -> list[Flush]:
         """Return the flushes whose batches are not known yet, because rows are still staged."""
         return [flush for flush in self._flushes if flush.batches is None]
 

@@ -49,7 +49,7 @@ class ClusterRequests(PolledRequests):
     """
 
     def __init__(self, client: NetworkClient, metadata: Metadata, backoff: ExponentialBackoff) -> None:
-        super().__init__(client, PendingRequests(Routing(metadata, client.least_loaded_node), backoff.after))
+        super().__init__(client, PendingRequests(Routing(metadata, client.least_loaded_node), backoff.compute_delay_ms))
         self._lock = threading.Lock()
         self._blocking_calls: set[BlockingCall[Any]] = set()  # guarded by _lock
         self._pending_calls: set[BlockingCall[Any]] = set()  # those that were added to the pending requests

@@ -70,7 +70,11 @@ def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: Network
     """
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)
-    error = metadata.topic_error(topic) or _authentication_error(leader, client) or _connection_error(leader, metadata)
+    error = (
+        metadata.topic_error(topic)
+        or _build_authentication_error(leader, client)
+        or _build_connection_error(leader, metadata)
+    )
     if error is not None:
         return error
     if batch.has_been_sent:
@@ -84,14 +88,14 @@ def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: Network
     return None if has_leader else DisconnectedError("The partition has no leader.")
 
 
-def _authentication_error(leader: Node | None, client: NetworkClient) -> KafkaSinkError | None:
+def _build_authentication_error(leader: Node | None, client: NetworkClient) -> KafkaSinkError | None:
     error = None if leader is None else client.authentication_exception(leader.id)
     if error is None:
         return None
     return _with_cause(AuthenticationError(f"{leader} rejected the authentication: {error}"), error)
 
 
-def _connection_error(leader: Node | None, metadata: Metadata) -> KafkaSinkError | None:
+def _build_connection_error(leader: Node | None, metadata: Metadata) -> KafkaSinkError | None:
     failure = None if leader is None else metadata.connection_failure(leader.id)
     if leader is None or failure is None:
         return None

@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.requests.produce_versions import produce_versions
+from spark_kafka_sink.requests.produce_versions import allowed_produce_versions
 
 if TYPE_CHECKING:  # only loaded for producers with a transactional.id
     from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -81,7 +81,7 @@ def build_produce_request(
         topic_data=topics,
     )
     transaction_version = None if transaction is None else transaction.version
-    versions = produce_versions(transaction_version, by_name_only=by_name_only)
+    versions = allowed_produce_versions(transaction_version, by_name_only=by_name_only)
     return PreparedProduceRequest(message, SentBatches(batches_by_topic, snapshot), versions)
 
 

@@ -51,7 +51,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         classification = request.classify(response)
         id_and_epoch = producer_id_and_epoch(response)
         if classification.verdict is not Verdict.DONE:
-            self.handle_failure(key, request.rejection(key, classification), classification.verdict, now)
+            self.handle_failure(key, request.build_rejection_error(key, classification), classification.verdict, now)
         elif min(id_and_epoch) < 0:
             producer_id, epoch = id_and_epoch
             message = (

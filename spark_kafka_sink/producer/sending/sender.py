@@ -297,10 +297,10 @@ class Sender:
         if self.fatal_error is not None:
             return _MAX_POLL_MS
         wait_ms = self._requests.send_due(now)
-        self._set_fatal_error(self._transaction_error())
+        self._set_fatal_error(self._find_transaction_error())
         return 0.0 if self.fatal_error is not None else wait_ms
 
-    def _transaction_error(self) -> KafkaSinkError | None:
+    def _find_transaction_error(self) -> KafkaSinkError | None:
         manager = self._transactions
         return None if manager is None else manager.fatal_error
 
@@ -359,7 +359,7 @@ class Sender:
                 self._transactions.fail_fatally(fatal_error)
         else:
             self._requests.handle_response(response)
-            fatal_error = self._transaction_error()
+            fatal_error = self._find_transaction_error()
         self._set_fatal_error(fatal_error)
 
     def _set_fatal_error(self, error: KafkaSinkError | None) -> None:

@@ -377,8 +377,8 @@ class TransactionManager:
             if classification.verdict is Verdict.DONE:
                 request.apply(response, self)
                 return
-            advice = self._timeout_advice(now) if classification.code in OWNERSHIP_LOST_ERRORS else None
-            error = request.rejection(self.transactional_id, classification, advice)
+            advice = self._build_timeout_advice(now) if classification.code in OWNERSHIP_LOST_ERRORS else None
+            error = request.build_rejection_error(self.transactional_id, classification, advice)
             self.handle_failure(request, error, classification.verdict)
 
     def handle_failure(self, request: Request, error: KafkaSinkError, verdict: Verdict) -> None:
@@ -495,7 +495,7 @@ class TransactionManager:
             self._calls.transition_to(_State.READY)
             self._calls.finish()
 
-    def _timeout_advice(self, now: float) -> str | None:
+    def _build_timeout_advice(self, now: float) -> str | None:
         """Return an explanation if the transaction was open for longer than transaction.timeout.ms.
 
         The coordinator then aborts the transaction under the next epoch, and rejects this producer as if another

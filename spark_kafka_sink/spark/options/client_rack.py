@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _VARIABLE_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*", re.ASCII)
 
 
-def variable_name(value: object) -> str:
+def parse_variable_name(value: object) -> str:
     name = parse_text(value)
     if not _VARIABLE_NAME_PATTERN.fullmatch(name):
         raise ValueError("must be the name of an environment variable, such as AVAILABILITY_ZONE")
@@ -30,7 +30,7 @@ def variable_name(value: object) -> str:
 CLIENT_RACK_OPTION = Option(
     "clientRackEnv",
     None,
-    variable_name,
+    parse_variable_name,
     "environment variable of the executors from which each task reads `kafka.client.rack`, for "
     "[rows without a key that stay in their zone](tuning.md#keep-traffic-in-the-zone)",
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_boolean, parse_optional_text
 from spark_kafka_sink.options import Option
-from spark_kafka_sink.spark.options.values import partition_count, replication_factor
+from spark_kafka_sink.spark.options.values import parse_partition_count, parse_replication_factor
 
 TOPIC_CONFIG_PREFIX = "createTopic.config."
 _CONFIG_NAME_PATTERN = re.compile(r"[a-z][a-z0-9._-]*")
@@ -23,13 +23,13 @@ CREATE_TOPIC_OPTIONS = (
     Option(
         "createTopic.partitions",
         NewTopic.partitions,
-        partition_count,
+        parse_partition_count,
         "number of partitions; -1 for the brokers' default",
     ),
     Option(
         "createTopic.replicationFactor",
         NewTopic.replicas,
-        replication_factor,
+        parse_replication_factor,
         "replication factor; -1 for the brokers' default",
     ),
     Option(
@@ -44,7 +44,7 @@ _TOPIC_REQUIRED_MESSAGE = (
 )
 
 
-def topic_configs(sink_options: Mapping[str, str]) -> dict[str, str]:
+def extract_topic_configs(sink_options: Mapping[str, str]) -> dict[str, str]:
     """Return the topic settings by name. The names of `sink_options` are lowercase, as are all topic settings."""
     prefix = TOPIC_CONFIG_PREFIX.lower()
     return {name.removeprefix(prefix): value.strip() for name, value in sink_options.items() if name.startswith(prefix)}

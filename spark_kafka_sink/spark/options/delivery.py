@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
-from spark_kafka_sink.client.option_parsing import ParsedOptions, choice_parser, parse_optional_text, parse_text
+from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, find_prefix_error
 from spark_kafka_sink.options import HiddenValueError, Option
 from spark_kafka_sink.producer.config import find_idempotence_conflicts
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
-from spark_kafka_sink.spark.options.values import replication_factor, text_without_error, topic_name
+from spark_kafka_sink.spark.options.values import build_checked_text_parser, parse_replication_factor, topic_name
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 FAIL_ON_MISMATCH, WARN_ON_MISMATCH = "fail", "warn"
@@ -29,14 +29,14 @@ DELIVERY_OPTIONS = (
     Option(
         "deliveryGuarantee",
         AT_LEAST_ONCE,
-        choice_parser(AT_LEAST_ONCE, EXACTLY_ONCE),
+        build_choice_parser(AT_LEAST_ONCE, EXACTLY_ONCE),
         "`exactly-once`: readers with `isolation.level=read_committed` see each row exactly once, and no row of a job "
         "that failed",
     ),
     Option(
         "transactionalIdPrefix",
         None,
-        text_without_error(find_prefix_error),
+        build_checked_text_parser(find_prefix_error),
         "prefix of all transactional ids of this query or job; by default derived from `checkpointLocation` for a "
         "stream, from `topic` and `idempotencyKey` for a job, and generated for each run of a job without a key",
     ),
@@ -49,7 +49,7 @@ DELIVERY_OPTIONS = (
     Option(
         "onReplayMismatch",
         FAIL_ON_MISMATCH,
-        choice_parser(FAIL_ON_MISMATCH, WARN_ON_MISMATCH),
+        build_choice_parser(FAIL_ON_MISMATCH, WARN_ON_MISMATCH),
         "what happens if a committed batch is written again with a different number of rows, or if it is unknown who "
         "committed it: `fail`, or `warn` and keep what was committed",
     ),
@@ -62,7 +62,7 @@ DELIVERY_OPTIONS = (
     Option(
         "decisionLogReplication",
         BROKER_DEFAULT,
-        replication_factor,
+        parse_replication_factor,
         "replication factor with which the sink creates the decision log; -1 for the brokers' default",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import ParsedOptions, choice_parser, integer_parser, parse_text
+from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, build_integer_parser, parse_text
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
 
@@ -28,7 +28,7 @@ DISTRIBUTION_OPTIONS = (
     Option(
         "distribution",
         NONE,
-        choice_parser(NONE, BY_PARTITION, BY_KEY),
+        build_choice_parser(NONE, BY_PARTITION, BY_KEY),
         "`partition`: one task writes all rows of a Kafka partition; the driver looks up the number of "
         "partitions. `key`: one task writes all rows of a key. "
         "See [Large jobs](large-jobs.md#distribute-rows-by-partition)",
@@ -42,7 +42,7 @@ DISTRIBUTION_OPTIONS = (
     Option(
         "distributionTasks",
         None,
-        integer_parser(1, MAX_TASK_COUNT),
+        build_integer_parser(1, MAX_TASK_COUNT),
         "with `distribution`: number of tasks that write; by default the number of Spark's shuffle partitions, and "
         "with `partition` at most one for each partition",
     ),

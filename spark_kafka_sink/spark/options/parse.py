@@ -36,7 +36,7 @@ from spark_kafka_sink.spark.constants import (
     LINEAGE_FOLDER_OPTION,
 )
 from spark_kafka_sink.spark.options.client_rack import check_rack_awareness, parse_client_rack
-from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, parse_new_topic, topic_configs
+from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, extract_topic_configs, parse_new_topic
 from spark_kafka_sink.spark.options.delivery import parse_delivery
 from spark_kafka_sink.spark.options.distribution import parse_distribution
 from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
@@ -92,7 +92,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     parsed_options = _read_sink_options(sink_options)
     values = parsed_options.values
     topic, report_topic = values["topic"], values["reportTopic"]
-    new_topic = parse_new_topic(parsed_options, topic, topic_configs(sink_options))
+    new_topic = parse_new_topic(parsed_options, topic, extract_topic_configs(sink_options))
     distribution = parse_distribution(parsed_options)
     dead_letter_topic = _parse_dead_letter_topic(parsed_options)
     formats = parse_format_options(parsed_options)
@@ -181,7 +181,7 @@ def _is_ignored(name: str, has_format: bool) -> bool:
 def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:
     """Return one error message for each unknown option."""
     prefix = TOPIC_CONFIG_PREFIX.lower()
-    known = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in topic_configs(sink_options)))
+    known = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in extract_topic_configs(sink_options)))
     return [_describe_unknown_option(name) for name in sorted(sink_options) if name not in known]
 
 

@@ -5,7 +5,12 @@ The rows of distribution, new topics, formats, schema registries and delivery ar
 
 from __future__ import annotations
 
-from spark_kafka_sink.client.option_parsing import choice_parser, integer_parser, parse_boolean, parse_optional_text
+from spark_kafka_sink.client.option_parsing import (
+    build_choice_parser,
+    build_integer_parser,
+    parse_boolean,
+    parse_optional_text,
+)
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.options import Option, build_option_table
@@ -15,7 +20,7 @@ from spark_kafka_sink.spark.options.create_topic import CREATE_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION_OPTION, DELIVERY_OPTIONS
 from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, MAX_TASK_COUNT
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.options.values import text_without_error, topic_name
+from spark_kafka_sink.spark.options.values import build_checked_text_parser, topic_name
 from spark_kafka_sink.spark.options.write_method import WRITE_METHOD_OPTION
 
 MAX_BYTES_PER_SECOND = 1 << 50
@@ -35,7 +40,7 @@ _ROWS = (
     Option(
         "onRecordError",
         "fail",
-        choice_parser("fail", "deadLetter"),
+        build_choice_parser("fail", "deadLetter"),
         "`fail` fails the task; `deadLetter` writes rejected records to `deadLetterTopic`",
     ),
     Option(
@@ -53,7 +58,7 @@ _ROWS = (
     Option(
         "reportPath",
         SinkOptions.report_path,
-        text_without_error(find_path_error),
+        build_checked_text_parser(find_path_error),
         "file, or folder on any file system, to which the driver "
         "[writes](security.md#decide-who-may-set-options) a JSON report for each commit",
     ),
@@ -80,13 +85,13 @@ _ROWS = (
     Option(
         "maxTasks",
         None,
-        integer_parser(1, MAX_TASK_COUNT),
+        build_integer_parser(1, MAX_TASK_COUNT),
         "maximum number of tasks: the rows are [coalesced](tuning.md#limit-tasks-and-rate) before the write",
     ),
     Option(
         "maxBytesPerSecond",
         SinkOptions.bytes_per_second,
-        integer_parser(1, MAX_BYTES_PER_SECOND),
+        build_integer_parser(1, MAX_BYTES_PER_SECOND),
         "maximum number of bytes per second that all tasks together write, before compression; each task has "
         "[an equal share](tuning.md#limit-tasks-and-rate)",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
-from spark_kafka_sink.client.option_parsing import INT_MAX, integer_parser, parse_text
+from spark_kafka_sink.client.option_parsing import INT_MAX, build_integer_parser, parse_text
 from spark_kafka_sink.options import HiddenValueError, Parser
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
@@ -19,9 +19,9 @@ def topic_name(value: object) -> str:
     return name
 
 
-def count_or_broker_default(highest: int) -> Parser:
+def build_count_parser(highest: int) -> Parser:
     """Return a parser of a number from 1 to `highest`, or -1 for the brokers' default."""
-    parse_whole = integer_parser(BROKER_DEFAULT, highest)
+    parse_whole = build_integer_parser(BROKER_DEFAULT, highest)
 
     def parse(value: object) -> int:
         try:
@@ -35,11 +35,11 @@ def count_or_broker_default(highest: int) -> Parser:
     return parse
 
 
-partition_count = count_or_broker_default(INT_MAX)
-replication_factor = count_or_broker_default(_MAX_REPLICATION_FACTOR)
+parse_partition_count = build_count_parser(INT_MAX)
+parse_replication_factor = build_count_parser(_MAX_REPLICATION_FACTOR)
 
 
-def text_without_error(find_error: Callable[[str], str | None]) -> Parser:
+def build_checked_text_parser(find_error: Callable[[str], str | None]) -> Parser:
     """Return a parser of text that rejects the text if `find_error` returns an error message for it.
 
     The parser returns None for an empty text. Its error does not show the text.

@@ -79,7 +79,7 @@ def record_calls(writer_class: Any) -> None:
             setattr(writer_class, name, _wrap_method(method))
 
 
-def recorded_calls(writer: Any) -> RecordedCalls | None:
+def get_recorded_calls(writer: Any) -> RecordedCalls | None:
     """Return the recorded calls of a writer, or None if it was created before its class was changed."""
     calls: RecordedCalls | None = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
     return calls
@@ -125,7 +125,7 @@ def _wrap_method(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        recorded = recorded_calls(self)
+        recorded = get_recorded_calls(self)
         if result is self and recorded is not None:
             bound_arguments = signature.bind(self, *args, **kwargs).arguments
             recorded.calls.append(RecordedCall(original.__name__, args, kwargs, dict(bound_arguments)))

@@ -65,8 +65,8 @@ from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
 from spark_kafka_sink.spark.patches.lineage_hooks import trace_query, trace_save
 from spark_kafka_sink.spark.patches.recorded_writer import (
     RecordedCalls,
+    get_recorded_calls,
     rebuild_writer,
-    recorded_calls,
     writer_dataframe,
 )
 from spark_kafka_sink.spark.positional_columns import select_by_position
@@ -115,7 +115,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        calls = recorded_calls(self)
+        calls = get_recorded_calls(self)
         if calls is None or not _is_pykafka_write(self, calls, format):
             original(self, path, format, mode, partitionBy, **options)
             return
@@ -127,7 +127,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         is_map_in_arrow = uses_map_in_arrow(calls.options(), is_connect=_is_connect(self))
         positions, distribution = _check_write(self, calls)
         frame, extra_options = _select_and_distribute(writer_dataframe(self), calls, positions, distribution)
-        extra_options |= _micro_batch_options(self)
+        extra_options |= _build_micro_batch_options(self)
         _warn_about_table_layout(calls)
         lineage = trace_save(writer_dataframe(self), calls.options(), positions, is_map_in_arrow=is_map_in_arrow)
         with lineage as lineage_options:
@@ -153,7 +153,7 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        calls = recorded_calls(self)
+        calls = get_recorded_calls(self)
         if calls is None or not _is_pykafka_write(self, calls, format):
             original(self, name, format, mode, partitionBy, **options)
             return
@@ -186,7 +186,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        calls = recorded_calls(self)
+        calls = get_recorded_calls(self)
         if calls is None or not _is_pykafka_write(self, calls, format):
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
@@ -205,7 +205,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def start_query(lineage_options: dict[str, str]) -> Any:
             options = extra_options | lineage_options
-            if _output_mode(calls) != "update" and distribution is None and not is_map_in_arrow:
+            if _get_output_mode(calls) != "update" and distribution is None and not is_map_in_arrow:
                 writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
                 return original(writer.options(**options))
             writer = rebuild_writer(self, frame, excluding=["format", "option", "options", *_TABLE_LAYOUT_METHODS])
@@ -231,11 +231,11 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        calls = recorded_calls(self)
+        calls = get_recorded_calls(self)
         if calls is None or not _is_pykafka_write(self, calls, format):
             return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
         _prepare_stream(self, calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
-        if _output_mode(calls) == "update":
+        if _get_output_mode(calls) == "update":
             raise ConfigurationError(_UPDATE_MODE_TO_TABLE_MESSAGE)
         _check_table_write(self, calls)
         _warn_about_table_layout(calls)
@@ -281,7 +281,7 @@ class MicroBatchWriter:
             distribution = build_distribution(parsed, plan, frame.schema)
             if distribution is not None:
                 distribution = limit_micro_batch_tasks(distribution, frame.sparkSession)
-                frame = distribute_rows(frame, distribution, plan.positions(), _max_tasks(options))
+                frame = distribute_rows(frame, distribution, plan.positions(), _parse_max_tasks(options))
                 options = {**options, DISTRIBUTED_BY_OPTION: distribution.by}
         frame.write.format(FORMAT_NAME).options(**options).mode("append").save()
 
@@ -359,7 +359,7 @@ def _prepare_exactly_once(writer: Any, calls: RecordedCalls) -> None:
     writer.option("checkpointLocation", f"{base_directory.rstrip('/')}/{query_name}")
 
 
-def _output_mode(calls: RecordedCalls) -> str:
+def _get_output_mode(calls: RecordedCalls) -> str:
     call = calls.last_call("outputMode")
     return "append" if call is None else str(call.bound_arguments["outputMode"]).lower()
 
@@ -373,11 +373,11 @@ def _select_and_distribute(
     """
     if distribution is None:
         return _coalesce(_select_columns(frame, positions), calls), {}
-    frame = distribute_rows(frame, distribution, positions, _max_tasks(calls.options()))
+    frame = distribute_rows(frame, distribution, positions, _parse_max_tasks(calls.options()))
     return frame, {DISTRIBUTED_BY_OPTION: distribution.by}
 
 
-def _micro_batch_options(writer: Any) -> dict[str, str]:
+def _build_micro_batch_options(writer: Any) -> dict[str, str]:
     """Return the options that identify the micro-batch whose foreachBatch function calls save(). Classic Spark only."""
     if _is_connect(writer):
         return {}
@@ -435,11 +435,11 @@ def _parse_task_count(text: str) -> int:
 
 def _coalesce(frame: Any, calls: RecordedCalls) -> Any:
     """Reduce the number of tasks to the value of the option maxTasks, if it is set."""
-    max_tasks = _max_tasks(calls.options())
+    max_tasks = _parse_max_tasks(calls.options())
     return frame if max_tasks is None else frame.coalesce(max_tasks)
 
 
-def _max_tasks(options: Mapping[str, str]) -> int | None:
+def _parse_max_tasks(options: Mapping[str, str]) -> int | None:
     return int(options[_MAX_TASKS_OPTION]) if _MAX_TASKS_OPTION in options else None
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.commit_margin import commit_margin_ms, decision_timeout_ms
+from spark_kafka_sink.exactly_once.commit_margin import commit_margin_ms, compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms
+from spark_kafka_sink.exactly_once.timeout_marks import mark_claimed
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -112,7 +112,9 @@ def time_out_before_commit(
         monkeypatch.undo()
         with query.broker.cluster.lock:
             now = max(each.start_ms for each in coordinator.transactions.values())
-            assert coordinator.abort_timed_out(now + decision_timeout_ms(start.entry.timeout_ms)) == [start.driver_id]
+            assert coordinator.abort_timed_out(now + compute_decision_timeout_ms(start.entry.timeout_ms)) == [
+                start.driver_id
+            ]
             if tasks_too:
                 coordinator.abort_timed_out(1e12)
         return original(writing, *arguments)
@@ -177,4 +179,4 @@ def test_retries_commit_of_decision_only_within_the_decision_timeout(
 
 @pytest.mark.parametrize("granted_ms", [1_000, 5_000, 60_000, 900_000, 86_400_000])
 def test_driver_transaction_times_out_within_the_commit_margin(granted_ms: int) -> None:
-    assert claimed_timeout_ms(granted_ms) <= max(999, commit_margin_ms(granted_ms) / 3)
+    assert mark_claimed(granted_ms) <= max(999, commit_margin_ms(granted_ms) / 3)

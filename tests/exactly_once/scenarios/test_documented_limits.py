@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import CommitLostError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once import query_transactions, transaction_aborts
-from spark_kafka_sink.exactly_once.clients import TIMEOUT_MS, new_client
+from spark_kafka_sink.exactly_once.clients import TIMEOUT_MS, create_client
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -131,7 +131,7 @@ def test_machine_sleep_counts_as_waiting_for_brokers() -> None:
     system = FakeSystem(latency_ms=1.0)
     cluster = SimulatedCluster(system, topics={TOPIC: 1})
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
-    with new_client(config, system=system) as client:
+    with create_client(config, system=system) as client:
         request = DescribeTransactions(["p-driver"])
         for suspended_ms, in_time in ((TIMEOUT_MS / 2, True), (TIMEOUT_MS, False)):
             original = client.poll_until

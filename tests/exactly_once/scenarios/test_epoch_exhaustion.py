@@ -19,7 +19,7 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
-from spark_kafka_sink.exactly_once.transaction_aborts import expected_identity
+from spark_kafka_sink.exactly_once.transaction_aborts import choose_expected_identity
 from spark_kafka_sink.exactly_once.transaction_names import driver_id
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
@@ -312,7 +312,7 @@ def test_abort_fenced_after_its_claim_continues_with_exhausted_epochs(broker: Em
             fenced.append(True)
             with open_query_transactions(broker) as other:  # another start gets its epochs, and dies
                 for _ in range(2):
-                    other._request_epoch(expected_identity(other.describe_driver_id()), (60_000,))
+                    other._request_epoch(choose_expected_identity(other.describe_driver_id()), (60_000,))
         return original(transactions, driver, granted_ms)
 
     with patch.object(QueryTransactions, "bump_epoch", bump_epoch):

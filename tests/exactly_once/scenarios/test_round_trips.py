@@ -13,7 +13,7 @@ from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
@@ -45,10 +45,10 @@ class Kept:
 
         def kept(config: ClientConfig, system: object) -> BlockingClient:
             if not made:
-                made.append(new_client(config, system=self.system))
+                made.append(create_client(config, system=self.system))
             return made[0]
 
-        monkeypatch.setattr(clients, "new_client", kept)
+        monkeypatch.setattr(clients, "create_client", kept)
         monkeypatch.setattr(BlockingClient, "close", lambda client: None)
         self.producer: KafkaProducer = simulated_producer(self.cluster, transactional_id="x")
 

@@ -24,7 +24,7 @@ import pytest
 
 import spark_kafka_sink
 from spark_kafka_sink.exactly_once import clients
-from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.network.security import client_mechanisms
 from spark_kafka_sink.network.security.oidc import OidcConfig, TokenSource
 from spark_kafka_sink.producer.calls import StoredRange
@@ -122,7 +122,7 @@ def test_forked_child_has_own_clients_while_thread_of_parent_was_sending_request
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:9"}).client_config()
 
     def lend_one() -> bool:
-        with leases.lease("a key", lambda: new_client(config), 60) as client:
+        with leases.lease("a key", lambda: create_client(config), 60) as client:
             return client is not None
 
     with held(leases._condition):

@@ -43,7 +43,7 @@ BOTH = pytest.mark.parametrize("version", [1, 2])
 def test_init_carries_the_transactional_id_and_the_timeout_and_no_producer_id() -> None:
     talk = Talk()
     talk.manager.init()
-    message = talk.answer(InitProducerId).message(4)
+    message = talk.answer(InitProducerId).build_message(4)
     assert message == InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
 
 
@@ -53,8 +53,8 @@ def test_the_coordinator_is_looked_up_in_the_layout_of_the_brokers_version() -> 
     lookup = talk.due()
     assert lookup.versions is not None
     assert 0 not in lookup.versions  # it knows groups only
-    assert lookup.message(3) == FindCoordinatorRequest(key="x", key_type=1)
-    assert lookup.message(4) == FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)
+    assert lookup.build_message(3) == FindCoordinatorRequest(key="x", key_type=1)
+    assert lookup.build_message(4) == FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)
 
 
 def test_one_request_is_under_way_at_a_time() -> None:
@@ -68,14 +68,14 @@ def test_a_request_stays_due_until_it_was_sent() -> None:
     talk = Talk().init()
     talk.manager.begin(1)
     talk.manager.admit_batch(T0, is_retry=False)
-    assert talk.due().message(3) == talk.due().message(3)
+    assert talk.due().build_message(3) == talk.due().build_message(3)
 
 
 def test_a_producer_that_is_ready_may_initialise_again_under_another_id() -> None:
     talk = Talk().init()
     operation = talk.manager.init("y")
     assert looked_up(talk.due()) == CoordinatorKey(TRANSACTION, "y")
-    message = talk.answer(InitProducerId).message(4)
+    message = talk.answer(InitProducerId).build_message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert message.transactional_id == talk.manager.transactional_id == "y"
     assert error_of(operation) is None
@@ -169,7 +169,7 @@ def test_the_end_is_asked_for_when_no_record_is_on_its_way(version: int, commit:
     assert talk.next() is None
     talk.is_flushed = True
     end = talk.send(EndTransaction)
-    assert end.message(5) == EndTxnRequest(
+    assert end.build_message(5) == EndTxnRequest(
         transactional_id="x", producer_id=70, producer_epoch=initial(talk).epoch, committed=commit
     )
     assert not operation.done_event.is_set()
@@ -245,7 +245,7 @@ def test_the_version_is_decided_anew_by_each_begin() -> None:
     talk.manager.begin(2)
     # Version 2 begins with a new epoch. The request has the current one, so that no other producer is fenced.
     assert not talk.manager.admit_batch(T0, is_retry=False)
-    message = talk.answer(InitProducerId).message(4)
+    message = talk.answer(InitProducerId).build_message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert (message.producer_id, message.producer_epoch) == initial(talk)
     assert talk.manager.admit_batch(T0, is_retry=False)

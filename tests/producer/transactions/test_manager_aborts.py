@@ -49,7 +49,7 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
     talk.is_flushed = True
     assert talk.next() is None  # nothing ends before the abort
     talk.manager.abort()
-    message = talk.answer(EndTransaction).message(5)
+    message = talk.answer(EndTransaction).build_message(5)
     assert getattr(message, "committed", None) is False
 
 
@@ -120,7 +120,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
     assert talk.state() is S.INITIALIZING
     assert not operation.done_event.is_set()
     request = talk.answer(InitProducerId)
-    message = request.message(4)
+    message = request.build_message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert (message.producer_id, message.producer_epoch) == before
     assert request.versions is not None
@@ -330,7 +330,7 @@ def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(v
     assert isinstance(error_of(commit), TransactionAbortableError)
     abort = talk.manager.abort()
     assert not talk.may_send(request)
-    assert getattr(talk.answer(EndTransaction).message(5), "committed", None) is False
+    assert getattr(talk.answer(EndTransaction).build_message(5), "committed", None) is False
     assert error_of(abort) is None
 
 

@@ -135,7 +135,7 @@ def test_an_end_that_may_come_late_is_followed_by_another_epoch_in_version_1() -
     talk.settle()
     operation.result()
     talk.manager.begin(1)
-    message = talk.answer(InitProducerId).message(4)
+    message = talk.answer(InitProducerId).build_message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert message.producer_epoch == IDENTITY.epoch + 1
 

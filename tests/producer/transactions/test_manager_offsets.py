@@ -43,7 +43,7 @@ def test_in_version_1_the_group_is_added_first_at_the_transactions_coordinator()
     assert looked_up(lookup) == CoordinatorKey(0, "g")
     written = talk.answer(CommitOffsets)
     assert written.route("g") == CoordinatorKey(0, "g")
-    assert offsets_of(written.message(4)) == {("t", 0): 5, ("t", 1): 7}
+    assert offsets_of(written.build_message(4)) == {("t", 0): 5, ("t", 1): 7}
     assert error_of(operation) is None
 
 
@@ -65,7 +65,7 @@ def test_a_members_identity_is_sent_and_never_dropped_for_an_old_broker() -> Non
     talk.answer(FindCoordinator)
     request = talk.due()
     assert request.versions == VersionRange(3, 4)
-    message = request.message(4)
+    message = request.build_message(4)
     assert isinstance(message, TxnOffsetCommitRequest)
     assert (message.generation_id, message.member_id, message.group_instance_id) == (4, "member", "instance")
 
@@ -96,7 +96,7 @@ def test_only_the_partitions_that_failed_are_written_again(code: int) -> None:
     assert not operation.done_event.is_set()
     talk.wait()
     again = talk.answer(CommitOffsets)
-    assert offsets_of(again.message(5)) == {("t", 1): 7}
+    assert offsets_of(again.build_message(5)) == {("t", 1): 7}
     assert error_of(operation) is None
 
 
@@ -173,7 +173,7 @@ def test_abort_ends_a_commit_that_waits_for_offsets_of_an_unknown_topic(version:
     abort = talk.manager.abort()
     assert isinstance(error_of(offsets), TransactionAbortableError)
     assert isinstance(error_of(commit), TransactionAbortableError)
-    assert getattr(talk.answer(EndTransaction).message(5), "committed", None) is False
+    assert getattr(talk.answer(EndTransaction).build_message(5), "committed", None) is False
     assert error_of(abort) is None
     assert talk.state() is S.READY
 

@@ -77,7 +77,7 @@ class Talk:
         self.now = 0.0
         self.is_flushed = True
         backoff = ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1))
-        self.pending = PendingRequests(Routing(metadata(), lambda now: NODE), backoff.after)
+        self.pending = PendingRequests(Routing(metadata(), lambda now: NODE), backoff.compute_delay_ms)
         self.call = TransactionCall(self.manager, lambda: self.is_flushed)
         self.pending.add(self.call)
         self.attempts: dict[Request, Attempt] = {}
@@ -186,7 +186,7 @@ class Talk:
 
     def response(self, request: Request, code: int) -> Message:
         version = 5 if self.version >= 2 else 4
-        message = request.message(version)
+        message = request.build_message(version)
         if type(request) is FindCoordinator:
             (key,) = request.keys
             return FindCoordinatorResponse(
@@ -288,6 +288,6 @@ def looked_up(request: Request) -> CoordinatorKey:
 
 
 def adding(request: Request) -> set[TopicPartition]:
-    message = request.message(3)
+    message = request.build_message(3)
     assert isinstance(message, AddPartitionsToTxnRequest)
     return {TopicPartition(topic.name, index) for topic in message.v3_and_below_topics for index in topic.partitions}

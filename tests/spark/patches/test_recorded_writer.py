@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.spark.patches.recorded_writer import (
+    get_recorded_calls,
     rebuild_writer,
     record_calls,
-    recorded_calls,
     writer_dataframe,
 )
 
@@ -58,14 +58,14 @@ def writer_class() -> type[Any]:
 def test_returns_options_as_spark_passes_them(writer_class: type[Any]) -> None:
     writer = writer_class("frame").option("Topic", "a").options(**{"kafka.acks": 1, "includeHeaders": True})
     writer.option(key="TOPIC", value="b").option("reportPath", None)
-    said = recorded_calls(writer)
+    said = get_recorded_calls(writer)
     assert said is not None
     assert said.options() == {"topic": "b", "kafka.acks": "1", "includeheaders": "true"}
 
 
 def test_returns_last_format_unless_a_function_replaced_it(writer_class: type[Any]) -> None:
     writer = writer_class("frame")
-    said = recorded_calls(writer)
+    said = get_recorded_calls(writer)
     assert said is not None
     assert said.format() is None
     assert writer.format("json").format(source="pykafka") is writer
@@ -89,8 +89,8 @@ def test_writer_created_before_the_change_records_nothing() -> None:
     record_calls(writer_class)
     record_calls(writer_class)
     assert before.option("a", 1).calls == [("a", 1)]
-    assert recorded_calls(before) is None
+    assert get_recorded_calls(before) is None
     writer = writer_class("frame").option("a", 1)
-    said = recorded_calls(writer)
+    said = get_recorded_calls(writer)
     assert said is not None
     assert len(said.calls) == 1
