@@ -71,7 +71,7 @@ def test_updates_only_measurements_in_page_and_readme(documents: tuple[Path, Pat
     assert text.endswith(END + after.partition(END)[2])
     assert table([SPARK, FOREACH, BATCH]) in text
     assert "On two cores." in text
-    assert 'x-axis ["pykafka, no disk", "Spark\'s own, no disk"]' in text
+    assert 'x-axis ["pykafka, no disk: 1,800", "Spark, no disk: 1,000"]' in text
     assert "bar [1800, 1000]" in text
     assert "| 1,000,000 | 500,000 | 1,800,000 |" in readme.read_text()
     assert len(readme.read_text().splitlines()) == len(page.ROOT.joinpath("README.md").read_text().splitlines())

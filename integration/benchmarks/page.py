@@ -27,7 +27,6 @@ config:
     width: 420
     height: 280
     titleFontSize: 15
-    showDataLabel: true
     xAxis:
       labelFontSize: 13
     yAxis:
@@ -35,7 +34,7 @@ config:
       showTick: false
   themeVariables:
     xyChart:
-      plotColorPalette: "#5c6bc0"
+      plotColorPalette: "#7986cb"
       backgroundColor: "transparent"
       titleColor: "#777777"
       xAxisLabelColor: "#777777"
@@ -115,10 +114,11 @@ def chart(lines: Iterable[Line]) -> str:
     for line in lines:
         if line.place:
             bars[f"pykafka, {line.place}"] = statistics.median(line.here) / 1000
-            bars[f"Spark's own, {line.place}"] = statistics.median(line.beside) / 1000
+            bars[f"Spark, {line.place}"] = statistics.median(line.beside) / 1000
     if not bars:
         return ""
-    names, tops = ", ".join(f'"{name}"' for name in bars), ", ".join(f"{rate:.0f}" for rate in bars.values())
+    names = ", ".join(f'"{name}: {rate:,.0f}"' for name, rate in bars.items())
+    tops = ", ".join(f"{rate:.0f}" for rate in bars.values())
     return CHART.format(names=names, top=-(-int(max(bars.values())) // 100) * 100 + 100, bars=tops)
 
 

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--security", default="PLAINTEXT", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
     add("--certificate", type=Path, metavar="PEM", help="private key and certificate chain of the listener, for TLS")
     add("--client-ca", type=Path, metavar="PEM", help="require client certificates that this CA signed")
-    add("--users", type=Path, metavar="FILE", help="users of PLAIN and SCRAM, a line NAME:PASSWORD for each")
+    add("--users", type=Path, metavar="FILE", help="users of PLAIN and SCRAM, one NAME:PASSWORD per line")
     add(
         "--unsigned-tokens",
         action="store_true",

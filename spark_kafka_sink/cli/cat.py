@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("text", "json", "table"),
         default="text",
-        help="text: the raw bytes, a line for each record; json: all fields of each record (default: %(default)s)",
+        help="text: the raw bytes, one line per record; json: all fields of each record (default: %(default)s)",
     )
     add(
         "--columns",

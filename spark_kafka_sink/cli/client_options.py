@@ -34,7 +34,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "--command-config",
         type=Path,
         metavar="FILE",
-        help="file with options of the Java client, a line NAME=VALUE for each; keeps secrets off the command line",
+        help="file with options of the Java client, one NAME=VALUE per line; keeps secrets off the command line",
     )
     add(
         "-X",

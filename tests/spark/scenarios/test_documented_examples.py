@@ -124,6 +124,6 @@ def test_documented_migrated_job_writes_its_rows(spark: SparkSession) -> None:
 def test_documented_cluster_check_lists_pythons_and_version(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = (block for block in blocks("docs/deploying.md") if "def place" in block)
+    (code,) = (block for block in blocks("docs/deploying.md") if "def describe_python" in block)
     exec(compile(code, "docs/deploying.md", "exec"), {"spark": spark, "__name__": "example"})
     assert capsys.readouterr().out == f"{socket.gethostname()} {sys.executable} {__version__}\n"
