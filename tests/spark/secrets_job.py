@@ -2,7 +2,8 @@
 
 `python -m tests.spark.secrets_job FOLDER`: Spark's log at level DEBUG, the event log, the checkpoints and the pages of
 the UI go to FOLDER. No broker is there: one write and one stream fail, two other streams have no rows and go on. All is
-done twice: by the process that has started Spark, and by a client of Spark Connect, `secrets_job FOLDER ADDRESS`.
+done twice: by the process that has started Spark, and by a client of Spark Connect, `secrets_job FOLDER ADDRESS`. Spark
+3.5 is tested without Spark Connect.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.spark.pyspark_versions import HAS_PYTHON_DATA_SOURCES
 from tests.spark_session import CONNECT_SERVER, JVM, connect_address, connect_session, start_spark
 
 SECRET = "hush-hush"
@@ -62,8 +64,9 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 def main(folder: Path) -> None:
     spark = _spark(folder)
     write(spark, folder / "classic")
-    client = [sys.executable, "-m", "tests.spark.secrets_job", str(folder), connect_address(spark)]
-    subprocess.run(client, check=True)
+    if HAS_PYTHON_DATA_SOURCES:
+        client = [sys.executable, "-m", "tests.spark.secrets_job", str(folder), connect_address(spark)]
+        subprocess.run(client, check=True)
     _keep_pages(str(spark.sparkContext.uiWebUrl), folder)
     spark.stop()
 
@@ -92,7 +95,7 @@ def _spark(folder: Path) -> SparkSession:
     (folder / "log4j2.properties").write_text(LOG_SETTINGS.format(folder=folder))
     (folder / "events").mkdir()
     return start_spark(
-        CONNECT_SERVER
+        (CONNECT_SERVER if HAS_PYTHON_DATA_SOURCES else {})
         | {
             "spark.driver.extraJavaOptions": f"{JVM} -Dlog4j2.configurationFile=file:{folder}/log4j2.properties",
             "spark.eventLog.enabled": "true",

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -15,6 +16,7 @@ from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
 from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.patches import write_methods
 from spark_kafka_sink.spark.patches.recorded_writer import get_recorded_calls
 from spark_kafka_sink.spark.patches.write_methods import wrap_save
 
@@ -86,7 +88,9 @@ def share(spark: SparkSession, **options: str) -> float | None:
         "checkConnection": "false",
         "maxBytesPerSecond": str(LIMIT),
     }
-    wrap_save(original)(frame.write.format("pykafka").options(**given, **options))
+    # With pyspark 3.5 the write does not reach the original method.
+    with patch.object(write_methods, "write_with_map_in_arrow", lambda _, options: handed_over.append(options)):
+        wrap_save(original)(frame.write.format("pykafka").options(**given, **options))
     (one,) = handed_over
     return parse_options(one).bytes_per_second
 

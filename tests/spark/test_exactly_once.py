@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
@@ -129,7 +128,7 @@ def test_job_becomes_visible_as_a_whole(spark: SparkSession, broker: EmbeddedBro
 
 def test_failed_job_is_invisible_and_does_not_block_readers(spark: SparkSession, broker: EmbeddedBroker) -> None:
     rows = spark.range(0, 300, 1, 3).selectExpr("CAST(assert_true(id < 299) IS NULL AS STRING) AS value")
-    with pytest.raises(PySparkException):
+    with pytest.raises(Exception, match=r"id.* < .*299"):  # of pyspark or, in Spark 3.5, of py4j
         rows.write.format("pykafka").options(**options(broker)).save()
     assert_seen(broker)
     spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker)).save()

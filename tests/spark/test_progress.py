@@ -65,11 +65,12 @@ def test_documented_report_listener_watches_stream(spark: SparkSession, tmp_path
         query = names["query"]
         query.processAllAvailable()
         wait_until(lambda: bool(seen))
-        observed = next(one for one in query.recentProgress if one.numInputRows).observedMetrics["handed over"]
+        progress = next(progress for progress in query.recentProgress if progress["numInputRows"])
+        observed = progress["observedMetrics"]["handed over"]
         query.stop()
         spark.streams.removeListener(extra)
         topic = read_topic(broker.bootstrap_servers, "reports")
-    assert (observed.rows, observed.bytes) == (500, 1_390)
+    assert (observed["rows"], observed["bytes"]) == (500, 1_390)
     assert seen[0].rows == 500
     assert seen[0].latency_ms(0.99) > 0
     assert len(topic) == 1

@@ -33,6 +33,7 @@ def words_of(write: Callable[[], object]) -> str:
     return str(error.value)
 
 
+@pytest.mark.data_source
 def test_first_row_explains_sparks_advice_to_overwrite(rows: DataFrame) -> None:
     save = inspect.unwrap(DataFrameWriter.save)
     said = words_of(lambda: save(rows.write.format("pykafka").options(**NOWHERE)))

@@ -37,6 +37,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
+@pytest.mark.data_source
 def test_rows_equal_bytes_of_to_avro(spark: SparkSession, broker: EmbeddedBroker) -> None:
     frame = spark.range(100).selectExpr(f"struct({COLUMNS}) AS s").select("s.*")
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)

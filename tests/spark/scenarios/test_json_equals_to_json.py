@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import regexp_replace
 
+from spark_kafka_sink.spark.pyspark_versions import HAS_PYTHON_DATA_SOURCES
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, topic_frame
 
 pytestmark = pytest.mark.needs("java")
@@ -89,6 +91,9 @@ def assert_as_to_json(spark: SparkSession, broker: EmbeddedBroker, columns: str)
     frame = spark.range(ROWS).selectExpr(f"struct({columns}) AS s").select("s.*")
     expected = frame.selectExpr("CAST(NULL AS STRING) AS key", "to_json(struct(*)) AS value")
     actual = written(spark, broker, frame, valueFormat="json")
+    if not HAS_PYTHON_DATA_SOURCES:
+        # Spark 3.5 writes no seconds of offsets. Local mean time, before 1883 in New York, has them.
+        actual = actual.withColumn("value", regexp_replace("value", r'([+-]\d\d:\d\d):\d\d"', '$1"'))
     assert_df_equality(actual, expected, ignore_row_order=True, ignore_nullable=True)
 
 

@@ -165,7 +165,7 @@ def test_rejects_path(rows: DataFrame, spark: SparkSession) -> None:
     assert "Option 'path', from save(path)" in str(refused(lambda: writer.save("t"), spark))
 
 
-@pytest.mark.parametrize("method", ["partitionBy", "clusterBy"])
+@pytest.mark.parametrize("method", [name for name in ("partitionBy", "clusterBy") if hasattr(DataFrameWriter, name)])
 def test_ignores_table_layout_with_warning_as_in_sparks_sink(
     rows: DataFrame, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
@@ -228,6 +228,7 @@ def test_error_names_unreachable_advertised_address(rows: DataFrame, spark: Spar
     assert "The broker advertises this address (advertised.listeners)" in error
 
 
+@pytest.mark.data_source
 def test_reading_error_names_format_kafka(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="writes to Kafka and cannot read"):
         spark.read.format("pykafka").option("subscribe", "t").load()
