@@ -19,8 +19,9 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.open_transactions import list_ongoing_lines, wait_until_ended
 from integration.support.processes import connections_to
-from integration.support.spark_cluster import ClusterDriver, StandaloneCluster
+from integration.support.spark_cluster import RACK_VARIABLE, WORKER_RACKS, ClusterDriver, StandaloneCluster
 from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.testing import embedded_broker
 
 pytestmark = pytest.mark.needs("kafka")
 # The transaction timeout is 15 minutes and tests wait at most ten, so a transaction that is never aborted fails a test.
@@ -153,3 +154,25 @@ def test_exactly_once_write_writes_each_row_once_despite_failed_attempts(
     assert (sorted(count), set(count.values())) == (list(range(ROWS)), {1})
     assert sum(count_rows(kafka, topic, "read_uncommitted").values()) > ROWS, "no failed attempt had written rows"
     wait_until_ended(kafka, "pykafka-job")
+
+
+def test_rows_without_key_go_to_leaders_in_the_rack_of_their_executor(driver: ClusterDriver, tmp_path: Path) -> None:
+    racks = list(WORKER_RACKS.values())
+    options = {
+        "clientRackEnv": RACK_VARIABLE,
+        "kafka.partitioner.rack.aware": "true",
+        # A small batch size makes the producer change the partition often.
+        "kafka.batch.size": "16384",
+    }
+    with embedded_broker({"orders": 9}, nodes=3, racks=[*racks, "rack-3"]) as broker:
+        options["kafka.bootstrap.servers"] = broker.bootstrap_servers
+        names = {"variable": RACK_VARIABLE, "racks": racks, "folder": str(tmp_path)}
+        driver.begin(jobs.write_racks, topic="orders", rows=ROWS, options=options, **names)
+        driver.wait()
+        leaders = [broker.cluster.partition("orders", index).leader for index in range(9)]
+        leader_racks = [broker.cluster.nodes[leader].rack for leader in leaders if leader is not None]
+        records = broker.topic("orders").read()
+    assert records.num_rows >= ROWS
+    rack_of_executor = [value.decode() for value in records["value"].to_pylist()]
+    rack_of_leader = [leader_racks[index] for index in records["partition"].to_pylist()]
+    assert set(zip(rack_of_executor, rack_of_leader, strict=True)) == {(rack, rack) for rack in racks}

@@ -13,11 +13,12 @@ functions by value.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,20 @@ def fail_first_attempts(gate: Path) -> Callable[[Batches], Batches]:
     return fail_or_yield
 
 
+def replace_by_rack(variable: str, racks: Sequence[str], folder: Path) -> Callable[[Batches], Batches]:
+    """Build a function that replaces each row by the rack of its executor, once executors in all racks run a task."""
+
+    def yield_racks(batches: Batches) -> Batches:
+        rack = os.environ[variable]
+        (folder / rack).touch()
+        while not all((folder / name).exists() for name in racks):
+            time.sleep(GATE_SECONDS)
+        for batch in batches:
+            yield pa.record_batch({"value": [rack] * batch.num_rows})
+
+    return yield_racks
+
+
 # --- jobs
 
 
@@ -158,6 +173,14 @@ def write_with_failures(spark: SparkSession, gate: str, rows: int, **destination
     _write(numbers.mapInArrow(fail_first_attempts(Path(gate)), "id LONG"), **destination)
 
 
+def write_racks(
+    spark: SparkSession, variable: str, racks: Sequence[str], folder: str, rows: int, **destination: Any
+) -> None:
+    """Write rows without a key that hold the rack of their executor."""
+    numbers = _number_rows(spark, rows, destination)
+    _save(numbers.mapInArrow(replace_by_rack(variable, racks, Path(folder)), "value STRING"), **destination)
+
+
 def print_threads(spark: SparkSession) -> None:
     """Print the threads of the executors' Python workers."""
 
@@ -181,7 +204,10 @@ def _number_rows(spark: SparkSession, rows: int, destination: Mapping[str, Any])
 
 
 def _write(frame: DataFrame, topic: str, options: Mapping[str, str]) -> None:
-    rows = frame.selectExpr("CAST(id % 50 AS STRING) AS key", "CAST(id AS STRING) AS value")
+    _save(frame.selectExpr("CAST(id % 50 AS STRING) AS key", "CAST(id AS STRING) AS value"), topic, options)
+
+
+def _save(rows: DataFrame, topic: str, options: Mapping[str, str]) -> None:
     options = {"kafka.bootstrap.servers": sys.argv[1], "topic": topic, **options}
     if "checkpointLocation" not in options:
         rows.write.format("pykafka").options(**options).save()
@@ -197,6 +223,7 @@ JOBS: dict[str, Callable[..., None]] = {
         write_with_hanging_attempt,
         write_with_concurrent_attempts,
         write_with_failures,
+        write_racks,
         print_threads,
     )
 }

@@ -18,6 +18,10 @@ from tests.documents import FENCE
 from tests.spark_session import JVM
 from tests.waiting import wait_until
 
+RACK_VARIABLE = "TEST_RACK"
+WORKER_RACKS = {"127.0.0.1": "rack-1", "localhost": "rack-2"}
+"""The value of RACK_VARIABLE in the environment of each worker and of its executors, by host of the worker."""
+
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
@@ -51,7 +55,8 @@ def build_environment(folder: Path, wheel: Path) -> Path:
 class StandaloneCluster:
     """A master and two workers with one core each, as separate processes, on free loopback ports.
 
-    Each driver sets the Python interpreter of its executors.
+    Each driver sets the Python interpreter of its executors. Each worker has a rack in its environment, as spark-env.sh
+    sets it on each machine; drivers have none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,9 +78,9 @@ class StandaloneCluster:
         wait_until(lambda: "Starting Spark master at " in log.read_text(), log.read_text)
         (self.master,) = re.findall(r"Starting Spark master at (\S+)", log.read_text())
         # The workers have different host names, because Spark starts no speculative attempt on the host of the first.
-        for host in ("127.0.0.1", "localhost"):
+        for host, rack in WORKER_RACKS.items():
             size = ["-c", "1", "-m", "1g", "-d", str(self.folder / f"work-{host}")]
-            self._start("Worker", "--host", host, *size, "--webui-port", "0", self.master)
+            self._start("Worker", "--host", host, *size, "--webui-port", "0", self.master, **{RACK_VARIABLE: rack})
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,12 +89,14 @@ class StandaloneCluster:
         for process in self._processes:
             process.wait()
 
-    def _start(self, role: str, *arguments: str) -> Path:
-        """Start the process of a role, and return the path of its log."""
+    def _start(self, role: str, *arguments: str, **environment: str) -> Path:
+        """Start the process of a role with additional environment variables, and return the path of its log."""
         path = self.folder / f"{role}-{len(self._processes)}.log"
         with path.open("wb") as log:
             command = [self._spark_class, f"org.apache.spark.deploy.{role.lower()}.{role}", *arguments]
-            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=self.environment))
+            self._processes.append(
+                subprocess.Popen(command, stdout=log, stderr=log, env=self.environment | environment)
+            )
         return path
 
     def executors(self) -> list[int]:
