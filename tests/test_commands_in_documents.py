@@ -20,7 +20,7 @@ EXTRAS = set(
     re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1], re.M)
 )
 WHEEL = r"(WHEEL|dist/\*\.whl|\$\(ls dist/\*\.whl\))"
-OF_OTHERS = {"venv-pack", "pyspark[connect]>=4.0", "pyspark[connect,pipelines]"}
+OF_OTHERS = {"numpy<2", "pyarrow<26", "venv-pack", "pyspark[connect]>=4.0", "pyspark[connect,pipelines]"}
 """Third-party packages that the pages install."""
 LINES = [(page, line) for page in pages() for line in command_lines(page)]
 
