@@ -14,6 +14,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import SchemaRegistryError
 from spark_kafka_sink.formats.protobuf_schema import derive_message
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.formats.fake_registry import FakeRegistry, fake_registry
@@ -72,3 +73,17 @@ def test_protobuf_deserializer_finds_message_by_header(broker: EmbeddedBroker, r
     read = ProtobufDeserializer(message_type, {"use.deprecated.format": False})
     messages = write_and_read(broker, registry, "protobuf-confluent", read)
     assert [{"id": message.id, "name": message.name} for message in messages] == ROWS
+
+
+@pytest.mark.needs("registry")
+def test_rejects_real_registry_without_guids(broker: EmbeddedBroker, registry_url: str) -> None:
+    """Apicurio Registry has no GUIDs, neither in its API v7 nor v8. If this fails, test the header with it."""
+    for url in (registry_url, registry_url.replace("/v7", "/v8")):
+        with (
+            KafkaProducer(broker.client_options) as producer,
+            pytest.raises(SchemaRegistryError, match="returned no GUID of the schema of subject 'orders-value'"),
+        ):
+            producer.send_table(
+                "orders", ORDERS, value_format="avro-confluent", schema_registry_url=url, schema_id_location="header"
+            )
+    assert read_topic(broker.bootstrap_servers, "orders").num_rows == 0
