@@ -6,6 +6,7 @@ requests and version 1 of transactions. `make soak` runs all cases.
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -15,7 +16,11 @@ import pytest
 
 from integration.support.librdkafka import StoredRecord, read_topic
 from integration.support.other_brokers import Capability, Kfake, LibrdkafkaMock, OtherBroker, build_kfake_server
-from spark_kafka_sink.errors import ProducerFencedError
+from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.errors import PreflightError, ProducerFencedError
+from spark_kafka_sink.exactly_once.delivery import Delivery
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import (
@@ -251,3 +256,24 @@ def test_producer_writes_to_added_partition(broker: OtherBroker, topic: str) -> 
         (0, b"0"),
         (PARTITIONS, b"1"),
     }
+
+
+@pytest.mark.needs("go")
+def test_kfake_rejects_exactly_once_write_and_doctor_says_so(
+    kfake_server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If kfake accepts the request, exactly-once writes can be tested with it."""
+    pytest.importorskip("pyspark")
+    rejection = "the broker rejected InitProducerId with an expected producer id"
+    conf = tmp_path / "options"
+    conf.write_text("topic=orders\ndeliveryGuarantee=exactly-once\ntransactionalIdPrefix=orders\n")
+    with Kfake(kfake_server) as kfake:
+        kfake.create_topic("orders", PARTITIONS)
+        delivery = Delivery(client_config({"bootstrap.servers": kfake.bootstrap}), "orders")
+        with Driver(delivery) as driver, pytest.raises(PreflightError, match=f"nothing was written: .*{rejection}"):
+            driver.begin("a start")
+        assert main(["doctor", "--json", "--bootstrap-server", kfake.bootstrap, "--spark-conf", str(conf)]) == 1
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert [name for name, check in checks.items() if check["outcome"] == "failed"] == ["first epoch"]
+    assert rejection in checks["first epoch"]["detail"]
+    assert "Exactly-once delivery is not possible with this cluster" in checks["first epoch"]["remedy"]
