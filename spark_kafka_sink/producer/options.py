@@ -122,7 +122,11 @@ _BATCHING = (
         "maximum size of a batch, in bytes; a batch has records of one partition",
     ),
     Option(
-        "linger.ms", 5, parse_non_negative_long, "maximum time that a batch which is not full waits for more records"
+        "linger.ms",
+        5,
+        parse_non_negative_long,
+        "maximum time that a batch which is not full waits for more records; up to 100 ms longer while every leader "
+        "of the topic has a full request, or after an encoding that took long",
     ),
     Option(
         "buffer.memory",
