@@ -53,6 +53,28 @@ def test_waits_once_for_unreachable_topic(monkeypatch: pytest.MonkeyPatch) -> No
     assert sender.result.rows_failed == 3
 
 
+def test_sends_later_rows_of_topic_that_has_become_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 1)
+    unknown_topics = {"late"}
+
+    def send_columns(topic: str, columns: Any, partition: object = None) -> ColumnsFuture:
+        if unknown_topics:
+            raise MetadataTimeoutError("it took max.block.ms")
+        future = ColumnsFuture(topic, 1)
+        future.complete_rows(np.arange(1), [StoredRange(0, 1, 0, 0, -1)], 1)
+        return future
+
+    table = pa.table({"topic": ["late"] * 4, "value": ["1", "2", "3", "4"]})
+    producer = Scripted(send_columns)
+    monkeypatch.setattr(producer, "prefetch_topics", lambda topics: unknown_topics & set(topics))
+    sender = tables.TableSender(producer, plan_table(None, table.schema, ColumnMapping(), {}), 100)
+    slices = sender.send_slices(table.to_reader())
+    next(slices), next(slices)
+    unknown_topics.clear()
+    list(slices)
+    assert (sender.result.rows_failed, sender.result.rows_written) == (2, 2)
+
+
 def test_table_rows_do_not_linger_while_waiting_for_half_of_the_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
