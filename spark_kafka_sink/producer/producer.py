@@ -306,7 +306,18 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             result = producer.send_columns("orders", columns).result(timeout=60)
             result.raise_for_failures()
         """
-        check_open = self._ensure_can_send()
+        return self._send_columns(topic, columns, partition, self._ensure_can_send(), keep_row_indices=keep_row_indices)
+
+    def _send_columns(
+        self,
+        topic: str,
+        columns: RecordColumns,
+        partition: int | pa.Array | None,
+        check_open: OpenTransactionCheck | None,
+        *,
+        keep_row_indices: bool,
+    ) -> ColumnsFuture:
+        """Send all rows of the columns in the transaction of `check_open`, if there is one."""
         now = self._system.now()
         try:
             check_columns(columns)

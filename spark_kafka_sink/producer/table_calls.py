@@ -16,10 +16,12 @@ if TYPE_CHECKING:  # Spark tasks send columns, so they need not import any of th
     import pyarrow as pa
     from typing_extensions import Unpack
 
+    from spark_kafka_sink.producer.columns_writer import ColumnsProducer
     from spark_kafka_sink.producer.config import ProducerConfig
     from spark_kafka_sink.producer.futures import ColumnsFuture
     from spark_kafka_sink.producer.table_plan import ColumnMapping
     from spark_kafka_sink.producer.tables import TableResult, TableSender
+    from spark_kafka_sink.producer.transactional import OpenTransactionCheck
     from spark_kafka_sink.producer.typed_options import TableOptions
     from spark_kafka_sink.records.columns import RecordColumns
 
@@ -45,7 +47,17 @@ class TableCalls:
 
         def without_linger(self) -> AbstractContextManager[None]: ...
 
-        def _prevent_commit(self, error: KafkaSinkError) -> None: ...
+        def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None: ...
+
+        def _send_columns(
+            self,
+            topic: str,
+            columns: RecordColumns,
+            partition: int | pa.Array | None,
+            check_open: OpenTransactionCheck | None,
+            *,
+            keep_row_indices: bool,
+        ) -> ColumnsFuture: ...
 
     def send_table(  # noqa: PLR0913 - one argument for each record field
         self,
@@ -90,8 +102,9 @@ class TableCalls:
         from spark_kafka_sink.producer.table_plan import ColumnMapping
 
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
-        with self._preventing_commit_on_error():
-            sender, reader, row_count = self._prepare_table(topic, table, mapping, failed_rows_max, formats)
+        transaction = _TableTransaction(self)
+        with transaction.preventing_commit_on_error():
+            sender, reader, row_count = _prepare_table(transaction, topic, table, mapping, failed_rows_max, formats)
             with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
                 try:
                     for completed_count in sender.send_slices(reader):
@@ -129,36 +142,88 @@ class TableCalls:
         from spark_kafka_sink.producer.table_plan import ColumnMapping
 
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
-        with self._preventing_commit_on_error():
-            sender, reader, _ = await to_thread(self._prepare_table, topic, table, mapping, failed_rows_max, formats)
+        transaction = _TableTransaction(self)
+        with transaction.preventing_commit_on_error():
+            sender, reader, _ = await to_thread(
+                _prepare_table, transaction, topic, table, mapping, failed_rows_max, formats
+            )
             slices = sender.send_slices(reader)
             while await to_thread(next, slices, None) is not None:
                 pass
         return sender.result
 
-    def _prepare_table(
-        self, topic: str | None, table: Any, mapping: ColumnMapping, failed_rows_max: int, formats: TableOptions
-    ) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
-        """Open the table and check the arguments of the call."""
-        from spark_kafka_sink.producer.table_plan import plan_table
-        from spark_kafka_sink.producer.tables import TableSender, open_table
 
-        reader, row_count = open_table(table)
-        plan = plan_table(topic, reader.schema, mapping, formats)
-        return TableSender(self, plan, failed_rows_max, self._prevent_commit), reader, row_count
+class _TableTransaction:
+    """The transaction in which a send_table() call began, if there was one, and a producer that sends only in it.
+
+    The thread of a cancelled send_table_async() may still read rows when the program has begun another transaction.
+    """
+
+    def __init__(self, producer: TableCalls) -> None:
+        self.config = producer.config
+        self.prefetch_topics = producer.prefetch_topics
+        self.without_linger = producer.without_linger
+        self._producer = producer
+        self._transaction_number: int | None = None
+        with suppress(KafkaSinkError):  # raised again when rows are sent, after the arguments were checked
+            check_open = producer._ensure_can_send()
+            self._transaction_number = None if check_open is None else check_open.transaction_number
+
+    def columns_producer(self) -> ColumnsProducer:
+        """Return the producer of the rows: this object, or the producer itself if no transaction was open."""
+        return self._producer if self._transaction_number is None else self
+
+    def send_columns(
+        self,
+        topic: str,
+        columns: RecordColumns,
+        partition: int | pa.Array | None = None,
+        *,
+        keep_row_indices: bool = False,
+    ) -> ColumnsFuture:
+        """Send columns. Raise IllegalStateError if the transaction has ended."""
+        check_open = self._ensure_can_send()
+        return self._producer._send_columns(topic, columns, partition, check_open, keep_row_indices=keep_row_indices)
+
+    def prevent_commit(self, error: KafkaSinkError) -> None:
+        """Make the transaction abortable because of rows that are not sent. Raise if the producer cannot send now."""
+        check_open = self._ensure_can_send()
+        if check_open is not None:
+            check_open.manager.record_rejected(check_open.transaction_number, error)
 
     @contextmanager
-    def _preventing_commit_on_error(self) -> Iterator[None]:
-        """Prevent the commit of the open transaction, if there is one, after any exception of the block.
+    def preventing_commit_on_error(self) -> Iterator[None]:
+        """Prevent the commit of the transaction, if there is one, after any exception of the block.
 
         Without this, a program that catches the exception could commit a part of the table.
         """
         try:
             yield
         except BaseException as error:
-            with suppress(KafkaSinkError):  # no transaction is open, or it cannot be committed anyway
-                self._prevent_commit(error if isinstance(error, KafkaSinkError) else _build_interrupted_error(error))
+            with suppress(KafkaSinkError):  # the transaction has ended, or it cannot be committed anyway
+                self.prevent_commit(error if isinstance(error, KafkaSinkError) else _build_interrupted_error(error))
             raise
+
+    def _ensure_can_send(self) -> OpenTransactionCheck | None:
+        return self._producer._ensure_can_send(self._transaction_number)
+
+
+def _prepare_table(
+    transaction: _TableTransaction,
+    topic: str | None,
+    table: Any,
+    mapping: ColumnMapping,
+    failed_rows_max: int,
+    formats: TableOptions,
+) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
+    """Open the table and check the arguments of the call."""
+    from spark_kafka_sink.producer.table_plan import plan_table
+    from spark_kafka_sink.producer.tables import TableSender, open_table
+
+    reader, row_count = open_table(table)
+    plan = plan_table(topic, reader.schema, mapping, formats)
+    sender = TableSender(transaction.columns_producer(), plan, failed_rows_max, transaction.prevent_commit)
+    return sender, reader, row_count
 
 
 def _build_interrupted_error(cause: BaseException) -> DeliveryError:

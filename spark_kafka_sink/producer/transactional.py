@@ -198,25 +198,17 @@ class TransactionalProducer:
         if check_open is not None:
             check_open.manager.record_rejected(check_open.transaction_number, error)
 
-    def _prevent_commit(self, error: KafkaSinkError) -> None:
-        """Make the open transaction abortable because rows could not be converted to records, so they are not sent.
-
-        Raise if the producer cannot send now.
-        """
-        check_open = self._ensure_can_send()
-        if check_open is not None:
-            check_open.manager.record_rejected(check_open.transaction_number, error)
-
-    def _ensure_can_send(self) -> OpenTransactionCheck | None:
+    def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:
         """Raise if the producer cannot send now.
 
         In a transaction, return a check that raises if the transaction ends while the call waits.
+        `transaction_number`: raise also if another transaction is open.
         """
         check_open = None
         if self._transactions is not None and not self._is_closed:
             self._ensure_same_process()
             manager = self._transactions.manager
-            check_open = OpenTransactionCheck(manager, manager.ensure_can_send())
+            check_open = OpenTransactionCheck(manager, manager.ensure_can_send(transaction_number))
         self._ensure_usable()
         return check_open
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,10 +23,12 @@ from spark_kafka_sink.errors import (
     TransactionError,
 )
 from spark_kafka_sink.producer.columns_writer import ColumnsWriter
+from spark_kafka_sink.producer.tables import TableSender
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic
 from tests.producer.table_cases import broker as broker
 from tests.producer.table_cases import producer as producer
 from tests.producer.table_cases import topic as topic
+from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
 def batches_of_ten(count: int) -> Iterator[pa.RecordBatch]:
@@ -230,3 +233,48 @@ def test_stops_reading_when_raising_calls_exceed_failed_rows_max(
     result = producer.send_table(topic, to_reader(batches_of_ten(9)), failed_rows_max=15)
     assert (result.rows_written, result.rows_failed, result.is_complete) == (20, 20, False)
     assert sorted(int(row) for failure in result.failures for row in failure.rows) == list(range(20, 40))
+
+
+def test_cancelled_task_sends_no_rows_in_later_transaction(
+    monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, topic: str
+) -> None:
+    is_cancelled, errors = threading.Event(), queue.SimpleQueue[BaseException | None]()
+    send_slices = TableSender.send_slices
+
+    def record_error(sender: TableSender, reader: pa.RecordBatchReader) -> Iterator[int]:
+        try:
+            for completed_count in send_slices(sender, reader):
+                errors.put(None)  # rows were sent
+                yield completed_count
+        except Exception as error:
+            errors.put(error)
+            raise
+
+    async def cancel(producer: KafkaProducer) -> None:
+        loop, is_reading = asyncio.get_running_loop(), asyncio.Event()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            loop.call_soon_threadsafe(is_reading.set)
+            is_cancelled.wait()
+            yield from batches_of_ten(1)
+
+        with producer.transaction():
+            task = asyncio.create_task(producer.send_table_async(topic, to_reader(batches())))
+            await is_reading.wait()
+            task.cancel()
+            await task
+
+    monkeypatch.setattr(TableSender, "send_slices", record_error)
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        loop = asyncio.new_event_loop()
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(cancel(producer))
+        with producer.transaction():
+            producer.send(topic, b"later")
+            is_cancelled.set()
+            error = errors.get(timeout=WAIT_TIMEOUT_SECONDS)
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+    assert isinstance(error, IllegalStateError)
+    assert read_topic(broker.bootstrap_servers, topic).column("value").to_pylist() == [b"later"]
