@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from contextlib import suppress
 
 from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.client.metadata import Metadata
@@ -34,10 +35,14 @@ class SenderThread:
         self._pid = os.getpid()
         self._sender: Sender | None = None
         self._thread: threading.Thread | None = None
+        self._is_running = threading.Lock()
+        """Locked from `start` until the sender has ended, so that `join` can wait for it."""
+        self._has_ended = False
 
     def start(self, sender: Sender, name: str) -> None:
         self._sender = sender
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._is_running.acquire()
         self._thread.start()
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
@@ -47,9 +52,22 @@ class SenderThread:
         return event.wait(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
 
     def join(self, timeout_ms: float | None) -> bool:
+        """Wait for the sender's end. Return False after the timeout.
+
+        Thread.join() cannot be used: before Python 3.13, a KeyboardInterrupt that ends its wait marks the thread as
+        ended although it runs (https://github.com/python/cpython/issues/90882). A later close(), or the exit of the
+        interpreter, would not wait for the remaining records. An Event cannot be used either, because a signal handler
+        may call close() while the interrupted call holds the lock of the event.
+        """
         assert self._thread is not None
-        self._thread.join(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
-        return not self._thread.is_alive()
+        try:
+            self._is_running.acquire(timeout=-1 if timeout_ms is None else lock_timeout_seconds(timeout_ms))
+        finally:
+            if self._has_ended:
+                self._unlock()
+        if self._has_ended:
+            self._thread.join()  # the thread has only a few instructions left
+        return self._has_ended
 
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
@@ -61,6 +79,17 @@ class SenderThread:
             self._sender.run()
         finally:
             _running_threads.discard(self)
+            self._has_ended = True
+            self._unlock()
+
+    def _unlock(self) -> None:
+        """Wake the next thread that waits for the end.
+
+        Every thread that sees the end does so, whether it has acquired the lock or not, because an interrupt may come
+        after `acquire` has locked it and before `acquire` has returned.
+        """
+        with suppress(RuntimeError):  # another thread has unlocked it
+            self._is_running.release()
 
     # --- interpreter exit
 

@@ -110,7 +110,8 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_any_lock(
     options: dict[str, object] = {"transactional.id": "x", "linger.ms": 60_000} if transactional else {}
 
     with producer_of(broker, **options) as idle:
-        ways = list(find_locks(idle))
+        # The thread's lock is locked until the sender has ended, whoever calls.
+        ways = [way for way in find_locks(idle) if not way.endswith("._is_running")]
     assert len(ways) > 5
     for way in ways:
         producer = producer_of(broker, **options)

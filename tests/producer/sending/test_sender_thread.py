@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.producer.sending.sender import Sender
+from spark_kafka_sink.producer.sending.sender_thread import SenderThread
 from spark_kafka_sink.testing import embedded_broker
 from tests.leak_check import assert_no_leaks
 from tests.waiting import WAIT_TIMEOUT_SECONDS
@@ -67,3 +76,66 @@ def test_27_send_in_child_process_fails_and_names_the_fork() -> None:
                 os._exit(0 if "fork" in str(error) else 1)
             os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
+
+
+class WaitingSender:
+    """A sender that runs until a test ends it."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        self.ended.wait(WAIT_TIMEOUT_SECONDS)
+
+
+@contextmanager
+def interrupt_function(name: str) -> Iterator[None]:
+    """Raise KeyboardInterrupt in the block when the main thread is in a function with this name."""
+    caller, is_over = threading.get_ident(), threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_name != name:
+            frame = frame.f_back
+        if frame is not None and not is_over.is_set():
+            is_over.set()
+            raise KeyboardInterrupt
+
+    def send_signals() -> None:
+        while not is_over.wait(0.001):
+            signal.pthread_kill(caller, signal.SIGUSR1)
+
+    previous = signal.signal(signal.SIGUSR1, interrupt)
+    signals = threading.Thread(target=send_signals)
+    signals.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        signals.join()
+        signal.signal(signal.SIGUSR1, previous)
+
+
+def test_join_waits_for_the_sender_after_an_interrupted_join() -> None:
+    thread, sender = SenderThread(OperatingSystem(), 0), WaitingSender()
+    thread.start(cast(Sender, sender), "kafka-producer-test")
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupt_function("join"):
+            thread.join(None)
+        assert not thread.join(0)
+    finally:
+        sender.ended.set()
+    assert thread.join(WAIT_TIMEOUT_SECONDS * 1000)
+    assert thread.join(0)
+
+
+def test_threads_that_join_concurrently_see_the_end() -> None:
+    thread, sender = SenderThread(OperatingSystem(), 0), WaitingSender()
+    thread.start(cast(Sender, sender), "kafka-producer-test")
+    results: list[Any] = []
+    callers = [threading.Thread(target=lambda: results.append(thread.join(None))) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    sender.ended.set()
+    for caller in callers:
+        caller.join(WAIT_TIMEOUT_SECONDS)
+    assert results == [True, True]
