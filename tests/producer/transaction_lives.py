@@ -238,9 +238,11 @@ class Life:
 
     def send_to(self, to: Written, partition: int) -> None:
         value = b"%s-%06d" % (self.transactional_id.encode(), self._numbers.take())
-        to.values.append((partition, value))
         record = ProducerRecord(TOPIC, value, partition=partition, timestamp_ms=WALL_MS)
-        to.futures.append((partition, value, self.producer.send(record)))
+        try:
+            to.futures.append((partition, value, self.producer.send(record)))
+        finally:  # After the call, because a record of the second thread may be sent while this one waits for metadata.
+            to.values.append((partition, value))
 
     def _end(self, how: str) -> None:
         written = self.written[-1]
