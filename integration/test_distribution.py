@@ -39,14 +39,14 @@ def written(rows: DataFrame, kafka: KafkaCluster, sink: str = "pykafka", **asked
 
 
 def places(records: list[StoredRecord]) -> list[tuple[int, bytes | None, bytes | None]]:
-    return sorted((each.partition, each.key, each.value) for each in records)
+    return sorted((record.partition, record.key, record.value) for record in records)
 
 
 def assert_in_order(records: list[StoredRecord]) -> None:
     numbers: dict[bytes | None, list[int]] = defaultdict(list)
-    for each in records:
-        assert each.value is not None
-        numbers[each.key].append(int(each.value))
+    for record in records:
+        assert record.value is not None
+        numbers[record.key].append(int(record.value))
     assert len(numbers) == KEYS
     assert all(of_key == sorted(of_key) for of_key in numbers.values())
 

@@ -210,8 +210,10 @@ def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
         producer.send_columns(topic, RecordColumns(pa.array([b"x"]))).result().raise_for_failures()
         capsys.readouterr()
         assert main(["transactions", *servers, "--json"]) == 0
-        (shown,) = (each for each in json.loads(capsys.readouterr().out) if each["prefix"] == prefix)
-        assert [(each["transactional_id"], each["partitions"]) for each in shown["open"]] == [(name, [[topic, 0]])]
+        (shown,) = (row for row in json.loads(capsys.readouterr().out) if row["prefix"] == prefix)
+        assert [(transaction["transactional_id"], transaction["partitions"]) for transaction in shown["open"]] == [
+            (name, [[topic, 0]])
+        ]
         assert "Ongoing" in _kafka_says_of(kafka, name)
         assert main(["transactions", *servers, "abort", "--prefix", prefix, "--yes"]) == 0
         assert f"Aborted: {name}." in capsys.readouterr().out

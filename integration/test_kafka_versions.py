@@ -63,8 +63,8 @@ def on(*brokers: tuple[KafkaVersion, int]) -> pytest.MarkDecorator:
 
 
 on_each = on(*OF_TODAY)
-on_those_that_list = on(*(each for each in OF_TODAY if each[0].describes_transactions))
-on_those_that_cannot = on(*(each for each in OF_TODAY if not each[0].describes_transactions))
+on_those_that_list = on(*(case for case in OF_TODAY if case[0].describes_transactions))
+on_those_that_cannot = on(*(case for case in OF_TODAY if not case[0].describes_transactions))
 """They do not say which transactions there are, so they cannot be written to exactly once."""
 
 
@@ -270,7 +270,10 @@ def test_topics_are_listed_and_described(broker: KafkaOfVersion, capsys: Output)
     _, listed = command(capsys, broker, "topics")
     assert {"topic": topic, "partitions": 2, "replicas": 1} in listed
     _, described = command(capsys, broker, "topics", topic)
-    assert [(each["partition"], each["leader"], each["end_offset"]) for each in described] == [(0, 1, 0), (1, 1, 0)]
+    assert [(partition["partition"], partition["leader"], partition["end_offset"]) for partition in described] == [
+        (0, 1, 0),
+        (1, 1, 0),
+    ]
 
 
 @on_those_that_list
@@ -285,7 +288,7 @@ def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersio
         status, listed = command(capsys, broker, "transactions", "--prefix", topic)
         producer.abort_transaction()
     (shown,) = listed
-    assert (status, [each["transactional_id"] for each in shown["open"]]) == (0, [name])
+    assert (status, [transaction["transactional_id"] for transaction in shown["open"]]) == (0, [name])
 
 
 @on_those_that_list

@@ -80,9 +80,9 @@ def test_updates_only_measurements_in_page_and_readme(documents: tuple[Path, Pat
 def test_second_update_changes_nothing(documents: tuple[Path, Path]) -> None:
     text = measured([SPARK, FOREACH], "")
     write_page(text, [SPARK, FOREACH])
-    once = [each.read_text() for each in documents]
+    once = [document.read_text() for document in documents]
     write_page(text, [SPARK, FOREACH])
-    assert [each.read_text() for each in documents] == once
+    assert [document.read_text() for document in documents] == once
 
 
 def test_history_keeps_rows_of_other_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

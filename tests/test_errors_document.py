@@ -52,7 +52,7 @@ def said() -> str:
     return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-@pytest.mark.parametrize("sentence", [one for one in QUOTED if one not in OF_OTHERS])
+@pytest.mark.parametrize("sentence", [message for message in QUOTED if message not in OF_OTHERS])
 def test_quoted_messages_exist_in_code(sentence: str) -> None:
     for piece in sentence.split("…"):
         option, _, text = piece.strip().partition(" ")

@@ -74,15 +74,15 @@ def structs_at(value: Any, path: Path) -> Iterator[Struct]:
         yield value
         return
     inner = getattr(value, path[0])
-    for each in inner if isinstance(inner, list) else [] if inner is None else [inner]:
-        yield from structs_at(each, path[1:])
+    for node in inner if isinstance(inner, list) else [] if inner is None else [inner]:
+        yield from structs_at(node, path[1:])
 
 
 def poisoned(message: Message, path: Path, code: int) -> Message:
     for struct in structs_at(message, path[:-1]):
-        was = getattr(struct, path[-1])
-        now = [f"{one}{EVIL}" for one in was] if isinstance(was, list) else f"{was or ''}{EVIL}"
-        setattr(struct, path[-1], now)
+        original = getattr(struct, path[-1])
+        poisoned_value = [f"{item}{EVIL}" for item in original] if isinstance(original, list) else f"{original or ''}{EVIL}"
+        setattr(struct, path[-1], poisoned_value)
     if code:
         refuse(message, code)
     return message
@@ -95,9 +95,9 @@ def refuse(struct: Struct, code: int) -> None:
         if name.endswith("error_code"):
             setattr(struct, name, code)
         elif spec.inner_type is not None:
-            for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, Struct):
-                    refuse(each, code)
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, Struct):
+                    refuse(item, code)
 
 
 def sent(producer: KafkaProducer) -> object:

@@ -67,7 +67,7 @@ def test_every_exactly_once_line_names_its_tests(heading: str) -> None:
         re.M,
     )
     assert lines
-    assert [each[:60] for each in lines if not re.search(r"`(test_\w+|(?:tests|integration)/[\w/]+\.py)`", each)] == []
+    assert [line[:60] for line in lines if not re.search(r"`(test_\w+|(?:tests|integration)/[\w/]+\.py)`", line)] == []
 
 
 def test_every_spark_exactly_once_row_names_its_tests() -> None:

@@ -81,9 +81,11 @@ def test_a_producer_is_scraped() -> None:
         producer.send(ProducerRecord("t", b"v")).result(WAIT_TIMEOUT_SECONDS)
         text = generate_latest(REGISTRY).decode()
         producer.close()
-    collectors = [one for one in REGISTRY._collector_to_names if type(one).__name__ == "ProducerCollector"]
-    for one in collectors:
-        REGISTRY.unregister(one)
+    collectors = [
+        collector for collector in REGISTRY._collector_to_names if type(collector).__name__ == "ProducerCollector"
+    ]
+    for collector in collectors:
+        REGISTRY.unregister(collector)
     assert 'kafka_producer_topic_record_send_total{client_id="' in text
     assert "kafka_producer_delivery_latency_seconds_bucket" in text
 

@@ -222,7 +222,7 @@ def test_wheel_record_lists_bill_of_materials(built: Path, tmp_path: Path) -> No
                 found = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
                 assert (digest, size) == (f"sha256={found}", str(len(data)))
     assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/spark-kafka-sink@{__version__}"
-    assert [one["name"] for one in bill["components"]] == ["crc32c"]
+    assert [component["name"] for component in bill["components"]] == ["crc32c"]
     assert bill["dependencies"] == BILL["dependencies"]
     assert "file:" not in json.dumps(bill)
 

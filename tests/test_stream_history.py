@@ -38,4 +38,4 @@ def stored(*numbers: int) -> list[Stored]:
     ],
 )
 def test_finds_anomalies_in_stream_history(numbers: Sequence[int], batches: int, expected: set[Kind]) -> None:
-    assert {each.kind for each in find_row_anomalies(stored(*numbers), batches, ROWS)} == expected
+    assert {anomaly.kind for anomaly in find_row_anomalies(stored(*numbers), batches, ROWS)} == expected

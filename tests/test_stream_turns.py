@@ -10,7 +10,7 @@ from integration.benchmarks.stream_turns import added, by_round
 
 
 def _blocks(*times: float) -> list[dict[str, float]]:
-    return [{"trigger": each} for each in times]
+    return [{"trigger": time} for time in times]
 
 
 def test_overhead_is_the_median_of_neighbour_differences() -> None:

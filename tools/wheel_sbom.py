@@ -23,9 +23,9 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 def finished(bill: dict[str, Any]) -> dict[str, Any]:
     """Return the bill with the package as its subject instead of as one of its components."""
-    (main,) = [one for one in bill["components"] if one["name"] == NAME]
-    others = [one for one in bill["components"] if one["name"] != NAME]
-    known = [one for one in main.pop("externalReferences", []) if not one["url"].startswith("file:")]
+    (main,) = [component for component in bill["components"] if component["name"] == NAME]
+    others = [component for component in bill["components"] if component["name"] != NAME]
+    known = [reference for reference in main.pop("externalReferences", []) if not reference["url"].startswith("file:")]
     main |= {"purl": f"pkg:pypi/{NAME}@{main['version']}"} | ({"externalReferences": known} if known else {})
     return {**bill, "metadata": {**bill["metadata"], "component": main}, "components": others}
 

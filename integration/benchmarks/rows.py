@@ -20,7 +20,9 @@ Rows = tuple[pa.Array, pa.Array]
 def real_rows(rows: int) -> Rows:
     chance = Random(7)
     ids = [int(10 ** (7 * chance.random())) for _ in range(rows)]
-    return pa.array([b"%d" % each for each in ids], pa.binary()), pa.array([_json(each, chance) for each in ids])
+    return pa.array([b"%d" % row_id for row_id in ids], pa.binary()), pa.array(
+        [_json(row_id, chance) for row_id in ids]
+    )
 
 
 def even_rows(rows: int) -> Rows:

@@ -138,10 +138,10 @@ def run_stream(spark: SparkSession, sink: str, options: dict[str, str], rows: in
         last = _when_committed(query, folder, first + batches)
         after = cpu_of_all(os.getpid())
         query.stop()
-        progress = [each for each in query.recentProgress if first <= each["batchId"] <= last]
-    starts = [datetime.fromisoformat(each["timestamp"].replace("Z", "+00:00")).timestamp() for each in progress]
+        progress = [progress_row for progress_row in query.recentProgress if first <= progress_row["batchId"] <= last]
+    starts = [datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).timestamp() for row in progress]
     return {
-        "addBatch": [each["durationMs"]["addBatch"] for each in progress],
+        "addBatch": [row["durationMs"]["addBatch"] for row in progress],
         "trigger": [(late - early) * 1000 for early, late in itertools.pairwise(starts)],
         "cpu": {kind: used / (last - first) * 1000 for kind, used in cpu_by_kind(before, after).items()},
     }
@@ -154,7 +154,7 @@ def _when_committed(query: StreamingQuery, folder: str, batch: int) -> int:
         if not query.isActive:
             raise query.exception() or RuntimeError("the query has ended")
         time.sleep(0.01)
-    return max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+    return max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
 
 
 def run_jobs(spark: SparkSession, sink: str, options: dict[str, str], rows: int, jobs: int) -> dict[str, Any]:

@@ -52,7 +52,9 @@ def measured(spark: SparkSession, servers: str, sink: str, checkpoint: str, seco
     writer = records.selectExpr("CAST(CAST(timestamp AS DOUBLE) * 1000 AS STRING) AS value").writeStream.format(sink)
     query = writer.options(**options).option("topic", target).option("checkpointLocation", checkpoint).start()
     sender.start()
-    wait_until(lambda: any(one["numInputRows"] for one in query.recentProgress), lambda: str(query.status))
+    wait_until(
+        lambda: any(progress_row["numInputRows"] for progress_row in query.recentProgress), lambda: str(query.status)
+    )
     time.sleep(WARM_UP_S)
     begun, before = time.time(), len(query.recentProgress)
     time.sleep(seconds)
@@ -64,7 +66,7 @@ def measured(spark: SparkSession, servers: str, sink: str, checkpoint: str, seco
     created = np.array([float(value) for value in table["value"].to_pylist()])
     stored = table["timestamp"].cast("timestamp[ms]").cast("int64").to_numpy()
     latencies = (stored - created)[created > begun * 1000]
-    batches = [one["durationMs"] for one in progress if one["numInputRows"]]
+    batches = [row["durationMs"] for row in progress if row["numInputRows"]]
     steps = ", ".join(f"{step} {np.median([batch.get(step, 0) for batch in batches]):.0f}" for step in STEPS)
     p50, p95, p99 = np.percentile(latencies, (50, 95, 99))
     return (

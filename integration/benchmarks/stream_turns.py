@@ -66,12 +66,12 @@ class Stream:
                 self._producer.produce(self._topic, str(number).encode(), partition=number % TASKS)
             self._producer.flush()  # the first micro-batch may begin before all are there, and does not count
             self.query.processAllAvailable()
-        progress = [each for each in self.query.recentProgress if each["batchId"] > self._last and each["numInputRows"]]
-        assert [each["numInputRows"] for each in progress] == [TASKS] * BLOCK
+        progress = [row for row in self.query.recentProgress if row["batchId"] > self._last and row["numInputRows"]]
+        assert [row["numInputRows"] for row in progress] == [TASKS] * BLOCK
         self._last = progress[-1]["batchId"]
-        starts = [datetime.fromisoformat(each["timestamp"].replace("Z", "+00:00")).timestamp() for each in progress]
+        starts = [datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).timestamp() for row in progress]
         return {
-            "addBatch": statistics.median(each["durationMs"]["addBatch"] for each in progress[1:]),
+            "addBatch": statistics.median(row["durationMs"]["addBatch"] for row in progress[1:]),
             "trigger": statistics.median((late - early) * 1000 for early, late in itertools.pairwise(starts[1:])),
             "CPU": meter.seconds / BLOCK * 1000,
         }

@@ -76,7 +76,9 @@ def select_most_severe(classifications: Iterable[Classification]) -> Classificat
     """Return the most severe classification: that of a request, given those of its parts."""
     classifications = list(classifications)
     # OPERATION_NOT_ATTEMPTED is a consequence: another part of the same request has the cause.
-    attempted = [each for each in classifications if each.code != codes.OPERATION_NOT_ATTEMPTED]
+    attempted = [
+        classification for classification in classifications if classification.code != codes.OPERATION_NOT_ATTEMPTED
+    ]
     return max(attempted or classifications, key=lambda each: each.verdict, default=MISSING_IN_RESPONSE)
 
 

@@ -18,4 +18,4 @@ def prepared(broker: EmbeddedBroker) -> list[TransactionIdentity]:
 
 
 def transactional_ids(prepared: list[TransactionIdentity]) -> list[str]:
-    return [each.transactional_id for each in prepared]
+    return [identity.transactional_id for identity in prepared]

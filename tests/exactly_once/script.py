@@ -58,7 +58,9 @@ class Script:
 
     def count_points(self, actor: str) -> int:
         """Return the number of points that the actor has passed since the start of one of its instructions."""
-        return max((each.points_passed for each in self._instructions if each.actor == actor), default=0)
+        return max(
+            (instruction.points_passed for instruction in self._instructions if instruction.actor == actor), default=0
+        )
 
     def has_ended(self, actor: str) -> bool:
         return any(each.name == actor and each.has_ended for each in self.simulation.scheduler.actors)

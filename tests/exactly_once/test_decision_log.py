@@ -338,7 +338,7 @@ def test_listing_omits_unreadable_entry_with_warning(broker: EmbeddedBroker, cap
         Query(broker, prefix=prefix, name=f"driver of {prefix}").run(0)
     write_entry_as(broker, "q-driver", "q", b'{"format":99,"newer":true}')
     found = operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers}, LOG)
-    assert {each.prefix: each.entry.driver_name for each in found if each.entry is not None} == {
+    assert {status.prefix: status.entry.driver_name for status in found if status.entry is not None} == {
         PREFIX: "driver of p",
         "r": "driver of r",
     }
@@ -364,7 +364,7 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
         begun.with_decision(Batch(QUERY, number), BatchContent.from_row_counts({"t": 1_000}, 100_000), tasks)
         for number in range(20)
     ]
-    values = [encode_entry(each) for entry in decided for each in (entry, entry.as_done())]
+    values = [encode_entry(state) for entry in decided for state in (entry, entry.as_done())]
     partition = partition_for(PREFIX, PARTITION_COUNT)
     log = broker.cluster.log(LOG, partition)
     for producer_id, prefix in enumerate(prefixes, start=10_000):

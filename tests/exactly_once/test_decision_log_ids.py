@@ -126,12 +126,12 @@ def test_manual_abort_succeeds_with_any_timeout_of_unknown_writer(
 def test_listing_omits_invalid_records(broker: EmbeddedBroker) -> None:
     Query(broker).run(0)
     write_entry_as(broker, "evil", "q", encode_entry(Entry("q", generation=1, driver_names=("x",))))
-    assert [each.prefix for each in operations.list_prefixes(client_options(broker), LOG)] == [PREFIX]
+    assert [status.prefix for status in operations.list_prefixes(client_options(broker), LOG)] == [PREFIX]
     driver = broker.cluster.coordinator.transactions["p-driver"]
     driver.producer_id = broker.cluster.coordinator.allocate_producer_id()  # with a claim
     for prefix in (None, PREFIX):
         assert [
-            each.entry
-            for each in operations.list_prefixes(client_options(broker), LOG, prefix)
-            if each.entry is not None
+            status.entry
+            for status in operations.list_prefixes(client_options(broker), LOG, prefix)
+            if status.entry is not None
         ] == []

@@ -70,7 +70,7 @@ def test_unproven_mark_stays_with_its_decision() -> None:
     assert again.has_decided(first)
     assert not again.is_proven(first)
     after = decode_entry(b"p", encode_entry(again.with_decision(second, CONTENT, ()).as_done()))
-    assert [after.is_proven(each) for each in (first, second)] == [False, True]
+    assert [after.is_proven(batch) for batch in (first, second)] == [False, True]
 
 
 def test_finished_unproven_decision_stays_unproven() -> None:
@@ -83,7 +83,7 @@ def test_finished_unproven_decision_stays_unproven() -> None:
 
 
 def test_str_of_batch_and_last_decided_batch() -> None:
-    assert [str(each) for each in (Batch("q", 7), Batch(), Batch(key="k"))] == [
+    assert [str(batch) for batch in (Batch("q", 7), Batch(), Batch(key="k"))] == [
         "batch 7 of query q",
         "the job",
         "the job with the idempotencyKey 'k'",

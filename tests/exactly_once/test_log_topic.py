@@ -136,9 +136,9 @@ def test_warns_about_unclean_leader_election(
     broker.control.create_topic(LOG, 1, {"cleanup.policy": "compact", "unclean.leader.election.enable": value})
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
-    warnings = [each.getMessage() for each in caplog.records if "unclean" in each.getMessage()]
+    warnings = [record.getMessage() for record in caplog.records if "unclean" in record.getMessage()]
     assert len(warnings) == (value == "true")
-    assert all("written twice" in each for each in warnings)
+    assert all("written twice" in warning for warning in warnings)
 
 
 def test_warns_about_single_replica_on_cluster(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -161,7 +161,7 @@ def test_lists_producer_ids_once_for_many_forgotten_prefixes(query: Query, monke
         del query.broker.cluster.coordinator.transactions[f"{prefix}-driver"]
     monkeypatch.setattr(operations, "fetch_ids_by_producer", count_call)
     found = operations.list_prefixes(client_options(query.broker), LOG)
-    assert [each.prefix for each in found] == ["a", "b", "c"]
+    assert [status.prefix for status in found] == ["a", "b", "c"]
     assert len(clients_used) == 1
 
 
@@ -220,7 +220,7 @@ def test_commit_during_manual_abort_is_not_reported_as_newer_driver(query: Query
 def test_lists_open_transactions_of_prefix_without_entry(query: Query) -> None:
     query.write_tasks(query.begin(), 0)
     (status,) = operations.list_prefixes(client_options(query.broker), "other-log", PREFIX)
-    assert [each.transactional_id for each in status.open] == list_open_ids(query.broker)
+    assert [transaction.transactional_id for transaction in status.open] == list_open_ids(query.broker)
     assert not status.log_exists
 
 
@@ -249,7 +249,7 @@ def test_abort_ends_undecided_batch_and_prevents_its_commit(query: Query) -> Non
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
-    assert [each.transactional_id for each in aborted] == ["p-1-0-0", "p-1-1-0"]
+    assert [identity.transactional_id for identity in aborted] == ["p-1-0-0", "p-1-1-0"]
     assert list_open_ids(query.broker) == []
     with pytest.raises(ExactlyOnceError, match="or `pykafka transactions` has"):
         query.commit(start, 0, prepared)
@@ -334,7 +334,7 @@ def test_manual_abort_ends_open_decision_of_dead_driver(query: Query) -> None:
     with patch.object(LogTransaction, "commit", side_effect=Crash), pytest.raises(Crash):
         query.commit(start, 0, prepared)
     aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
-    assert [each.transactional_id for each in aborted] == [each.transactional_id for each in prepared]
+    assert [identity.transactional_id for identity in aborted] == [identity.transactional_id for identity in prepared]
     assert list_open_ids(query.broker) == []
 
 

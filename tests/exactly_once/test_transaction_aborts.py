@@ -47,12 +47,17 @@ def test_rejects_writes_after_abort(broker: EmbeddedBroker, prepared: list[Trans
     with connect_client(broker) as client:
         abort_transactions(
             client,
-            [*describe_transactions(client, ["attempt", *(each.transactional_id for each in prepared)]).values()],
+            [
+                *describe_transactions(
+                    client, ["attempt", *(identity.transactional_id for identity in prepared)]
+                ).values()
+            ],
         )
         with pytest.raises(KafkaSinkError):
             attempt.send(ProducerRecord("t", b"2", partition=1)).result(WAIT_TIMEOUT_SECONDS)
         assert [
-            each.is_open for each in describe_transactions(client, ["attempt", *transactional_ids(prepared)]).values()
+            transaction.is_open
+            for transaction in describe_transactions(client, ["attempt", *transactional_ids(prepared)]).values()
         ] == [False] * 3
         assert end_transactions(client, prepared, commit=True).keys() == set(transactional_ids(prepared))
     attempt.close(timeout=0)
@@ -166,7 +171,9 @@ def test_ends_transactions_although_they_cannot_be_described_again(
         monkeypatch.setattr(transaction_aborts, "describe_transactions", describe_and_send)
         abort_transactions(client, listed)
         assert not [
-            each for each in describe_transactions(client, transactional_ids(prepared)).values() if each.is_open
+            transaction
+            for transaction in describe_transactions(client, transactional_ids(prepared)).values()
+            if transaction.is_open
         ]
         looks_once_more = client.transaction_version < 2
     assert (
@@ -237,7 +244,7 @@ def test_rejected_abort_is_a_warning(
         broker.control.when(api=ApiKey.END_TXN).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         abort_transactions(client, listed)
         descriptions = describe_transactions(client, transactional_ids(prepared)).values()
-    assert sum(each.is_open for each in descriptions) == 1
+    assert sum(description.is_open for description in descriptions) == 1
     assert "Could not abort a transaction" in caplog.text
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in caplog.text
 
@@ -253,7 +260,9 @@ def test_fences_attempt_without_transaction(broker: EmbeddedBroker) -> None:
     with connect_client(broker) as client:
         attempt = init_producer_id(client, "attempt", 60_000)
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
-        assert not [each for each in describe_transactions(client, ["attempt"]).values() if can_write(each)]
+        assert not [
+            transaction for transaction in describe_transactions(client, ["attempt"]).values() if can_write(transaction)
+        ]
         with pytest.raises(ProducerFencedError):
             get_log_writer(client).begin_transaction(
                 "attempt", WriterState(attempt), TopicPartition("t", 0), [(b"k", b"late")]

@@ -51,7 +51,7 @@ class Cluster(SimulatedCluster):
 
     def connections_to(self, node: int) -> list[FakeConnection]:
         host = self.core.nodes[node].host
-        return [each for each in self.system.connections if each.socket.address.host == host]
+        return [connection for connection in self.system.connections if connection.socket.address.host == host]
 
     def suspend(self, node: int, *, elects: bool = True) -> None:
         """Suspend the node as by SIGSTOP: it accepts connections and does not respond."""
@@ -97,7 +97,7 @@ def begin_all(client: BlockingClient, version: int = 1) -> list[TransactionIdent
     """Open a transaction under each id."""
     made = {name: init_producer_id(client, name, 900_000) for name in IDS}
     begun = [TransactionIdentity(name, *made[name], version) for name in IDS]
-    client.send_all(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
+    client.send_all(AddPartitions(identity, frozenset([TopicPartition("t", 0)])) for identity in begun)
     return begun
 
 

@@ -97,8 +97,8 @@ def test_instruments_have_units_but_no_unit_in_name() -> None:
     outcome(producer, producer.send(ProducerRecord("t", b"v")))
     data = reader.get_metrics_data()
     assert data is not None
-    metrics = [each for one in data.resource_metrics for scope in one.scope_metrics for each in scope.metrics]
-    units = {each.name: each.unit for each in metrics}
+    metrics = [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]
+    units = {metric.name: metric.unit for metric in metrics}
     assert {name: units[name] for name in UNITS} == UNITS
     assert [name for name, unit in units.items() if not unit or re.search("_(ns|ms|bytes)(_|$)", name)] == []
     producer.close()

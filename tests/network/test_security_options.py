@@ -243,7 +243,7 @@ def test_accepts_client_credentials_from_options_or_jaas_config(given: dict[str,
 )
 def test_reports_each_invalid_security_option(changed: dict[str, object], fault: str) -> None:
     found = faults(SCRAM | changed)
-    assert any(fault in one for one in found), found
+    assert any(fault in message for message in found), found
     assert "hush" not in "\n".join(found)
 
 

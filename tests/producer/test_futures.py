@@ -83,10 +83,10 @@ def test_futures_of_one_batch_raise_separate_copies_of_the_error() -> None:
     error.__cause__ = OSError("gone")
     future, other, late = create_future(), create_future(), create_future()
     assert not late.done()
-    for each in (future, other, late):
-        fail(each, error)
+    for send_future in (future, other, late):
+        fail(send_future, error)
         with pytest.raises(DeliveryError, match="no") as raised:
-            each.result(0)
+            send_future.result(0)
         assert raised.value.__cause__ is error.__cause__
     assert error.__traceback__ is None
 

@@ -28,8 +28,8 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
     batch.base_offset = base_offset
     complete_futures(collect_stored_rows([batch]))
     written = [call.result(0).partitions[7] for call in calls]
-    assert [(one.first_offset, one.last_offset) for one in written] == offsets
-    assert [one.rows for one in written] == [3, 2]
+    assert [(stored_range.first_offset, stored_range.last_offset) for stored_range in written] == offsets
+    assert [stored_range.rows for stored_range in written] == [3, 2]
 
 
 def test_a_call_s_partitions_are_summed_up_over_all_answers() -> None:

@@ -189,7 +189,7 @@ def test_a_header_that_a_serializer_adds_is_sent_with_its_record_alone() -> None
     for headers in (given, None):
         outcome(producer, producer.send(ProducerRecord("t", 5, headers=headers, partition=0)))
     stored = cluster.table("t", 0).column("headers").to_pylist()
-    assert [[(one["key"], one["value"]) for one in row or ()] for row in stored] == [
+    assert [[(header["key"], header["value"]) for header in row or ()] for row in stored] == [
         [("h", b"1"), ("marked", b"yes")],
         [],
     ]

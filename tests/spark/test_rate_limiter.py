@@ -30,7 +30,7 @@ def rows(count: int, nbytes: int, partitions: bool = False) -> TopicRows:
 
 def handed_over(pace: RateLimiter, clock: Clock, several: list[TopicRows]) -> list[tuple[float, int]]:
     """When, and how many bytes."""
-    return [(clock.time, piece.columns.payload_nbytes) for one in several for piece in pace.throttle(one)]
+    return [(clock.time, piece.columns.payload_nbytes) for chunk in several for piece in pace.throttle(chunk)]
 
 
 def test_rate_never_exceeds_twice_the_share_and_averages_to_the_share() -> None:

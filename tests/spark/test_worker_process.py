@@ -54,7 +54,7 @@ def test_second_freeze_gc_hides_objects_of_the_first_task(reused_worker: None) -
     freeze_gc()
     late = [Node() for _ in range(1_000)]  # as pandas
     freeze_gc()
-    assert not any(each is late for each in gc.get_objects())
+    assert not any(value is late for value in gc.get_objects())
 
 
 def test_stops_freezing_after_few_tasks(reused_worker: None) -> None:
@@ -127,7 +127,7 @@ def test_sets_quickack_on_first_connection_only() -> None:
     with ExitStack() as stack:
         first, other = connected(stack), connected(stack)
         set_first_quickack([first.fileno(), other.fileno()])
-        assert [acknowledges_at_once(each) for each in (first, other)] == [1, 0]
+        assert [acknowledges_at_once(sock) for sock in (first, other)] == [1, 0]
 
 
 @linux
@@ -137,8 +137,8 @@ def test_skips_descriptors_that_are_no_connections_and_keeps_them_open() -> None
         datagrams = socket.socket(type=socket.SOCK_DGRAM)
         listener = socket.create_server(("127.0.0.1", 0))
         pipe = os.pipe()
-        for each in (unix, its_peer, datagrams, listener):
-            stack.enter_context(each)
+        for sock in (unix, its_peer, datagrams, listener):
+            stack.enter_context(sock)
         for descriptor in pipe:
             stack.callback(os.close, descriptor)
         connection = connected(stack)
@@ -169,7 +169,7 @@ def test_task_sets_quickack_on_jvm_connection_only(spark: SparkSession) -> None:
             seen = [jvm.getsockopt(*option), users.getsockopt(*option)]
             seen.append(jvm.getblocking())
         for batch in batches:
-            yield pa.record_batch({"id": [int(each) for each in seen[: batch.num_rows]]})
+            yield pa.record_batch({"id": [int(number) for number in seen[: batch.num_rows]]})
 
     assert [row.id for row in spark.range(0, 3, 1, 1).mapInArrow(look, "id long").collect()] == [1, 0, 1]
 

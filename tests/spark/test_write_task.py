@@ -37,8 +37,8 @@ def sender_threads() -> set[threading.Thread]:
 def test_task_reports_acknowledged_rows(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     plan = ColumnPlan(value=0, key=1, partition=2, fixed_topic=TOPIC)
     batches = [
-        each.append_column("partition", pa.array([n % 2 for n in range(each.num_rows)], pa.int32()))
-        for each in (batch(0), batch(100))
+        record_batch.append_column("partition", pa.array([n % 2 for n in range(record_batch.num_rows)], pa.int32()))
+        for record_batch in (batch(0), batch(100))
     ]
     report = write_rows(options(broker), plan, iter(batches), pool)
     assert report.partitions == {TOPIC: {0: OffsetRange(0, 99, 100), 1: OffsetRange(0, 99, 100)}}

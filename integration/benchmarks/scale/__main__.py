@@ -61,9 +61,9 @@ def main() -> int:
             found.append(SimulatedWrite(each).run())
         print("\neach partition has the rows of few tasks" if distributed else "\neach task has rows of all partitions")
         print("\n".join(table(list(cases), found[-len(cases) :])), flush=True)
-    if any(each.failed for each in found):
+    if any(result.failed for result in found):
         print(f"\n{GIVEN_UP}")
-    return int(any(each.lost or each.doubled for each in found))
+    return int(any(result.lost or result.doubled for result in found))
 
 
 def arguments() -> argparse.Namespace:
@@ -116,7 +116,7 @@ def table(titles: Sequence[str], found: Sequence[Written]) -> list[str]:
     lines = [f"{'':{width}} {titles[0]:>20}" + "".join(f"{title:>22}" for title in titles[1:])]
     for name, shown, form in FIGURES:
         whole, *quarters = (float(getattr(written, name)) for written in found)
-        cells = (f"{form.format(each):>14}{_growth(whole, each):>8}" for each in quarters)
+        cells = (f"{form.format(quarter):>14}{_growth(whole, quarter):>8}" for quarter in quarters)
         lines.append(f"{shown:{width}} {form.format(whole):>20}{''.join(cells)}".rstrip())
     return lines
 

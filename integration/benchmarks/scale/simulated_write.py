@@ -221,7 +221,7 @@ class SimulatedWrite:
         weight = write.weight
         totals = [producer.totals() for producer in self._producers]
         found = np.array([cluster.log(TOPIC, index).log_end_offset for index in range(write.partitions)])
-        batches = sum(each.batches for each in totals)
+        batches = sum(total.batches for total in totals)
         return Written(
             rows=write.places * write.waves * write.rows * weight,
             seconds=elapsed_ms / 1000.0,
@@ -230,10 +230,10 @@ class SimulatedWrite:
             refused=cluster.refused_count * weight,
             requests=sum(cluster.produce_requests.values()) * weight,
             batches=batches * weight,
-            batch_bytes=sum(each.bytes for each in totals) / batches,
+            batch_bytes=sum(total.bytes for total in totals) / batches,
             memory_bytes=self._memory_bytes,
             producer_states=self.states * weight,
-            retried=sum(each.retries for each in totals) * weight,
+            retried=sum(total.retries for total in totals) * weight,
             failed=self.failed * weight,
             lost=int(np.maximum(self.acknowledged - found, 0).sum()),
             doubled=int(np.maximum(found - self.given, 0).sum()),

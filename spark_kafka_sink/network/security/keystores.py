@@ -193,7 +193,7 @@ def _read_pkcs12(data: bytes, password: str | None) -> Store:
         raise ConfigurationError("has another password, or is not a readable PKCS#12 file") from error
     pem = serialization.Encoding.PEM
     certificate = pkcs12.cert.certificate.public_bytes(pem).decode() if pkcs12.cert else ""
-    additional = "".join(each.certificate.public_bytes(pem).decode() for each in pkcs12.additional_certs)
+    additional = "".join(cert.certificate.public_bytes(pem).decode() for cert in pkcs12.additional_certs)
     if pkcs12.key is None:
         return Store(authorities=certificate + additional)
     key_format, no_encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

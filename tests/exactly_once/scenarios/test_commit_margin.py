@@ -111,7 +111,7 @@ def time_out_before_commit(
     def suspend_commit(writing: LogTransaction, *arguments: Any) -> WriterState:
         monkeypatch.undo()
         with query.broker.cluster.lock:
-            now = max(each.start_ms for each in coordinator.transactions.values())
+            now = max(transaction.start_ms for transaction in coordinator.transactions.values())
             assert coordinator.abort_timed_out(now + compute_decision_timeout_ms(start.entry.timeout_ms)) == [
                 start.driver_id
             ]

@@ -74,8 +74,8 @@ def test_commit_of_older_driver_fails_when_fenced(query: Query) -> None:
 def reuse_ids(query: Query, *transactional_ids: str) -> None:
     """Request these ids, as tasks of later drivers do: ids are reused after some generations."""
     with connect_client(query.broker) as client:
-        for each in transactional_ids:
-            init_producer_id(client, each, 60_000)
+        for transactional_id in transactional_ids:
+            init_producer_id(client, transactional_id, 60_000)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def test_older_driver_suspended_after_decision_reports_no_lost_rows(query: Query
 
     def overtake() -> None:
         newer.begin()
-        reuse_ids(query, *(each.transactional_id for each in prepared))
+        reuse_ids(query, *(identity.transactional_id for identity in prepared))
 
     with (
         before_the_commit(overtake),
@@ -158,7 +158,7 @@ def test_finish_after_suspension_reports_no_lost_rows(query: Query, finish: Call
 
     def overtake() -> None:
         query.with_new_driver(name="driver-3").begin()
-        reuse_ids(query, *(each.transactional_id for each in prepared))
+        reuse_ids(query, *(identity.transactional_id for identity in prepared))
 
     with (
         before_the_commit(overtake),

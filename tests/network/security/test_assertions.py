@@ -124,7 +124,7 @@ def test_creates_new_assertion_id_for_each_request(provider: Provider, key_file:
         source(configured(provider, assertion_private_key_file=str(key_file), assertion_claim_jti_include="true"))
         for _ in range(2)
     ]
-    assert [one.token() for one in tokens] == ["token-1", "token-2"]
+    assert [token.token() for token in tokens] == ["token-1", "token-2"]
     with pytest.raises(AuthenticationError, match="status 401: invalid_grant"):
         source(configured(provider, assertion_private_key_file=str(key_file))).token()
     first = provider.asked[0]["client_assertion"]

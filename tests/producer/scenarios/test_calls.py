@@ -224,7 +224,7 @@ def test_futures_can_be_awaited(broker: EmbeddedBroker, producer: KafkaProducer)
         others = await asyncio.gather(*(producer.send("awaited", b"%d" % number) for number in range(2, 5)))
         columns = await producer.send_columns("awaited", RecordColumns(value=pa.array([b"5", b"6"])))
         assert columns.rows_written == 2
-        return [one.offset for one in (first, *others)]
+        return [metadata.offset for metadata in (first, *others)]
 
     assert asyncio.run(main()) == [0, 1, 2, 3]
     assert len(stored(broker, "awaited")) == 6

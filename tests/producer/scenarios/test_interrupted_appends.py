@@ -222,7 +222,9 @@ def test_fatal_response_after_interruption_does_not_replace_its_error() -> None:
     run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
     assert case.interrupt(rows_that_fill(case), Interrupting(30))
     run_until(case.producer, lambda: all(call.done() for _, _, call in case.columns))
-    assert any("CLUSTER_AUTHORIZATION_FAILED" in str(one.error) for one in case.columns[0][2].result(0).failures)
+    assert any(
+        "CLUSTER_AUTHORIZATION_FAILED" in str(failure.error) for failure in case.columns[0][2].result(0).failures
+    )
     refused(case)
     case.producer.close()
 

@@ -143,7 +143,7 @@ def test_small_record_does_not_overtake_large_one_blocked_on_memory(broker: Embe
     small = blocked(producer, 2, lambda: producer.send(ProducerRecord("t", VALUE)))
     assert small.is_alive()
     producer.memory.release(held)
-    assert {one.finish().future().result(WAIT_TIMEOUT_SECONDS).offset for one in (large, small)} == {0, 1}
+    assert {call.finish().future().result(WAIT_TIMEOUT_SECONDS).offset for call in (large, small)} == {0, 1}
     producer.close()
 
 

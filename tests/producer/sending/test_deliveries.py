@@ -232,5 +232,5 @@ def test_request_in_flight_keeps_no_objects_for_its_batches() -> None:
     pass_time(producer, 1)
     assert in_flight_count(producer) == 1
     gc.collect()
-    assert not [one for one in gc.get_objects() if type(one) is PartitionProduceData and one.records]
+    assert not [value for value in gc.get_objects() if type(value) is PartitionProduceData and value.records]
     assert outcome(producer, future).offset == 1

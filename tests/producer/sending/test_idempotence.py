@@ -229,7 +229,7 @@ def test_children_of_batch_in_doubt_are_in_doubt() -> None:
         part.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
     made.handle_failed_attempt(batch, in_doubt=False)
     made.handle_split(batch, parts)
-    assert [made.is_in_doubt(one) for one in (*parts, batch)] == [True, True, False]
+    assert [made.is_in_doubt(part) for part in (*parts, batch)] == [True, True, False]
 
 
 def test_batches_keep_sequences_until_all_before_the_gap_are_complete() -> None:

@@ -75,7 +75,7 @@ def test_several_groups_are_written_one_after_the_other() -> None:
     operations = [talk.manager.send_offsets(OFFSETS, GroupMetadata(name)) for name in ("a", "b", "a")]
     talk.settle()
     assert talk.asked.count(CommitOffsets) == 3
-    assert [error_of(each) for each in operations] == [None, None, None]
+    assert [error_of(operation) for operation in operations] == [None, None, None]
 
 
 def test_no_offsets_need_no_request() -> None:

@@ -34,7 +34,9 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> KafkaTopic:
-    return broker.create_topic("".join(each for each in request.node.name if each.isalnum())[-100:], PARTITIONS)
+    return broker.create_topic(
+        "".join(character for character in request.node.name if character.isalnum())[-100:], PARTITIONS
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +82,7 @@ def test_exactly_once_stream_is_ordered_and_last_batch_is_not_rewritten(
     given = options(broker, topic, tmp_path, deliveryGuarantee="exactly-once")
     query = run_stream(stream.writeStream.format("pykafka").options(**given))
     reports = read_reports(given["reportPath"])
-    assert [(each.batch, each.tasks) for each in reports] == [(f"{query.id}/0", 3), (f"{query.id}/1", 3)]
+    assert [(report.batch, report.tasks) for report in reports] == [(f"{query.id}/0", 3), (f"{query.id}/1", 3)]
     forget_commit(tmp_path, 1)
     run_stream(stream.writeStream.format("pykafka").options(**given))
     assert numbers_by_key(topic) == all_in_order()
@@ -114,7 +116,7 @@ def test_users_foreach_batch_distributes_each_write(
 
     run_stream(stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint))
     assert numbers_by_key(topic) == all_in_order()
-    assert {each.tasks for each in read_reports(given["reportPath"])} == {3}
+    assert {report.tasks for report in read_reports(given["reportPath"])} == {3}
 
 
 @pytest.mark.parametrize(

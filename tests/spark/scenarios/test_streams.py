@@ -110,7 +110,7 @@ def test_update_mode_writes_changed_rows(words: DataFrame, broker: EmbeddedBroke
     query = run("a\nc\n")
     assert_written(("a", "2"), ("b", "1"), ("a", "3"), ("c", "1"))  # b has not changed
     reports = read_reports(str(report))
-    assert [one.batch for one in reports] == [f"{query.id}/0", f"{query.id}/1"], "the checkpoint holds"
+    assert [report.batch for report in reports] == [f"{query.id}/0", f"{query.id}/1"], "the checkpoint holds"
 
 
 @pytest.mark.parametrize("output_mode", ["append", "update"])
