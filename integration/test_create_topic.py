@@ -18,15 +18,15 @@ from spark_kafka_sink.spark.options.parse import parse_options
 pytestmark = pytest.mark.needs("kafka")
 
 
-def options(kafka: KafkaCluster, topic: str, **more: str) -> dict[str, str]:
-    given = {
+def options(kafka: KafkaCluster, topic: str, **overrides: str) -> dict[str, str]:
+    options = {
         "kafka.bootstrap.servers": kafka.bootstrap(),
         "topic": topic,
         "createTopic": "true",
         "createTopic.partitions": "5",
         "createTopic.config.cleanup.policy": "compact",
     }
-    return given | {name.replace("__", "."): value for name, value in more.items()}
+    return options | {name.replace("__", "."): value for name, value in overrides.items()}
 
 
 def test_a_topic_is_made_once_and_compared_afterwards(
@@ -49,7 +49,7 @@ def test_a_topic_is_made_once_and_compared_afterwards(
 
 @pytest.mark.parametrize("checks", ["true", "false"])
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("overrides", "message"),
     [
         ({"createTopic__replicationFactor": "9"}, r"INVALID_REPLICATION_FACTOR(?s:.*)as many replicas as there are"),
         ({"createTopic__config__cleanup__policy": "burn"}, r"INVALID_CONFIG(?s:.*)Correct the setting"),
@@ -57,9 +57,9 @@ def test_a_topic_is_made_once_and_compared_afterwards(
     ],
 )
 def test_what_kafka_refuses_is_said_before_the_first_task(
-    kafka: KafkaCluster, more: dict[str, str], words: str, checks: str
+    kafka: KafkaCluster, overrides: dict[str, str], message: str, checks: str
 ) -> None:
-    with pytest.raises(PreflightError, match=words):
+    with pytest.raises(PreflightError, match=message):
         check_connection(
-            parse_options(options(kafka, f"refused-{uuid.uuid4().hex[:8]}", checkConnection=checks, **more))
+            parse_options(options(kafka, f"refused-{uuid.uuid4().hex[:8]}", checkConnection=checks, **overrides))
         )

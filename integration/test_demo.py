@@ -24,13 +24,13 @@ def demo(*arguments: str) -> str:
 
 @pytest.mark.needs("kafka")
 def test_the_demo_writes_reads_back_and_says_where_everything_is(kafka: KafkaCluster) -> None:
-    said = demo("--bootstrap-server", kafka.bootstrap())
-    assert f"{ROWS + OF_THE_STREAM:,} rows in " in said
-    assert ": 0 missing, 0 duplicated" in said
-    topics = set(re.findall(r"topic (pykafka-demo-\d+) with 6 partitions", said))
-    rows = re.findall(r"^(pykafka-demo-\d+) +\d +0 +[\d,]+ +([\d,]+)$", said, re.MULTILINE)
+    output = demo("--bootstrap-server", kafka.bootstrap())
+    assert f"{ROWS + OF_THE_STREAM:,} rows in " in output
+    assert ": 0 missing, 0 duplicated" in output
+    topics = set(re.findall(r"topic (pykafka-demo-\d+) with 6 partitions", output))
+    rows = re.findall(r"^(pykafka-demo-\d+) +\d +0 +[\d,]+ +([\d,]+)$", output, re.MULTILINE)
     assert {topic for topic, _ in rows} == topics
     assert sum(int(count.replace(",", "")) for _, count in rows) == ROWS + OF_THE_STREAM
     (topic,) = topics
-    assert f"Topic {topic} still exists" in said
+    assert f"Topic {topic} still exists" in output
     assert len(read_topic(kafka.bootstrap(), topic)) == ROWS + OF_THE_STREAM

@@ -30,11 +30,13 @@ def rows(spark: SparkSession) -> DataFrame:
     return spark.range(0, ROWS, 1, TASKS).selectExpr(*columns)
 
 
-def written(rows: DataFrame, kafka: KafkaCluster, sink: str = "pykafka", **asked: str) -> list[StoredRecord]:
+def written(
+    rows: DataFrame, kafka: KafkaCluster, sink: str = "pykafka", **distribution_options: str
+) -> list[StoredRecord]:
     topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
-    given = {"kafka.bootstrap.servers": kafka.bootstrap(), "topic": topic, **asked}
+    base_options = {"kafka.bootstrap.servers": kafka.bootstrap(), "topic": topic, **distribution_options}
     frame = rows if sink == "pykafka" else rows.drop("number").coalesce(4)
-    frame.write.format(sink).options(**given).save()
+    frame.write.format(sink).options(**base_options).save()
     return read_topic(kafka.bootstrap(), topic)
 
 
@@ -55,8 +57,8 @@ def test_by_partition_rows_are_where_sparks_own_sink_puts_them_and_those_of_a_ke
     rows: DataFrame, kafka: KafkaCluster
 ) -> None:
     """Spark's own sink writes with the Java client."""
-    asked = {"distribution": "partition", "orderBy": "number", "deliveryGuarantee": "exactly-once"}
-    ours, theirs = written(rows, kafka, **asked), written(rows, kafka, sink="kafka")
+    distribution_options = {"distribution": "partition", "orderBy": "number", "deliveryGuarantee": "exactly-once"}
+    ours, theirs = written(rows, kafka, **distribution_options), written(rows, kafka, sink="kafka")
     assert len(ours) == ROWS
     assert places(ours) == places(theirs)
     assert_in_order(ours)
@@ -65,7 +67,7 @@ def test_by_partition_rows_are_where_sparks_own_sink_puts_them_and_those_of_a_ke
 
 
 def test_by_key_those_of_a_key_are_in_order_though_200_tasks_write(rows: DataFrame, kafka: KafkaCluster) -> None:
-    asked = {"distribution": "key", "orderBy": "number", "distributionTasks": str(TASKS)}
-    records = written(rows, kafka, **asked)
+    distribution_options = {"distribution": "key", "orderBy": "number", "distributionTasks": str(TASKS)}
+    records = written(rows, kafka, **distribution_options)
     assert len(records) == ROWS
     assert_in_order(records)

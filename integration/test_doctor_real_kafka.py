@@ -50,8 +50,8 @@ def login(user: str, password: str | None = None) -> list[str]:
 
 def tls(kafka: KafkaCluster, authority: str) -> list[str]:
     options = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(kafka.certificates / authority)}
-    given = {"security.protocol": "SSL", **options}
-    return [argument for name, value in given.items() for argument in ("-X", f"{name}={value}")]
+    client_options = {"security.protocol": "SSL", **options}
+    return [argument for name, value in client_options.items() for argument in ("-X", f"{name}={value}")]
 
 
 def doctor(output: Output, servers: str, *arguments: str) -> tuple[int, Checks]:
@@ -92,7 +92,7 @@ def test_doctor_finds_each_missing_right_by_itself_and_a_real_write_confirms_it(
     strict_kafka: KafkaCluster, capsys: Output
 ) -> None:
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
-    asked = [*login("bob"), "--topic", topic, "--transactional-id", f"{PREFIX}1"]
+    command_arguments = [*login("bob"), "--topic", topic, "--transactional-id", f"{PREFIX}1"]
     rights = (f"topic {topic}", "idempotent write", "transactions")
 
     def examined(expected: dict[str, str]) -> Checks:
@@ -100,7 +100,7 @@ def test_doctor_finds_each_missing_right_by_itself_and_a_real_write_confirms_it(
         latest: Checks = {}
 
         def are_so() -> bool:
-            latest.update(doctor(capsys, kafka.bootstrap("SASL_PLAINTEXT"), *asked)[1])
+            latest.update(doctor(capsys, kafka.bootstrap("SASL_PLAINTEXT"), *command_arguments)[1])
             return {name: latest[name][key] for name, key, _ in wanted} == {name: value for name, _, value in wanted}
 
         wanted = [(name, "outcome" if value in OUTCOMES else "detail", value) for name, value in expected.items()]
@@ -146,7 +146,7 @@ def test_a_wrong_password_is_named_and_not_shown(strict_kafka: KafkaCluster, cap
 
 
 @pytest.mark.parametrize(
-    ("listener", "authority", "outcome", "words"),
+    ("listener", "authority", "outcome", "message"),
     [
         ("SSL", "ca.pem", {"passed", "warning"}, "CN=node for localhost; issued by CN=test authority"),
         ("SSL", "stranger-ca.pem", {"failed"}, "an authority that is not trusted"),
@@ -154,13 +154,13 @@ def test_a_wrong_password_is_named_and_not_shown(strict_kafka: KafkaCluster, cap
     ],
 )
 def test_certificates_are_shown_with_what_is_wrong_with_them(
-    strict_kafka: KafkaCluster, capsys: Output, listener: str, authority: str, outcome: set[str], words: str
+    strict_kafka: KafkaCluster, capsys: Output, listener: str, authority: str, outcome: set[str], message: str
 ) -> None:
     servers = strict_kafka.bootstrap(listener)
     status, checks = doctor(capsys, servers, *tls(strict_kafka, authority))
     check = checks[f"certificate of {servers}"]
     assert check["outcome"] in outcome
-    assert words in f"{check['detail']} {check['remedy']}"
+    assert message in f"{check['detail']} {check['remedy']}"
     assert "valid until" in check["detail"] or "expired on" in check["detail"]
     assert status == (1 if "failed" in outcome else 0)
 
@@ -223,8 +223,8 @@ def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
 
 def _kafka_says_of(kafka: KafkaCluster, name: str) -> str:
     command = "org.apache.kafka.tools.TransactionsCommand"
-    listed = kafka.tool(command, "--bootstrap-server", kafka.bootstrap(), "list").splitlines()
-    return next(line for line in listed if line.startswith(name))
+    acls = kafka.tool(command, "--bootstrap-server", kafka.bootstrap(), "list").splitlines()
+    return next(line for line in acls if line.startswith(name))
 
 
 def test_passes_first_epoch_of_exactly_once_write_also_when_it_runs_again(

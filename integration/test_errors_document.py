@@ -118,24 +118,24 @@ def unused_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-def assert_found(said: str, sentence: str) -> None:
+def assert_found(message: str, sentence: str) -> None:
     """Who looks this up finds the row that is about it."""
-    assert sentence in [row.sentence for row in rows_that_explain(said)], said
+    assert sentence in [row.sentence for row in rows_that_explain(message)], message
 
 
 @pytest.mark.parametrize("mistake", ON_THE_DRIVER)
 def test_what_the_driver_says_is_on_the_page(cluster: KafkaCluster, unused_port: int, mistake: str) -> None:
     listener, sentence, options = ON_THE_DRIVER[mistake]
-    given = {"bootstrap.servers": cluster.bootstrap(listener), **options(cluster)}
-    given["bootstrap.servers"] = given["bootstrap.servers"].replace("{unused}", str(unused_port))
-    assert_found(words_of(lambda: check_all(with_prefix(given) | {"topic": "orders"}, VALUE)), sentence)
+    client_options = {"bootstrap.servers": cluster.bootstrap(listener), **options(cluster)}
+    client_options["bootstrap.servers"] = client_options["bootstrap.servers"].replace("{unused}", str(unused_port))
+    assert_found(words_of(lambda: check_all(with_prefix(client_options) | {"topic": "orders"}, VALUE)), sentence)
 
 
 def test_a_topic_that_is_not_there_is_on_the_page_and_the_one_that_is_meant_in_the_words(cluster: KafkaCluster) -> None:
-    given = {"kafka.bootstrap.servers": cluster.bootstrap(), "topic": "ordres"}
-    said = words_of(lambda: check_all(given, VALUE))
-    assert_found(said, "does not exist")
-    assert "Did you mean 'orders'?" in said
+    client_options = {"kafka.bootstrap.servers": cluster.bootstrap(), "topic": "ordres"}
+    message = words_of(lambda: check_all(client_options, VALUE))
+    assert_found(message, "does not exist")
+    assert "Did you mean 'orders'?" in message
 
 
 SHORT_TIMEOUTS = {"delivery.timeout.ms": "6000", "request.timeout.ms": "2000", "linger.ms": "0"}
@@ -186,8 +186,8 @@ def test_what_is_said_of_a_broker_that_is_silent_or_dies_while_records_are_writt
         producer.send("orders", b"a").result()
         getattr(cluster, what)(1)
         try:
-            said = words_of(lambda: producer.send("orders", b"a").result())
+            message = words_of(lambda: producer.send("orders", b"a").result())
         finally:
             cluster.resume(1) if what == "pause" else cluster.start_node(1)
     for sentence in sentences:
-        assert_found(said, sentence)
+        assert_found(message, sentence)

@@ -221,13 +221,13 @@ def test_24_kafka_tools_list_open_transaction_until_its_timeout(
         producer.close(timeout=0)
         with other.transaction():
             other.send(ProducerRecord(topic, b"seen", partition=0))
-    listed = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
+    tool_output = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
     if time.monotonic() - started < 8:
-        (line,) = [line for line in listed.splitlines() if line.split()[:1] == [topic]]
+        (line,) = [line for line in tool_output.splitlines() if line.split()[:1] == [topic]]
         assert "Ongoing" in line
     wait_until(lambda: [record.value for record in read_topic(kafka.bootstrap(), topic)] == [b"seen"])
-    listed = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
-    (line,) = [line for line in listed.splitlines() if line.split()[:1] == [topic]]
+    tool_output = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
+    (line,) = [line for line in tool_output.splitlines() if line.split()[:1] == [topic]]
     assert "CompleteAbort" in line
     arguments = ("--topic", topic, "--from-beginning", "--isolation-level", "read_committed", "--timeout-ms", "3000")
     printed = kafka.tool(CONSOLE_CONSUMER, "--bootstrap-server", kafka.bootstrap(), *arguments)

@@ -16,17 +16,17 @@ PARTITIONS = 7
 
 
 def test_every_key_goes_to_the_partition_that_a_real_java_producer_chooses(kafka: KafkaCluster) -> None:
-    theirs, ours = (create_topic(kafka.bootstrap(), partitions=PARTITIONS) for _ in range(2))
+    java_topic, our_topic = (create_topic(kafka.bootstrap(), partitions=PARTITIONS) for _ in range(2))
     # Lengths 1 to 60, so that every remainder of the hash's four-byte words is met, and letters beyond ASCII.
     keys = [("é" if n % 3 == 0 else "") + "k" * (n % 59) + str(n) for n in range(2_000)]
     lines = "".join(f"{key}\tv\n" for key in keys).encode()
     kafka.tool(
-        "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", kafka.bootstrap(), "--topic", theirs,
+        "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", kafka.bootstrap(), "--topic", java_topic,
         "--reader-property", "parse.key=true", stdin=lines,
     )  # fmt: skip
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap()}) as producer:
         columns = RecordColumns(value=pa.array(["v"] * len(keys)), key=pa.array(keys))
-        producer.send_columns(ours, columns).result(WAIT_TIMEOUT_SECONDS).raise_for_failures()
-    placed = [{r.key: r.partition for r in read_topic(kafka.bootstrap(), topic)} for topic in (theirs, ours)]
+        producer.send_columns(our_topic, columns).result(WAIT_TIMEOUT_SECONDS).raise_for_failures()
+    placed = [{r.key: r.partition for r in read_topic(kafka.bootstrap(), topic)} for topic in (java_topic, our_topic)]
     assert len(placed[0]) == len(keys)
     assert placed[1] == placed[0]

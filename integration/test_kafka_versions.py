@@ -109,8 +109,8 @@ def stream(spark: SparkSession, broker: KafkaOfVersion, topic: str, folder: Path
 def command(output: Output, broker: KafkaOfVersion, name: str, *arguments: str) -> tuple[int, Any]:
     output.readouterr()
     status = main([name, "--bootstrap-server", broker.bootstrap(), "--json", *arguments])
-    shown = output.readouterr()
-    return status, json.loads(shown.out) if shown.out else shown.err
+    prefix_status = output.readouterr()
+    return status, json.loads(prefix_status.out) if prefix_status.out else prefix_status.err
 
 
 # --- connections
@@ -267,8 +267,8 @@ def test_the_doctor_refuses_what_the_driver_of_spark_would(
 @on_each
 def test_topics_are_listed_and_described(broker: KafkaOfVersion, capsys: Output) -> None:
     topic = create_topic(broker.bootstrap(), partitions=2)
-    _, listed = command(capsys, broker, "topics")
-    assert {"topic": topic, "partitions": 2, "replicas": 1} in listed
+    _, output = command(capsys, broker, "topics")
+    assert {"topic": topic, "partitions": 2, "replicas": 1} in output
     _, described = command(capsys, broker, "topics", topic)
     assert [(partition["partition"], partition["leader"], partition["end_offset"]) for partition in described] == [
         (0, 1, 0),
@@ -285,10 +285,10 @@ def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersio
         producer.init_transactions()
         producer.begin_transaction()
         producer.send_columns(topic, RecordColumns(pa.array([b"x"]))).result().raise_for_failures()
-        status, listed = command(capsys, broker, "transactions", "--prefix", topic)
+        status, output = command(capsys, broker, "transactions", "--prefix", topic)
         producer.abort_transaction()
-    (shown,) = listed
-    assert (status, [transaction["transactional_id"] for transaction in shown["open"]]) == (0, [name])
+    (prefix_status,) = output
+    assert (status, [transaction["transactional_id"] for transaction in prefix_status["open"]]) == (0, [name])
 
 
 @on_those_that_list
@@ -312,6 +312,6 @@ def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: 
 
 @on_those_that_cannot
 def test_transactions_are_refused_by_name(broker: KafkaOfVersion, capsys: Output) -> None:
-    status, said = command(capsys, broker, "transactions")
+    status, text = command(capsys, broker, "transactions")
     assert status != 0
-    assert "is older than Kafka 3.0" in said
+    assert "is older than Kafka 3.0" in text

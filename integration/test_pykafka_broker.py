@@ -31,11 +31,11 @@ def test_it_says_where_it_listens_keeps_its_topics_and_ends_cleanly(number: sign
                 assert producer.flush(WAIT_TIMEOUT_SECONDS) == 0
                 del producer
                 read.append(len(read_topic(bootstrap, "t")))
-                shown = [process.stdout.readline().split() for _ in range(4)]
+                table_rows = [process.stdout.readline().split() for _ in range(4)]
             finally:
                 process.send_signal(number)
             output, errors = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
         assert (process.returncode, output, errors) == (0, "", "")
-        assert shown[0][:3] == ["2", "nodes,", "PLAINTEXT,"]
-        assert (shown[1], shown[3]) == (["topic", "partitions", "records"], ["t", "2", str(read[-1] - 1)])
+        assert table_rows[0][:3] == ["2", "nodes,", "PLAINTEXT,"]
+        assert (table_rows[1], table_rows[3]) == (["topic", "partitions", "records"], ["t", "2", str(read[-1] - 1)])
     assert read == [1, 2]

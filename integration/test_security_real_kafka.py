@@ -101,9 +101,9 @@ class Link:
         self.selector.poll(50)
         self._is_sending = self._is_sending and not self.selector.completed_sends
         for receive in self.selector.completed_receives:
-            correlation_id, answer = decode_response(receive.payload, ApiVersionsResponse, 3)
+            correlation_id, response = decode_response(receive.payload, ApiVersionsResponse, 3)
             assert correlation_id == self._unanswered.popleft()
-            assert answer.error_code == 0
+            assert response.error_code == 0
             self.answers += 1
         return self.selector.disconnected.get("broker")
 
@@ -181,7 +181,7 @@ def test_without_a_client_certificate_the_broker_says_that_it_demands_one(kafka:
 
 
 @pytest.mark.parametrize(
-    ("listener", "host", "authority", "words"),
+    ("listener", "host", "authority", "message"),
     [
         ("SSL", "localhost", "stranger-ca.pem", "ssl.truststore"),
         ("SSL", "127.0.0.1", "ca.pem", "not valid for '127.0.0.1'"),
@@ -189,13 +189,13 @@ def test_without_a_client_certificate_the_broker_says_that_it_demands_one(kafka:
     ],
 )
 def test_a_broker_that_cannot_be_trusted_is_refused(
-    kafka: KafkaCluster, listener: str, host: str, authority: str, words: str
+    kafka: KafkaCluster, listener: str, host: str, authority: str, message: str
 ) -> None:
     with Link(kafka.bootstrap(listener, host), tls(kafka, authority)) as link:
         end = link.refusal()
         assert end.kind is ChannelStateKind.AUTHENTICATION_FAILED
         assert isinstance(end.error, TlsError)
-        assert words in str(end.error)
+        assert message in str(end.error)
 
 
 def test_a_wrong_name_is_let_pass_only_when_the_check_is_switched_off(kafka: KafkaCluster) -> None:

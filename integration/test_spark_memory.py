@@ -64,10 +64,10 @@ def test_micro_batches_leave_nothing_behind_in_any_process(spark: SparkSession, 
         writer = rows.writeStream.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", TOPIC)
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="0 seconds").start()
         try:
-            seen = [memory_after(spark, query, tmp_path, batch) for batch in (MICRO_BATCHES // 2, MICRO_BATCHES)]
+            samples = [memory_after(spark, query, tmp_path, batch) for batch in (MICRO_BATCHES // 2, MICRO_BATCHES)]
         finally:
             query.stop()
-    (early, early_jvm), (late, late_jvm) = seen
+    (early, early_jvm), (late, late_jvm) = samples
     growth = {pid: late[pid] - early[pid] for pid in early.keys() & late.keys()}
     print("MB that each Python process grew by:", *(f"{size / 1e6:.1f}" for size in growth.values()))
     print(f"MB alive in the JVM: {early_jvm / 1e6:.1f}, {late_jvm / 1e6:.1f}")

@@ -62,10 +62,10 @@ class Machines:
     def submit(self, block: str, python: dict[str, str], codec: str) -> list[str]:
         """Where the job's workers found the package, and which Python they are. The job has written all its rows."""
         with embedded_broker(topics={"t": 3}) as broker:
-            said = self.run(block.replace("job.py", f"job.py {broker.bootstrap_servers} {codec}"), python)
+            output = self.run(block.replace("job.py", f"job.py {broker.bootstrap_servers} {codec}"), python)
             values = read_topic(broker.bootstrap_servers, "t")["value"].to_pylist()
         assert {int(value) for value in values} == set(range(ROWS))
-        lines: list[str] = [line for line in said.splitlines() if line.startswith("WORKER ")]
+        lines: list[str] = [line for line in output.splitlines() if line.startswith("WORKER ")]
         return lines[0].split()[1:]
 
     def run(self, block: str, more: dict[str, str]) -> str:
@@ -132,8 +132,8 @@ def test_the_steps_of_the_image_install_the_wheel_into_a_bare_python(machines: M
         {step.replace(copied, f"{places}/")}
         python3 -c "import spark_kafka_sink, crc32c, lz4; print(spark_kafka_sink.__file__)"
     """
-    said = machines.run(block, {})
-    assert said.splitlines()[-1].startswith(str(machines.folder / "environment"))
+    output = machines.run(block, {})
+    assert output.splitlines()[-1].startswith(str(machines.folder / "environment"))
     assert list(places.iterdir()) == [], "the wheel itself does not stay"
     image = {"PYSPARK_PYTHON": str(python / "python3"), "PYSPARK_DRIVER_PYTHON": str(python / "python3")}
     module, worker = machines.submit("spark-submit --master spark://master:7077 job.py", image, codec="lz4")

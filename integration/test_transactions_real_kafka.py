@@ -27,9 +27,9 @@ def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
 
 
 def producer_of(cluster: KafkaCluster, transactional_id: str, **options: object) -> KafkaProducer:
-    given = {name.replace("_", "."): value for name, value in options.items()}
+    settings = {name.replace("_", "."): value for name, value in options.items()}
     return KafkaProducer(
-        {"bootstrap.servers": cluster.bootstrap(), "transactional.id": transactional_id, "linger.ms": 0, **given}
+        {"bootstrap.servers": cluster.bootstrap(), "transactional.id": transactional_id, "linger.ms": 0, **settings}
     )
 
 

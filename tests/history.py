@@ -77,16 +77,16 @@ class History:
     committed: frozenset[object] = frozenset()
     """Batches that are known to be committed, even if the committed attempts are unknown."""
 
-    def anomalies(self, seen: Mapping[int, Sequence[bytes]]) -> list[Anomaly]:
+    def anomalies(self, visible_values: Mapping[int, Sequence[bytes]]) -> list[Anomaly]:
         """Find the anomalies in the values that a read_committed consumer reads, by partition and in offset order."""
-        return list(self._anomalies(seen))
+        return list(self._anomalies(visible_values))
 
-    def check(self, seen: Mapping[int, Sequence[bytes]]) -> None:
-        anomalies = self.anomalies(seen)
+    def check(self, visible_values: Mapping[int, Sequence[bytes]]) -> None:
+        anomalies = self.anomalies(visible_values)
         assert not anomalies, "; ".join(map(str, anomalies))
 
-    def _anomalies(self, seen: Mapping[int, Sequence[bytes]]) -> Iterator[Anomaly]:
-        counts = Counter((partition, value) for partition, values in seen.items() for value in values)
+    def _anomalies(self, visible_values: Mapping[int, Sequence[bytes]]) -> Iterator[Anomaly]:
+        counts = Counter((partition, value) for partition, values in visible_values.items() for value in values)
         for place, count in counts.items():
             if count > 1:
                 yield Anomaly(Kind.DUPLICATE, f"{place[1]!r} is read {count} times in partition {place[0]}")
@@ -98,7 +98,7 @@ class History:
             yield from _check_write(write, counts)
         yield from self._check_units(counts)
         yield from self._check_batches(counts)
-        yield from self._check_order(seen)
+        yield from self._check_order(visible_values)
 
     def _check_units(self, counts: Mapping[Place, int]) -> Iterator[Anomaly]:
         attempts: dict[object, list[Write]] = {}
@@ -126,8 +126,8 @@ class History:
         for batch in self.committed - batches.keys():
             yield Anomaly(Kind.LOST, f"{batch} was committed, and its attempts are unknown")
 
-    def _check_order(self, seen: Mapping[int, Sequence[bytes]]) -> Iterator[Anomaly]:
-        for partition, values in seen.items():
+    def _check_order(self, visible_values: Mapping[int, Sequence[bytes]]) -> Iterator[Anomaly]:
+        for partition, values in visible_values.items():
             position = {value: index for index, value in enumerate(values)}
             latest: dict[object, tuple[int, bytes]] = {}
             for write in self.writes:
@@ -142,10 +142,10 @@ class History:
                     latest[write.writer] = position[value], value
 
 
-def check_batches(batches: Mapping[str, Sequence[bytes]], seen: Iterable[bytes]) -> None:
+def check_batches(batches: Mapping[str, Sequence[bytes]], visible_values: Iterable[bytes]) -> None:
     """Check that exactly these batches are read, each one completely and once, in any order and partition."""
     writes = [Write(name, [(0, value) for value in values], Outcome.COMMITTED) for name, values in batches.items()]
-    History(writes).check({0: list(seen)})
+    History(writes).check({0: list(visible_values)})
 
 
 def offsets_anomalies(writes: Sequence[Write], places: set[Place], group_offset: int | None) -> list[Anomaly]:

@@ -77,8 +77,8 @@ def test_state_tables_match_code() -> None:
         phase.name: {other.name for other in others} for phase, others in partition_states.TRANSITIONS.items()
     }
     assert moves_on_the_page(partition_states.TRANSITIONS) == of_partitions
-    listed = re.findall(r"^    ([A-Z_]+) {2,}\S", partition_states.__doc__ or "", re.MULTILINE)
-    assert listed == list(of_partitions)
+    phases = re.findall(r"^    ([A-Z_]+) {2,}\S", partition_states.__doc__ or "", re.MULTILINE)
+    assert phases == list(of_partitions)
 
 
 def moves_of_docstring(module: ModuleType) -> dict[str, set[str]]:

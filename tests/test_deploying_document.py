@@ -95,5 +95,5 @@ def test_dockerfile_copies_the_built_wheel() -> None:
 
 def test_image_build_command_names_its_dockerfile() -> None:
     (build,) = (line for line in command_lines(PAGE) if line.startswith("docker build"))
-    words = build.split()
-    assert (ROOT / words[words.index("-f") + 1]).exists()
+    arguments = build.split()
+    assert (ROOT / arguments[arguments.index("-f") + 1]).exists()

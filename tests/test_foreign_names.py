@@ -81,7 +81,9 @@ def structs_at(value: Any, path: Path) -> Iterator[Struct]:
 def poisoned(message: Message, path: Path, code: int) -> Message:
     for struct in structs_at(message, path[:-1]):
         original = getattr(struct, path[-1])
-        poisoned_value = [f"{item}{EVIL}" for item in original] if isinstance(original, list) else f"{original or ''}{EVIL}"
+        poisoned_value = (
+            [f"{item}{EVIL}" for item in original] if isinstance(original, list) else f"{original or ''}{EVIL}"
+        )
         setattr(struct, path[-1], poisoned_value)
     if code:
         refuse(message, code)

@@ -35,9 +35,9 @@ TEXT = (Path(__file__).resolve().parents[1] / "docs" / "monitoring.md").read_tex
 def example(name: str, replaced: Mapping[str, str], names: dict[str, Any] | None = None) -> dict[str, Any]:
     """Run the block after `<!-- name -->` with addresses and folders replaced. Return its global names."""
     code = TEXT.split(f"<!-- {name} -->", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
-    for words, other in replaced.items():
-        assert words in code
-        code = code.replace(words, other)
+    for pattern, other in replaced.items():
+        assert pattern in code
+        code = code.replace(pattern, other)
     found: dict[str, Any] = {} if names is None else names
     exec(compile(code, "docs/monitoring.md", "exec"), found)
     return found
@@ -126,10 +126,10 @@ def dashboard() -> dict[str, Any]:
 
 
 def expressions() -> list[str]:
-    shown = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    expressions = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
     on_the_page = re.findall(r"^\| `([^`]+)` \|", TEXT.partition("## What to alert on")[2], re.MULTILINE)
     named = re.findall(r"`(kafka_producer_[a-z_]+)`", TEXT.partition("## What to alert on")[2])
-    return list(dict.fromkeys([*(rule["expr"] for rule in rules()), *shown, *on_the_page, *named]))
+    return list(dict.fromkeys([*(rule["expr"] for rule in rules()), *expressions, *on_the_page, *named]))
 
 
 def page() -> bytes:
@@ -154,12 +154,12 @@ def series_on_the_pages() -> dict[str, set[str]]:
 def test_alert_rules_and_dashboard_use_existing_series_and_labels(expression: str) -> None:
     series = series_on_the_pages()
     names = set(re.findall(r"[a-z][a-z_]*(?=[\[( )]|$)", re.sub(r"by \([^)]*\)|\[[^]]*\]", "", expression)))
-    asked = {name for name in names if name.startswith(("pykafka_", "kafka_producer_"))}
-    assert asked
-    assert asked <= set(series)
-    assert names - asked <= FUNCTIONS
+    queried_names = {name for name in names if name.startswith(("pykafka_", "kafka_producer_"))}
+    assert queried_names
+    assert queried_names <= set(series)
+    assert names - queried_names <= FUNCTIONS
     by = {label.strip() for found in re.findall(r"by \(([^)]*)\)", expression) for label in found.split(",")}
-    assert all(by <= series[name] for name in asked)
+    assert all(by <= series[name] for name in queried_names)
     assert expression.count("(") == expression.count(")")
 
 

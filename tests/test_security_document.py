@@ -48,16 +48,16 @@ def test_covers_every_security_recipe() -> None:
 @pytest.mark.parametrize("number", range(len(EXPECTED)))
 def test_sink_accepts_security_recipe(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", ModuleType("gssapi"))  # required by Kerberos, which tests do not have
-    given = options_of(RECIPES[number], monkeypatch)
-    parsed = parse_options(given | {"topic": "orders"})
+    options = options_of(RECIPES[number], monkeypatch)
+    parsed = parse_options(options | {"topic": "orders"})
     assert isinstance(parsed, SinkOptions)
-    producer = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
+    producer = {name[6:]: value for name, value in options.items() if name.startswith("kafka.")}
     security = ProducerConfig.parse(producer).security
     assert (security.protocol, security.login.mechanism if security.login else None) == EXPECTED[number]
 
 
 def test_rejects_misspelled_option_in_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = options_of(RECIPES[2], monkeypatch)
-    given["kafka.sasl.mechanizm"] = given.pop("kafka.sasl.mechanism")
+    options = options_of(RECIPES[2], monkeypatch)
+    options["kafka.sasl.mechanizm"] = options.pop("kafka.sasl.mechanism")
     with pytest.raises(Exception, match=r"kafka\.sasl\.mechanism"):
-        parse_options(given | {"topic": "orders"})
+        parse_options(options | {"topic": "orders"})

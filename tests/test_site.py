@@ -73,8 +73,8 @@ def test_published_versions_are_listed_newest_first(tmp_path: Path) -> None:
     (site / "index.html").write_text("a page")
     for version in ("0.9.0", "0.10.0", "0.2.0", "0.10.0"):
         publish_site.add_version(site, folder, version)
-    listed = json.loads((folder / "versions.json").read_text())
-    assert [entry["version"] for entry in listed] == ["0.10.0", "0.9.0", "0.2.0"]
-    assert [entry["aliases"] for entry in listed] == [["latest"], [], []]
+    versions = json.loads((folder / "versions.json").read_text())
+    assert [entry["version"] for entry in versions] == ["0.10.0", "0.9.0", "0.2.0"]
+    assert [entry["aliases"] for entry in versions] == [["latest"], [], []]
     assert "url=0.10.0/" in (folder / "index.html").read_text()
     assert (folder / "0.9.0" / "index.html").read_text() == "a page"

@@ -52,17 +52,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="All benchmarks, as the table and the chart of docs/benchmarks.md.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and rows; the page is not written")
     parser.add_argument("--only", default="", help=f"the parts whose names have this in them: {', '.join(PARTS)}")
-    given = parser.parse_args()
-    scale = QUICK if given.quick else FULL
+    arguments = parser.parse_args()
+    scale = QUICK if arguments.quick else FULL
     started, loads, lines = time.monotonic(), [os.getloadavg()[0]], list[Line]()
     for name, part in PARTS.items():
-        if given.only in name:
+        if arguments.only in name:
             lines += part(scale)
             loads.append(os.getloadavg()[0])
             print(f"{name}: {time.monotonic() - started:.0f} s since the start", file=sys.stderr, flush=True)
     text = measured(lines, how(scale, loads))
     print(text)
-    if scale is FULL and not given.only:
+    if scale is FULL and not arguments.only:
         write_page(text, lines)
         write_history(lines, f"{datetime.now(timezone.utc):%Y-%m-%d}", commit())
 

@@ -99,12 +99,12 @@ def measured(spark: SparkSession, options: Mapping[str, str], tasks: int, partit
         frame = spark.range(0, rows, 1, tasks).selectExpr(
             f"CAST(pmod(xxhash64(id), {KEYS}) AS STRING) AS key", "repeat('0123456789', 10) AS value", "id"
         )
-        given = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "reportPath": reports, **options}
+        arguments = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "reportPath": reports, **options}
         wait_until(lambda: leads_all(bootstrap, topic))
         _, heap_before = producer_states(broker)
         broker_cpu, started = cpu_seconds(broker), time.monotonic()
         with CpuMeter(excluded_pid=broker) as meter:
-            frame.write.format("pykafka").options(**given).save()
+            frame.write.format("pykafka").options(**arguments).save()
         seconds = time.monotonic() - started
         report = read_reports(reports)[-1]
         assert report.rows == rows
@@ -170,8 +170,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Many tasks and many partitions, with distribution and without.")
     for name, number in (("tasks", 200), ("partitions", 1_000), ("rows", 4_000_000), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=number)
-    given = parser.parse_args()
-    print(table(compare(given.tasks, given.partitions, given.rows, given.rounds)))
+    arguments = parser.parse_args()
+    print(table(compare(arguments.tasks, arguments.partitions, arguments.rows, arguments.rounds)))
 
 
 if __name__ == "__main__":

@@ -106,8 +106,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--jobs", type=int, default=10)
-    given = parser.parse_args()
-    print(table(measure(given.rows, given.rounds, given.pairs, given.jobs)))
+    arguments = parser.parse_args()
+    print(table(measure(arguments.rows, arguments.rounds, arguments.pairs, arguments.jobs)))
 
 
 if __name__ == "__main__":

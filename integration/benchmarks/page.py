@@ -141,8 +141,8 @@ def write_page(text: str, lines: Sequence[Line]) -> None:
 def write_history(lines: Iterable[Line], day: str, commit: str) -> None:
     """Add a row for each line, at the end; those that this commit has already are written anew."""
     place = f"| {day} | `{commit}` |"
-    kept = [row for row in HISTORY.read_text().splitlines() if not row.startswith(place)]
-    HISTORY.write_text("\n".join([*kept, *(f"{place} {line.past_row()}" for line in lines)]) + "\n")
+    other_rows = [row for row in HISTORY.read_text().splitlines() if not row.startswith(place)]
+    HISTORY.write_text("\n".join([*other_rows, *(f"{place} {line.past_row()}" for line in lines)]) + "\n")
 
 
 def _figure(values: Sequence[float]) -> str:

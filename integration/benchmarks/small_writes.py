@@ -165,20 +165,20 @@ def main() -> None:
     parser.add_argument("--only", default="", help="the contenders whose names have this in them, and ours")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME:KEY=VALUE")
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=FOLDER")
-    given = parser.parse_args()
-    contenders = {name: each for name, each in CONTENDERS.items() if name == OURS or given.only in name}
-    for text in given.tree:
+    arguments = parser.parse_args()
+    contenders = {name: each for name, each in CONTENDERS.items() if name == OURS or arguments.only in name}
+    for text in arguments.tree:
         name, _, folder = text.partition("=")
         contenders[name] = Contender("pykafka", tree=str(Path(folder).resolve()))
-    for text in given.conf:
+    for text in arguments.conf:
         name, _, setting = text.partition(":")
         key, _, value = setting.partition("=")
         contenders[name] = Contender("pykafka", {key: value})
-    contenders = {name: each._replace(rows=given.rows) for name, each in contenders.items()}
-    counts = dict.fromkeys(given.what.split(","), given.count)
+    contenders = {name: each._replace(rows=arguments.rows) for name, each in contenders.items()}
+    counts = dict.fromkeys(arguments.what.split(","), arguments.count)
     with contextlib.ExitStack() as stack:
-        bootstrap = given.bootstrap or stack.enter_context(discard_broker(TOPICS))[0]
-        for what, seen in zip(counts, compare(contenders, counts, given.rounds, bootstrap), strict=True):
+        bootstrap = arguments.bootstrap or stack.enter_context(discard_broker(TOPICS))[0]
+        for what, seen in zip(counts, compare(contenders, counts, arguments.rounds, bootstrap), strict=True):
             show(what, seen)
 
 

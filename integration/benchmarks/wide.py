@@ -210,11 +210,11 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=RECORDS)
     for hidden in ("--contender", "--bootstrap", "--topic"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.contender:
-        print(json.dumps(CONTENDERS[given.contender](given.bootstrap, given.topic, given.records)))
+    arguments = parser.parse_args()
+    if arguments.contender:
+        print(json.dumps(CONTENDERS[arguments.contender](arguments.bootstrap, arguments.topic, arguments.records)))
     else:
-        compare(given.rounds, given.records)
+        compare(arguments.rounds, arguments.records)
 
 
 if __name__ == "__main__":

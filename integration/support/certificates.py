@@ -24,9 +24,9 @@ class Authority:
 def write_certificates(folder: Path) -> None:
     """Write ca.pem, node.pem, expired.pem, client.pem (key and chain in one file) and stranger-ca.pem."""
     folder.mkdir(parents=True, exist_ok=True)
-    authority, stranger = _authority("test authority"), _authority("an untrusted authority")
+    authority, untrusted_authority = _authority("test authority"), _authority("an untrusted authority")
     (folder / "ca.pem").write_bytes(_pem(authority.certificate))
-    (folder / "stranger-ca.pem").write_bytes(_pem(stranger.certificate))
+    (folder / "stranger-ca.pem").write_bytes(_pem(untrusted_authority.certificate))
     # Only for `localhost`: for a client that connects to 127.0.0.1 the name does not match.
     (folder / "node.pem").write_bytes(_signed(authority, "node", names=["localhost"]))
     (folder / "expired.pem").write_bytes(_signed(authority, "expired", names=["localhost"], expired=True))

@@ -369,8 +369,8 @@ def test_lists_and_describes_transactions(client: WireClient, cluster: Simulated
     ]
     assert [(topic.topic, topic.partitions) for topic in described[0].topics] == [("t", [0])]
     for pattern, expected in (("x.*", ["x"]), ("z.*", [])):
-        listed = client.request(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
-        assert [state.transactional_id for state in listed.transaction_states] == expected
+        list_response = client.request(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
+        assert [state.transactional_id for state in list_response.transaction_states] == expected
     response = client.request(ListTransactionsRequest(transactional_id_pattern="("), 2)
     assert response.error_code == error_codes.INVALID_REGULAR_EXPRESSION
 

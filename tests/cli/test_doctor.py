@@ -75,9 +75,9 @@ def test_uses_ascii_marks_without_unicode_terminal(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stdout", out)
     assert main(["doctor", "--bootstrap-server", bootstrap, "--topic", "nope"]) == 1
     out.flush()
-    shown = out.buffer.getvalue().decode("latin-1")
-    assert "ok security" in shown
-    assert "X  topic nope" in shown
+    output = out.buffer.getvalue().decode("latin-1")
+    assert "ok security" in output
+    assert "X  topic nope" in output
 
 
 def test_json_contains_all_checks(capsys: Output, bootstrap: str) -> None:

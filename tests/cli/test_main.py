@@ -31,11 +31,11 @@ def test_version_matches_installed_package() -> None:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert [
-        name for name, command in COMMANDS.items() if name not in shown or command.HELP.split()[0] not in shown
+        name for name, command in COMMANDS.items() if name not in output or command.HELP.split()[0] not in output
     ] == []
-    assert "pykafka doctor --bootstrap-server" in " ".join(shown.split()), "where to begin"
+    assert "pykafka doctor --bootstrap-server" in " ".join(output.split()), "where to begin"
 
 
 @pytest.mark.parametrize(

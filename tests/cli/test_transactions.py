@@ -75,9 +75,9 @@ def test_lists_decided_and_open_transactions(capsys: Output, query: Query) -> No
     assert "batch 0 of query query-1: decided" in lines[2]
     assert "t-0" in lines[2]
     assert transactions(query.broker, "--json") == 0
-    (shown,) = json.loads(capsys.readouterr().out)
-    assert (shown["prefix"], shown["state"], shown["decided"]) == (PREFIX, "decided", decided)
-    assert [transaction["transactional_id"] for transaction in shown["open"]] == decided
+    (prefix_status,) = json.loads(capsys.readouterr().out)
+    assert (prefix_status["prefix"], prefix_status["state"], prefix_status["decided"]) == (PREFIX, "decided", decided)
+    assert [transaction["transactional_id"] for transaction in prefix_status["open"]] == decided
 
 
 def test_list_shows_no_decision_of_new_query(capsys: Output, query: Query) -> None:
@@ -85,8 +85,8 @@ def test_list_shows_no_decision_of_new_query(capsys: Output, query: Query) -> No
     assert transactions(query.broker) == 0
     assert capsys.readouterr().out.splitlines()[2].split()[:4] == [PREFIX, query.name, "none", f"{PREFIX}-1-0-0"]
     assert transactions(query.broker, "--json") == 0
-    (shown,) = json.loads(capsys.readouterr().out)
-    assert (shown["state"], shown["batch"]) == ("open", None)
+    (prefix_status,) = json.loads(capsys.readouterr().out)
+    assert (prefix_status["state"], prefix_status["batch"]) == ("open", None)
 
 
 def test_list_marks_decision_by_unknown_id(capsys: Output, query: Query) -> None:
@@ -96,8 +96,8 @@ def test_list_marks_decision_by_unknown_id(capsys: Output, query: Query) -> None
         assert transactions(query.broker) == 0
         assert ("by an unknown id" in capsys.readouterr().out) == is_forgotten
         assert transactions(query.broker, "--json") == 0
-        (shown,) = json.loads(capsys.readouterr().out)
-        assert shown["unproven"] == is_forgotten
+        (prefix_status,) = json.loads(capsys.readouterr().out)
+        assert prefix_status["unproven"] == is_forgotten
         query.broker.cluster.coordinator.transactions.pop(f"{PREFIX}-driver", None)
 
 

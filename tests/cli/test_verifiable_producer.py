@@ -35,10 +35,10 @@ def options_file(tmp_path: Path) -> Path:
     return file
 
 
-def arguments(broker: EmbeddedBroker, options_file: Path, *more: str) -> list[str]:
+def arguments(broker: EmbeddedBroker, options_file: Path, *overrides: str) -> list[str]:
     """Return the arguments in the order of kafkatest's service."""
     servers = ["--bootstrap-server", broker.bootstrap_servers]
-    return ["verifiable-producer", "--topic", "t", *servers, *more, "--producer.config", str(options_file)]
+    return ["verifiable-producer", "--topic", "t", *servers, *overrides, "--producer.config", str(options_file)]
 
 
 def run(capsys: pytest.CaptureFixture[str], command: Sequence[str]) -> list[Event]:

@@ -124,10 +124,10 @@ def test_drops_topic_id_after_downgrade() -> None:
 
 def test_partial_response_keeps_other_topics() -> None:
     known = merge(EMPTY, metadata_response(topic("a", 2, topic_id=ID_1), topic("b")))
-    more = merge(known, metadata_response(topic("b", 5), topic("c"), nodes=1), partial=True)
-    assert {name: more.snapshot.partition_count(name) for name in "abc"} == {"a": 2, "b": 5, "c": 1}
-    assert more.snapshot.topic_id("a") == ID_1
-    assert list(more.snapshot.nodes) == [0], "each response contains all brokers"
+    next_merge = merge(known, metadata_response(topic("b", 5), topic("c"), nodes=1), partial=True)
+    assert {name: next_merge.snapshot.partition_count(name) for name in "abc"} == {"a": 2, "b": 5, "c": 1}
+    assert next_merge.snapshot.topic_id("a") == ID_1
+    assert list(next_merge.snapshot.nodes) == [0], "each response contains all brokers"
 
 
 def test_full_response_replaces_topics() -> None:
@@ -144,7 +144,7 @@ def test_drops_topics_that_are_not_retained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "kept", "again"),
+    ("error", "is_kept", "again"),
     [
         (error_codes.LEADER_NOT_AVAILABLE, True, True),
         (error_codes.REQUEST_TIMED_OUT, True, False),
@@ -153,12 +153,12 @@ def test_drops_topics_that_are_not_retained() -> None:
         (error_codes.INVALID_TOPIC_EXCEPTION, False, False),
     ],
 )
-def test_keeps_partitions_of_topic_with_temporary_error(error: int, kept: bool, again: bool) -> None:
+def test_keeps_partitions_of_topic_with_temporary_error(error: int, is_kept: bool, again: bool) -> None:
     known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=3)], topic_id=ID_1)))
     merged = merge(known, metadata_response(topic("t", 0, error=error)))
     assert merged.snapshot.topics["t"].error_code == error
-    assert merged.snapshot.partition_count("t") == (1 if kept else None)
-    assert merged.snapshot.topic_id("t") == (ID_1 if kept else None)
+    assert merged.snapshot.partition_count("t") == (1 if is_kept else None)
+    assert merged.snapshot.topic_id("t") == (ID_1 if is_kept else None)
     assert merged.needs_refresh is again
 
 

@@ -261,8 +261,8 @@ def test_returns_version_error_instead_of_sending_unsupported_request() -> None:
     (response,) = rig.poll(1_000)
     assert response.request is request
     assert isinstance(response.version_error, UnsupportedVersionError)
-    for words in ("broker 0 (b0:9092)", "PRODUCE", "90-99", "too new"):
-        assert words in response.reason
+    for phrase in ("broker 0 (b0:9092)", "PRODUCE", "90-99", "too new"):
+        assert phrase in response.reason
     assert rig.broker.requests_of(ApiKey.PRODUCE) == []
 
 

@@ -25,7 +25,7 @@ def test_compares_only_requested_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "message"),
     [
         (error_codes.TOPIC_AUTHORIZATION_FAILED, "the Create permission"),
         (error_codes.CLUSTER_AUTHORIZATION_FAILED, "the Create permission"),
@@ -35,5 +35,5 @@ def test_compares_only_requested_settings() -> None:
         (error_codes.INVALID_CONFIG, "names and values are those of Kafka's topic settings"),
     ],
 )
-def test_remedy_of_creation_error(code: int, words: str) -> None:
-    assert words in find_remedy(code)
+def test_remedy_of_creation_error(code: int, message: str) -> None:
+    assert message in find_remedy(code)

@@ -23,9 +23,9 @@ KNOWN = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
 def test_foreign_names_lead_to_supported_options(name: str) -> None:
     assert name not in KNOWN
     named = re.findall(r"\{([^}]+)\}", (LIBRDKAFKA_OPTIONS | KAFKA_PYTHON_OPTIONS)[name])
-    refused = {name for name, option in PRODUCER_OPTIONS.items() if option.unsupported_reason}
-    refused |= {name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason}
-    assert all(option in KNOWN and option not in refused for option in named)
+    unsupported_names = {name for name, option in PRODUCER_OPTIONS.items() if option.unsupported_reason}
+    unsupported_names |= {name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason}
+    assert all(option in KNOWN and option not in unsupported_names for option in named)
 
 
 def test_suggests_option_name() -> None:
@@ -46,6 +46,6 @@ def test_spells_unknown_option_and_suggestion_like_the_user() -> None:
 
 
 def test_suggests_complete_jaas_config() -> None:
-    words = suggest_option_name("sasl.username", KNOWN)
-    assert 'org.apache.kafka.common.security.plain.PlainLoginModule required username="<user>"' in words
-    assert 'org.apache.kafka.common.security.scram.ScramLoginModule required username="<user>"' in words
+    suggestion = suggest_option_name("sasl.username", KNOWN)
+    assert 'org.apache.kafka.common.security.plain.PlainLoginModule required username="<user>"' in suggestion
+    assert 'org.apache.kafka.common.security.scram.ScramLoginModule required username="<user>"' in suggestion

@@ -44,7 +44,7 @@ def test_uses_highest_common_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "allowed", "words"),
+    ("broker_versions", "allowed", "message"),
     [
         (VersionRange(90, 99), None, r"too new: it supports the versions 90-99 of the API PRODUCE \(0\)"),
         (VersionRange(0, PRODUCE.min - 1), None, f"too old: .* the versions 0-{PRODUCE.min - 1}"),
@@ -58,12 +58,12 @@ def test_uses_highest_common_version() -> None:
     ],
 )
 def test_error_without_common_version_names_broker_api_and_versions(
-    theirs: VersionRange | None, allowed: VersionRange | None, words: str
+    broker_versions: VersionRange | None, allowed: VersionRange | None, message: str
 ) -> None:
     with pytest.raises(UnsupportedVersionError) as failure:
-        supporting(theirs).latest_usable_version(ApiKey.PRODUCE, allowed)
+        supporting(broker_versions).latest_usable_version(ApiKey.PRODUCE, allowed)
     assert "broker 1 (b:9092)" in str(failure.value)
-    assert re.search(words, str(failure.value))
+    assert re.search(message, str(failure.value))
 
 
 def test_error_names_kafka_release_that_added_api() -> None:
@@ -118,11 +118,11 @@ def test_converts_any_version_to_valid_text(version: str) -> None:
 
 
 def test_client_throttles_only_from_certain_versions() -> None:
-    answer = ProduceResponse(throttle_time_ms=500)
+    response = ProduceResponse(throttle_time_ms=500)
     first = FIRST_CLIENT_THROTTLE_VERSION[ApiKey.PRODUCE]
-    assert throttle_ms(answer, ApiKey.PRODUCE, first) == 500
-    assert throttle_ms(answer, ApiKey.PRODUCE, first - 1) == 0
-    assert throttle_ms(answer, ApiKey.SASL_HANDSHAKE, 1) == 0
+    assert throttle_ms(response, ApiKey.PRODUCE, first) == 500
+    assert throttle_ms(response, ApiKey.PRODUCE, first - 1) == 0
+    assert throttle_ms(response, ApiKey.SASL_HANDSHAKE, 1) == 0
 
 
 @pytest.mark.parametrize(

@@ -39,15 +39,17 @@ def test_masks_longest_secrets_first() -> None:
 
 def test_sanitizes_error_messages_of_batches_and_records() -> None:
     errors = [BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message=EVIL)]
-    answer = parse_partition_response(PartitionProduceResponse(error_code=87, error_message=EVIL, record_errors=errors))
-    assert is_clean(answer.error_message)
-    assert is_clean(answer.record_messages[3])
+    response = parse_partition_response(
+        PartitionProduceResponse(error_code=87, error_message=EVIL, record_errors=errors)
+    )
+    assert is_clean(response.error_message)
+    assert is_clean(response.record_messages[3])
 
 
 def test_sanitizes_host_names_and_cluster_id() -> None:
     assert is_clean(str(Node(1, EVIL, 9092)))
-    answer = MetadataResponse(cluster_id=EVIL)
-    merged = merge_response(ClusterSnapshot(), {}, answer, version=12, partial=False, retain=lambda _: True)
+    response = MetadataResponse(cluster_id=EVIL)
+    merged = merge_response(ClusterSnapshot(), {}, response, version=12, partial=False, retain=lambda _: True)
     assert is_clean(merged.snapshot.cluster_id or EVIL)
 
 

@@ -90,9 +90,9 @@ def abort_before_claim(patch: pytest.MonkeyPatch) -> None:
     """The driver aborts the listed transactions before it claims the prefix."""
 
     def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
-        listed = query.list_task_transactions()
-        query.abort_task_transactions(listed)
-        return query.claim(*claimed), listed
+        open_transactions = query.list_task_transactions()
+        query.abort_task_transactions(open_transactions)
+        return query.claim(*claimed), open_transactions
 
     patch.setattr(QueryTransactions, "take_over", take_over)
 
@@ -102,9 +102,9 @@ def list_after_claim(patch: pytest.MonkeyPatch) -> None:
 
     def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         driver = query.claim(*claimed)
-        listed = query.list_task_transactions()
-        query.abort_task_transactions(listed)
-        return driver, listed
+        open_transactions = query.list_task_transactions()
+        query.abort_task_transactions(open_transactions)
+        return driver, open_transactions
 
     patch.setattr(QueryTransactions, "take_over", take_over)
 
@@ -124,10 +124,10 @@ def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
         query = driver._query
         if description is None or not is_ours(query.read_entry()):
             return False
-        listed, now = query.list_task_transactions(), query.describe_driver_id()
+        open_transactions, now = query.list_task_transactions(), query.describe_driver_id()
         if now is None or now.id_and_epoch != description.id_and_epoch:
             return False
-        query.abort_task_transactions(listed)
+        query.abort_task_transactions(open_transactions)
         return True
 
     patch.setattr(Driver, "_abort_if", abort_if)

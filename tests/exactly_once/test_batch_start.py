@@ -62,8 +62,8 @@ def test_skips_batch_without_recorded_rows_only_with_tolerate_mismatch(
 ) -> None:
     entry = dataclasses.replace(start_after(Batch("q", 7)).entry, content=None)
     start = BatchStart(entry, ProducerIdAndEpoch(7, 1))
-    words = r"did not record its rows, so they cannot be compared with the 3 rows of 30 bytes.*set onReplayMismatch"
-    with pytest.raises(ExactlyOnceError, match=words):
+    message = r"did not record its rows, so they cannot be compared with the 3 rows of 30 bytes.*set onReplayMismatch"
+    with pytest.raises(ExactlyOnceError, match=message):
         start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=False)
     start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=True)
     assert "did not record its rows" in caplog.text

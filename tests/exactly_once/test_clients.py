@@ -72,7 +72,7 @@ def test_closes_client_after_an_error(broker: EmbeddedBroker) -> None:
 
 def test_batches_of_a_driver_share_one_client(broker: EmbeddedBroker) -> None:
     query = Query(broker)
-    with patch.object(clients, "BlockingClient", wraps=BlockingClient) as made:
+    with patch.object(clients, "BlockingClient", wraps=BlockingClient) as client_class:
         for number in range(5):
             query.run(number)
-    assert made.call_count == 1
+    assert client_class.call_count == 1

@@ -105,15 +105,15 @@ def test_driver_that_dies_before_its_decision_leaves_nothing_visible(query: Quer
     assert read_values(query.broker) == rows(0)
 
 
-@pytest.mark.parametrize("where", ["commit", "done", "superseded"])
+@pytest.mark.parametrize("step", ["commit", "done", "superseded"])
 def test_next_driver_finishes_decided_batch_without_writing_it_again(
-    query: Query, where: str, caplog: pytest.LogCaptureFixture
+    query: Query, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     loser = query.write(start, 0, "lost", attempt=1)
-    with death_before(where):
+    with death_before(step):
         query.commit(start, 0, prepared)
     successor = query.with_new_driver()
     start = successor.begin()
@@ -123,8 +123,8 @@ def test_next_driver_finishes_decided_batch_without_writing_it_again(
     successor.run(1)
     assert read_values(query.broker) == rows(0, 1)
     assert loser.transactional_id not in list_open_ids(query.broker)
-    said = "prefix p: found batch 0 of query query-1 decided and not done, and is finishing it" in caplog.text
-    assert said == (where != "superseded")
+    message = "prefix p: found batch 0 of query query-1 decided and not done, and is finishing it" in caplog.text
+    assert message == (step != "superseded")
 
 
 def test_batch_is_committed_once_despite_repeated_deaths(query: Query) -> None:
@@ -221,10 +221,10 @@ def test_names_transactions_lost_between_decision_and_commit(query: Query) -> No
     for driver in ("driver-2", "driver-3"):
         with pytest.raises(CommitLostError) as error:
             query.with_new_driver(name=driver).begin()
-        words = str(error.value)
-        assert words.startswith("batch 0 of query query-1 is decided (prefix p), and 1 of its 2 transactions cannot")
-        assert "p-1-1-0 (rows of Spark's partition 1, producer id" in words
-        assert "p-1-0-0" not in words
+        message = str(error.value)
+        assert message.startswith("batch 0 of query query-1 is decided (prefix p), and 1 of its 2 transactions cannot")
+        assert "p-1-1-0 (rows of Spark's partition 1, producer id" in message
+        assert "p-1-0-0" not in message
     assert read_values(query.broker) == ["0/0"]
 
 
@@ -320,7 +320,7 @@ def test_infers_owner_kind_of_entry_of_an_earlier_version(entry: Entry, kind: Wr
 
 
 @pytest.mark.parametrize(
-    ("api", "code", "words"),
+    ("api", "code", "message"),
     [
         (ApiKey.CREATE_TOPICS, error_codes.TOPIC_AUTHORIZATION_FAILED, "decisions.*could not be created.*Grant this"),
         (
@@ -335,9 +335,11 @@ def test_infers_owner_kind_of_entry_of_an_earlier_version(entry: Entry, kind: Wr
         ),
     ],
 )
-def test_missing_permission_is_reported_before_the_first_row(query: Query, api: ApiKey, code: int, words: str) -> None:
+def test_missing_permission_is_reported_before_the_first_row(
+    query: Query, api: ApiKey, code: int, message: str
+) -> None:
     query.broker.control.when(api=api, times=None).fail(code)
-    with pytest.raises(PreflightError, match=f"(?s)nothing was written.*{words}"):
+    with pytest.raises(PreflightError, match=f"(?s)nothing was written.*{message}"):
         query.begin()
 
 

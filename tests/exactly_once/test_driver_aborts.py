@@ -208,8 +208,8 @@ def test_commit_limits_the_wait_for_superseded_attempts(query: Query) -> None:
     query.write(start, 1, "of an attempt that lost", attempt=1)
     with patch.object(QueryTransactions, "abort_task_transactions", autospec=True) as abort_task_transactions:
         query.commit(start, 0, prepared)
-    ((_, listed, abort_timeout_ms), _) = abort_task_transactions.call_args
-    assert len(listed) == 1
+    ((_, listed_transactions, abort_timeout_ms), _) = abort_task_transactions.call_args
+    assert len(listed_transactions) == 1
     assert abort_timeout_ms == SUPERSEDED_ABORT_TIMEOUT_MS
 
 
@@ -347,11 +347,11 @@ def test_suspended_abort_does_not_affect_reused_ids_of_newer_driver(
     original = QueryTransactions.abort_task_transactions
 
     def abort_task_transactions(
-        transactions: QueryTransactions, listed: list[TransactionDescription], abort_timeout_ms: Any = None
+        transactions: QueryTransactions, listed_transactions: list[TransactionDescription], abort_timeout_ms: Any = None
     ) -> None:
         with patch.object(QueryTransactions, "abort_task_transactions", original):
             query.decide_with_reused_ids(start)
-        original(transactions, listed, abort_timeout_ms)
+        original(transactions, listed_transactions, abort_timeout_ms)
 
     with patch.object(QueryTransactions, "abort_task_transactions", abort_task_transactions):
         query.abort(start, 0)

@@ -106,9 +106,9 @@ def test_omits_transaction_that_ended_after_it_was_listed(query: Query, monkeypa
     original = transaction_admin.list_transactional_ids
 
     def list_and_end(client: BlockingClient, *states: str) -> list[str]:
-        listed = original(client, *states)
+        ids = original(client, *states)
         init_producer_id(client, start.task_id(0, 0), 60_000)
-        return listed
+        return ids
 
     monkeypatch.setattr(operations, "list_transactional_ids", list_and_end)
     (status,) = operations.list_prefixes(client_options(query.broker), LOG, PREFIX)
@@ -190,10 +190,10 @@ def test_decision_made_while_abort_begins_is_not_aborted(query: Query) -> None:
     prepared = query.write_tasks(start, 0)
     original = QueryTransactions.fence
 
-    def fence(transactions: QueryTransactions, *given: Any) -> Any:
+    def fence(transactions: QueryTransactions, *arguments: Any) -> Any:
         with death_before("commit"):
             query.commit(start, 0, prepared)
-        return original(transactions, *given)
+        return original(transactions, *arguments)
 
     with patch.object(QueryTransactions, "fence", fence), pytest.raises(ExactlyOnceError, match="is decided"):
         operations.abort(client_options(query.broker), PREFIX, LOG)

@@ -41,14 +41,16 @@ def test_rejects_brokers_without_transactions_before_the_first_row(
 
 
 @pytest.mark.parametrize("code", [error_codes.INVALID_TXN_STATE, error_codes.POLICY_VIOLATION], ids=["lost", "not yet"])
-@pytest.mark.parametrize(("many", "shown", "last"), [(20, 20, "p-1-9-0"), (300, 21, "and 280 more")])
-def test_error_names_first_transactions_and_counts_the_others(code: int, many: int, shown: int, last: str) -> None:
+@pytest.mark.parametrize(("many", "shown_count", "last"), [(20, 20, "p-1-9-0"), (300, 21, "and 280 more")])
+def test_error_names_first_transactions_and_counts_the_others(
+    code: int, many: int, shown_count: int, last: str
+) -> None:
     names = [task_id("p", TaskAttempt(1, partition, 0)) for partition in range(many)]
     written = tuple(TransactionIdentity(name, 4711, 12, 2) for name in names)
     entry = Entry("p").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": many}, many), written)
     error = commit_errors.build_not_committed_error(entry, {name: build_broker_error(code, name) for name in names})
     lines = [line for line in str(error).splitlines() if line.startswith("- ")]
-    assert len(lines) == shown
+    assert len(lines) == shown_count
     assert lines[-1].startswith(f"- {last}")
 
 

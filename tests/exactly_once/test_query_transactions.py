@@ -222,11 +222,11 @@ def test_abort_keeps_transactions_begun_after_the_list(broker: EmbeddedBroker) -
     start = query.begin()
     query.write_tasks(start, 0)
     with QueryTransactions(query.client, PREFIX, LOG) as transactions:
-        listed = transactions.list_task_transactions()
+        descriptions = transactions.list_task_transactions()
         for partition in range(2):
             query.write(start, partition, "of another")
         before = list_open_ids(broker)
-        transactions.abort_task_transactions(listed)
+        transactions.abort_task_transactions(descriptions)
     assert list_open_ids(broker) == before
 
 

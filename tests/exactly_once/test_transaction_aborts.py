@@ -103,7 +103,7 @@ def test_rejects_writes_to_partition_added_during_abort(
     attempt.begin_transaction()
     send(0)
     with connect_client(broker) as client:
-        listed = [*describe_transactions(client, ["attempt"]).values()]
+        listed_transactions = [*describe_transactions(client, ["attempt"]).values()]
         if step == "before the end":
             send(1)
         should_send = iter([False, step == "between end and fence", False])
@@ -115,7 +115,7 @@ def test_rejects_writes_to_partition_added_during_abort(
             return found
 
         monkeypatch.setattr(transaction_aborts, "describe_transactions", describe_and_send)
-        abort_transactions(client, listed)
+        abort_transactions(client, listed_transactions)
         with pytest.raises(KafkaSinkError):
             send(1 if step == "before the end" else 0)
     attempt.close(timeout=0)
@@ -140,10 +140,12 @@ def test_rejects_writes_of_transaction_that_another_process_ended(
         attempt.init_transactions()
         attempt.begin_transaction()
         attempt.send(ProducerRecord("t", b"late", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-        listed = [*describe_transactions(client, ["attempt"]).values()]
-        end_transactions(client, [TransactionIdentity("attempt", *listed[0].id_and_epoch, 1)], commit=False)
+        listed_transactions = [*describe_transactions(client, ["attempt"]).values()]
+        end_transactions(
+            client, [TransactionIdentity("attempt", *listed_transactions[0].id_and_epoch, 1)], commit=False
+        )
         attempt.send(ProducerRecord("t", b"late", partition=1)).result(WAIT_TIMEOUT_SECONDS)
-        abort_transactions(client, listed)
+        abort_transactions(client, listed_transactions)
         with pytest.raises(KafkaSinkError):
             attempt.send(ProducerRecord("t", b"late", partition=0)).result(WAIT_TIMEOUT_SECONDS)
         attempt.close(timeout=0)
@@ -160,7 +162,7 @@ def test_ends_transactions_although_they_cannot_be_described_again(
 ) -> None:
     """A coordinator that does not respond delays no other."""
     with connect_client(broker) as client:
-        listed = [*describe_transactions(client, transactional_ids(prepared)).values()]
+        listed_transactions = [*describe_transactions(client, transactional_ids(prepared)).values()]
         should_send = iter([True])
 
         def describe_and_send(*arguments: Any, **options: Any) -> Any:
@@ -169,7 +171,7 @@ def test_ends_transactions_although_they_cannot_be_described_again(
             return describe_transactions(*arguments, **options)
 
         monkeypatch.setattr(transaction_aborts, "describe_transactions", describe_and_send)
-        abort_transactions(client, listed)
+        abort_transactions(client, listed_transactions)
         assert not [
             transaction
             for transaction in describe_transactions(client, transactional_ids(prepared)).values()
@@ -190,12 +192,12 @@ def test_aborts_attempt_whose_first_request_is_in_progress(
     )
     attempt.init_transactions()
     with connect_client(broker) as client:
-        listed = [*describe_transactions(client, ["attempt"]).values()]
+        listed_transactions = [*describe_transactions(client, ["attempt"]).values()]
         for api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID):
             broker.control.when(api=api).fail(error_codes.CONCURRENT_TRANSACTIONS)
         attempt.begin_transaction()
         attempt.send(ProducerRecord("t", b"1", partition=0)).result(WAIT_TIMEOUT_SECONDS)
-        abort_transactions(client, listed)
+        abort_transactions(client, listed_transactions)
         assert not describe_transactions(client, ["attempt"])["attempt"].is_open
     attempt.close(timeout=0)
     assert read_values(broker) == []
@@ -240,9 +242,9 @@ def test_rejected_abort_is_a_warning(
     broker: EmbeddedBroker, prepared: list[TransactionIdentity], caplog: pytest.LogCaptureFixture
 ) -> None:
     with connect_client(broker) as client:
-        listed = [*describe_transactions(client, transactional_ids(prepared)).values()]
+        listed_transactions = [*describe_transactions(client, transactional_ids(prepared)).values()]
         broker.control.when(api=ApiKey.END_TXN).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        abort_transactions(client, listed)
+        abort_transactions(client, listed_transactions)
         descriptions = describe_transactions(client, transactional_ids(prepared)).values()
     assert sum(description.is_open for description in descriptions) == 1
     assert "Could not abort a transaction" in caplog.text
@@ -275,13 +277,13 @@ def test_keeps_transaction_that_began_after_the_listing(
     """Ids are reused. A request for the next epoch that names the old epoch would abort the new transaction."""
     with connect_client(broker) as client:
         init_producer_id(client, "again", 60_000)
-        listed = [*describe_transactions(client, ["again"]).values()]
+        listed_transactions = [*describe_transactions(client, ["again"]).values()]
         newer = init_producer_id(client, "again", 60_000)
         writing = get_log_writer(client).begin_transaction(
             "again", WriterState(newer), TopicPartition("t", 0), [(b"k", b"newer")]
         )
         writing.wait()
-        abort_transactions(client, listed)
+        abort_transactions(client, listed_transactions)
         writing.commit()
     assert read_values(broker) == ["newer"]
 

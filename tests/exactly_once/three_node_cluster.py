@@ -88,17 +88,17 @@ def client(cluster: Cluster) -> Iterator[BlockingClient]:
 @pytest.fixture
 def prepared(cluster: Cluster, client: BlockingClient) -> list[TransactionIdentity]:
     """Open a transaction under each id, let the client look up all coordinators, and reset the counts."""
-    begun = begin_all(client)
+    transactions = begin_all(client)
     cluster.requests.clear()
-    return begun
+    return transactions
 
 
 def begin_all(client: BlockingClient, version: int = 1) -> list[TransactionIdentity]:
     """Open a transaction under each id."""
-    made = {name: init_producer_id(client, name, 900_000) for name in IDS}
-    begun = [TransactionIdentity(name, *made[name], version) for name in IDS]
-    client.send_all(AddPartitions(identity, frozenset([TopicPartition("t", 0)])) for identity in begun)
-    return begun
+    identities = {name: init_producer_id(client, name, 900_000) for name in IDS}
+    transactions = [TransactionIdentity(name, *identities[name], version) for name in IDS]
+    client.send_all(AddPartitions(identity, frozenset([TopicPartition("t", 0)])) for identity in transactions)
+    return transactions
 
 
 def elapsed_ms(cluster: Cluster, since: float) -> float:

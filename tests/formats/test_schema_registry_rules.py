@@ -61,13 +61,13 @@ def test_rejects_default_write_rules_of_a_new_subject(fake: FakeRegistry, return
 
 def test_waits_until_follower_has_registered_version(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     sleeps_s: list[float] = []
-    answer = fake.answer
+    respond = fake.answer
     fake.returns_id_only = True
 
     def respond_like_follower(method: str, *request: Any) -> tuple[int, dict[str, Any]]:
         if method == "GET" and not sleeps_s:
             return 404, {"error_code": 40401, "message": "Subject 's' not found."}
-        return answer(method, *request)
+        return respond(method, *request)
 
     monkeypatch.setattr(fake, "answer", respond_like_follower)
     assert register(SchemaRegistryClient(RegistryConfig((fake.url,)), sleep=sleeps_s.append)) == 1

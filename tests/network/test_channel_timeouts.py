@@ -36,12 +36,14 @@ def end_of(system: FakeSystem, selector: Selector, for_ms: float) -> tuple[float
     return None
 
 
-@pytest.mark.parametrize("begun", [b"\0", struct.pack(">i", 50) + b"1", struct.pack(">i", 100_000) + bytes(50_000)])
+@pytest.mark.parametrize(
+    "frame_start", [b"\0", struct.pack(">i", 50) + b"1", struct.pack(">i", 100_000) + bytes(50_000)]
+)
 @pytest.mark.parametrize("drips", [0, 40])
-def test_closes_channel_when_frame_takes_too_long(begun: bytes, drips: int) -> None:
+def test_closes_channel_when_frame_takes_too_long(frame_start: bytes, drips: int) -> None:
     system, selector, peer = listener(frame_ms=1000)
-    peer.send(begun)
-    for drip in range(min(drips, 2) if len(begun) == 1 else drips):
+    peer.send(frame_start)
+    for drip in range(min(drips, 2) if len(frame_start) == 1 else drips):
         peer.send(b"\0", after_ms=100.0 * drip)
     ended = end_of(system, selector, 5000)
     assert ended is not None

@@ -105,13 +105,13 @@ def test_reader_reports_buffered_complete_frame(sizes: list[int], arrived: int) 
 
 
 def test_payload_is_unchanged_by_later_reads() -> None:
-    reader, kept = FrameReader(), []
+    reader, payloads = FrameReader(), []
     for letter in b"abc":
         message = struct.pack(">i", 100) + bytes([letter]) * 100
         reader.get_buffer()[: len(message)] = message
         reader.advance(len(message))
-        kept.append(reader.next_frame(100))
-    assert [bytes(payload) for payload in kept if payload is not None] == [b"a" * 100, b"b" * 100, b"c" * 100]
+        payloads.append(reader.next_frame(100))
+    assert [bytes(payload) for payload in payloads if payload is not None] == [b"a" * 100, b"b" * 100, b"c" * 100]
 
 
 def test_allocates_memory_only_as_bytes_arrive() -> None:
@@ -163,7 +163,7 @@ def test_rejects_excessive_length_after_valid_frame() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "words"),
+    ("start", "message"),
     [
         (b"HTTP", "HTTP server"),
         (b"GET ", "HTTP request"),
@@ -174,6 +174,6 @@ def test_rejects_excessive_length_after_valid_frame() -> None:
         (b"\x80\x00\x00\x00", "the stream is corrupt"),
     ],
 )
-def test_names_foreign_protocol_in_error(start: bytes, words: str) -> None:
-    with pytest.raises(DecodeError, match=words):
+def test_names_foreign_protocol_in_error(start: bytes, message: str) -> None:
+    with pytest.raises(DecodeError, match=message):
         feed(FrameReader(), start)

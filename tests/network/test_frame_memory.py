@@ -90,17 +90,17 @@ def test_short_frames_need_no_reservation() -> None:
     assert listener.kept[0].reserved_bytes == 0
 
 
-@pytest.mark.parametrize("how", ["ended by its client", "closed here", "too late"])
-def test_releases_memory_of_partial_frame_on_disconnection(how: str) -> None:
+@pytest.mark.parametrize("disconnection", ["ended by its client", "closed here", "too late"])
+def test_releases_memory_of_partial_frame_on_disconnection(disconnection: str) -> None:
     listener = Listener(frames=1, connections=2)
     half, whole = listener.peers
     half.send(struct.pack(">i", LONG) + bytes(10))
     listener.poll()
     whole.send(frame(bytes(LONG)))
     assert listener.poll() == []
-    if how == "ended by its client":
+    if disconnection == "ended by its client":
         half.close()
-    elif how == "closed here":
+    elif disconnection == "closed here":
         listener.selector.close_channel("0")
     else:
         begun = listener.system.now()
@@ -146,16 +146,16 @@ def test_releases_all_memory_after_any_sequence_of_events() -> None:
     for _ in range(400):
         peer = source.choice([peer for peer in listener.peers if peer.open] or listener.peers)
         name = str(listener.peers.index(peer))
-        what = source.randrange(10)
-        if what < 5 and peer.open:
+        action = source.randrange(10)
+        if action < 5 and peer.open:
             size = source.choice((10, LONG, 2 * LONG))
             peer.send(frame(bytes(size))[: source.choice((None, None, 10, LONG // 2))])
-        elif what == 5:
+        elif action == 5:
             peer.close()
-        elif listener.selector.channel(name) is not None and what == 6:
+        elif listener.selector.channel(name) is not None and action == 6:
             listener.selector.close_channel(name)
             peer.open = False
-        elif listener.selector.channel(name) is not None and what == 7:
+        elif listener.selector.channel(name) is not None and action == 7:
             listener.selector.mute(name)
         elif listener.selector.channel(name) is not None:
             listener.selector.unmute(name)

@@ -30,20 +30,26 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", [name for name, option in SECURITY_OPTIONS.items() if option.default is not None])
 def test_config_uses_default_of_option_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = OAUTH | {PREFIX + "token.endpoint.url": "https://idp/token", PREFIX + "assertion.private.key.file": "k.pem"}
-    given[PREFIX + "client.credentials.client.id"] = CLIENT
-    given.pop(name, None)
+    options = OAUTH | {
+        PREFIX + "token.endpoint.url": "https://idp/token",
+        PREFIX + "assertion.private.key.file": "k.pem",
+    }
+    options[PREFIX + "client.credentials.client.id"] = CLIENT
+    options.pop(name, None)
     other = OTHERS.get(name, "7")
     monkeypatch.setitem(SECURITY_OPTIONS, name, replace(SECURITY_OPTIONS[name], default=other))
-    with_default, with_other = parse_security_config(given), parse_security_config(given | {name: other})
+    with_default, with_other = parse_security_config(options), parse_security_config(options | {name: other})
     assert with_default == with_other
     monkeypatch.undo()
     if name != "sasl.mechanism":  # the default one, GSSAPI, needs a service
-        assert parse_security_config(given) != with_other
+        assert parse_security_config(options) != with_other
 
 
 def test_documented_defaults_equal_defaults_of_config() -> None:
     written = {name: option.default for name, option in SECURITY_OPTIONS.items() if option.default is not None}
-    given = OAUTH | {PREFIX + "token.endpoint.url": "https://idp/token", PREFIX + "assertion.private.key.file": "k.pem"}
-    given[PREFIX + "client.credentials.client.id"] = CLIENT
-    assert parse_security_config(written | given) == parse_security_config(given)
+    options = OAUTH | {
+        PREFIX + "token.endpoint.url": "https://idp/token",
+        PREFIX + "assertion.private.key.file": "k.pem",
+    }
+    options[PREFIX + "client.credentials.client.id"] = CLIENT
+    assert parse_security_config(written | options) == parse_security_config(options)

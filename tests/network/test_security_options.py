@@ -22,8 +22,8 @@ OAUTH_MODULE = f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule"
 
 
 def jaas(module: str = "scram.ScramLoginModule", **options: str) -> str:
-    words = " ".join(f'{name}="{value}"' for name, value in options.items())
-    return f"{PACKAGE}.{module} required {words};"
+    jaas_options = " ".join(f'{name}="{value}"' for name, value in options.items())
+    return f"{PACKAGE}.{module} required {jaas_options};"
 
 
 SCRAM = {
@@ -165,7 +165,7 @@ def test_creates_unsecured_token_like_java_client() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         OIDC | {"sasl.login.callback.handler.class": f"{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"},
         OAUTH
@@ -176,8 +176,8 @@ def test_creates_unsecured_token_like_java_client() -> None:
     ],
     ids=["since Kafka 4.1", "before"],
 )
-def test_accepts_client_credentials_from_options_or_jaas_config(given: dict[str, object]) -> None:
-    config = parse_security_config(given)
+def test_accepts_client_credentials_from_options_or_jaas_config(options: dict[str, object]) -> None:
+    config = parse_security_config(options)
     assert config.login is not None
     assert config.login.oidc is not None
     assert (config.login.oidc.client_id, config.login.oidc.client_secret) == ("me", "hush-5")

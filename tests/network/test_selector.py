@@ -156,11 +156,11 @@ def test_returns_responses_received_together_one_per_poll_in_order(system: FakeS
     system.listen("broker", 9092, SilentPeer())
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(b"2") + frame(b""))
-    seen = []
+    events = []
     for _ in range(3):
         selector.poll(1000)
-        seen.append(received(selector))
-    assert seen == [[("a", b"1")], [("a", b"2")], [("a", b"")]]
+        events.append(received(selector))
+    assert events == [[("a", b"1")], [("a", b"2")], [("a", b"")]]
 
 
 def test_busy_channel_does_not_delay_another(system: FakeSystem, selector: Selector) -> None:
@@ -182,7 +182,7 @@ def test_assembles_frame_received_byte_by_byte(system: FakeSystem, selector: Sel
 
 
 @pytest.mark.parametrize(
-    ("start", "words"),
+    ("start", "message"),
     [
         (b"HTTP/1.1 400 Bad Request", "HTTP"),
         (b"\x15\x03\x03\x00\x02\x02\x50", "expects TLS"),
@@ -191,14 +191,14 @@ def test_assembles_frame_received_byte_by_byte(system: FakeSystem, selector: Sel
     ],
 )
 def test_closes_foreign_peer_and_names_its_protocol(
-    system: FakeSystem, selector: Selector, start: bytes, words: str
+    system: FakeSystem, selector: Selector, start: bytes, message: str
 ) -> None:
     system.listen("broker", 9092, SilentPeer())
     connect(system, selector).send(start)
     poll_until(selector, lambda: bool(selector.disconnected))
     error = selector.disconnected["a"].error
     assert isinstance(error, DecodeError)
-    assert words in str(error)
+    assert message in str(error)
     assert "broker:9092" in str(error)
 
 

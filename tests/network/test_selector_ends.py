@@ -19,11 +19,11 @@ def test_delivers_responses_before_reporting_disconnection(system: FakeSystem, s
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(b"2"))
     connection.close()
-    seen = []
+    events = []
     for _ in range(3):
         selector.poll(1000)
-        seen.append((received(selector), list(selector.disconnected)))
-    assert seen == [([("a", b"1")], []), ([("a", b"2")], []), ([], ["a"])]
+        events.append((received(selector), list(selector.disconnected)))
+    assert events == [([("a", b"1")], []), ([("a", b"2")], []), ([], ["a"])]
 
 
 def test_delivers_responses_after_failed_write(system: FakeSystem, selector: Selector) -> None:
@@ -33,11 +33,11 @@ def test_delivers_responses_after_failed_write(system: FakeSystem, selector: Sel
     connection.reset()
     system.advance(10)
     selector.send(NetworkSend("a", [b"x"]))
-    before, seen = system.now(), []
+    before, events = system.now(), []
     for _ in range(4):
         selector.poll(10_000)
-        seen.append((received(selector), list(selector.disconnected)))
-    assert seen == [([("a", b"1")], []), ([("a", b"2")], []), ([("a", b"3")], []), ([], ["a"])]
+        events.append((received(selector), list(selector.disconnected)))
+    assert events == [([("a", b"1")], []), ([("a", b"2")], []), ([("a", b"3")], []), ([], ["a"])]
     assert system.now() == before
 
 

@@ -248,21 +248,21 @@ def test_rejects_certificate_of_untrusted_authority(
     client = build_client_ssl_context(certificates, "stranger-ca.pem")
     client.minimum_version = client.maximum_version = version
     pairs.append(pair := TlsPair(client, server_context(certificates)))
-    words = pair.client_error()
+    message = pair.client_error()
     counts = pair.client.counts
     assert (counts.successful_authentications, counts.failed_authentications) == (0, 1)
-    assert "not trusted" in words
-    assert "ssl.truststore" in words
-    assert "localhost:9093" in words
+    assert "not trusted" in message
+    assert "ssl.truststore" in message
+    assert "localhost:9093" in message
 
 
 def test_rejects_certificate_for_another_host(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(
         pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates), host="elsewhere.example")
     )
-    words = pair.client_error()
-    assert "not valid for 'elsewhere.example'" in words
-    assert "advertised.listeners" in words
+    message = pair.client_error()
+    assert "not valid for 'elsewhere.example'" in message
+    assert "advertised.listeners" in message
 
 
 def test_rejects_ip_address_that_is_not_in_certificate(certificates: Path, pairs: list[TlsPair]) -> None:
@@ -334,18 +334,18 @@ def test_connection_end_is_not_an_authentication_failure(certificates: Path, pai
 
 
 class _Says(Peer):
-    def __init__(self, answer: bytes) -> None:
-        self._answer = answer
+    def __init__(self, response: bytes) -> None:
+        self._answer = response
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
         connection.send(self._answer)
         connection.close()
 
 
-def _meet(certificates: Path, answer: bytes) -> ChannelState:
+def _meet(certificates: Path, response: bytes) -> ChannelState:
     """Return the state of a TLS client's channel after its peer has sent `answer` and closed the connection."""
     system = FakeSystem()
-    system.listen("broker", 9092, _Says(answer))
+    system.listen("broker", 9092, _Says(response))
     selector = Selector(system, channel_builder=tls_channels(build_client_ssl_context(certificates), server=False))
     selector.connect("a", system.resolve("broker", 9092)[0])
     while not selector.disconnected:
@@ -354,9 +354,9 @@ def _meet(certificates: Path, answer: bytes) -> ChannelState:
     return selector.disconnected["a"]
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x0a0123456789"])
-def test_error_says_that_peer_does_not_speak_tls(certificates: Path, answer: bytes) -> None:
-    state = _meet(certificates, answer)
+@pytest.mark.parametrize("response", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x0a0123456789"])
+def test_error_says_that_peer_does_not_speak_tls(certificates: Path, response: bytes) -> None:
+    state = _meet(certificates, response)
     assert isinstance(state.error, TlsError)
     assert "does not speak TLS" in str(state.error)
 

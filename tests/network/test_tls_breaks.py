@@ -64,9 +64,9 @@ def write_on(transport: TlsTransport) -> None:
 
 @pytest.fixture
 def pair(certificates: Path) -> Iterator[Pair]:
-    made = Pair(certificates)
-    yield made
-    for sock in (made.near, made.far):
+    pair = Pair(certificates)
+    yield pair
+    for sock in (pair.near, pair.far):
         sock.close()
 
 

@@ -140,4 +140,4 @@ def test_neither_resolves_nor_shows_invalid_advertised_host(
     checks = [*check_certificates(config, nodes, NoResolver(), 1_000), check_name_resolution(nodes, NoResolver())]
     assert [check.name for check in checks] == ["certificate of ?[31mred:9092", "names"]
     assert "is not a valid host name" in checks[0].detail
-    assert not any("\x1b" in words for check in checks for words in (check.name, check.detail))
+    assert not any("\x1b" in text for check in checks for text in (check.name, check.detail))

@@ -85,8 +85,8 @@ def test_does_not_compare_options_with_invalid_option() -> None:
 @pytest.mark.parametrize("value", ["1.5", 1.5, "", "1_000", "٣", True, [1], 2**31])
 def test_rejects_values_that_are_not_integers_in_range(value: object) -> None:
     (fault,) = parse_faults(request_timeout_ms=value)
-    shown = repr(value) if isinstance(value, str | float | int) else "of type list"
-    assert fault == f"request.timeout.ms must be a whole number from 0 to 2147483647. It is {shown}."
+    shown_value = repr(value) if isinstance(value, str | float | int) else "of type list"
+    assert fault == f"request.timeout.ms must be a whole number from 0 to 2147483647. It is {shown_value}."
 
 
 def test_transactions_have_requirements_of_idempotence() -> None:
@@ -107,7 +107,7 @@ def test_rejects_misspelt_name_with_suggestion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "message"),
     [
         ("transaction.two.phase.commit.enable", "true", "no released broker supports it"),
         ("key.serializer", "org.apache.kafka.common.serialization.StringSerializer", "key_serializer="),
@@ -120,10 +120,10 @@ def test_rejects_misspelt_name_with_suggestion() -> None:
         ("config.providers", "file", "Java classes"),
     ],
 )
-def test_rejects_java_only_options_with_reason(name: str, value: object, words: str) -> None:
+def test_rejects_java_only_options_with_reason(name: str, value: object, message: str) -> None:
     (fault,) = parse_faults(**{name: value})
     assert fault.startswith(name)
-    assert words in fault
+    assert message in fault
 
 
 def test_every_option_of_kafka_clients_is_known() -> None:
@@ -252,8 +252,8 @@ def test_javas_own_partitioners_are_known_by_name(prefix: str) -> None:
 @pytest.mark.parametrize("value", ["ssl", "Sasl_Ssl"])
 def test_security_protocol_is_case_insensitive(value: str) -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
-    more = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas} if "sasl" in value.lower() else {}
-    assert parse(security_protocol=value, **more).security.protocol == value.upper()
+    login_options = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas} if "sasl" in value.lower() else {}
+    assert parse(security_protocol=value, **login_options).security.protocol == value.upper()
 
 
 def test_reports_unknown_security_protocol_with_other_faults() -> None:

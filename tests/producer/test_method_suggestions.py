@@ -38,8 +38,8 @@ def test_names_of_other_clients_are_not_ours_and_their_counterparts_exist(
 
 def test_future_suggests_counterpart_of_kafka_python_method() -> None:
     for future in (ColumnsFuture("t", 1), SendFuture(RecordFutures("t"), 0)):
-        words = r"has no attribute 'get'. That is kafka-python's name; here it is result\(timeout\)\.$"
-        with pytest.raises(AttributeError, match=words) as raised:
+        message = r"has no attribute 'get'. That is kafka-python's name; here it is result\(timeout\)\.$"
+        with pytest.raises(AttributeError, match=message) as raised:
             future.get(timeout=10)  # type: ignore[union-attr]
         assert raised.value.name == "get"
 

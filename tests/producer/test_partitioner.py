@@ -329,7 +329,7 @@ def _assign_with_loads(loads: Mapping[tuple[int, ...], PartitionLoads | None], r
     sizes = np.full(rows, 100, np.int64)
     snapshot = rack_cluster([0, 1, 1, 2])
     made = rack_partitioner("b")
-    return Counter(made.assign(TOPIC, columns, sizes, None, snapshot, lambda asked: loads[tuple(asked)]).tolist())
+    return Counter(made.assign(TOPIC, columns, sizes, None, snapshot, lambda topics: loads[tuple(topics)]).tolist())
 
 
 def test_longer_queues_get_less_within_the_rack() -> None:

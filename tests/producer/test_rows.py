@@ -31,10 +31,10 @@ def config(**options: object) -> ProducerConfig:
     )
 
 
-def missing(asked: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SNAPSHOT) -> dict[int, str]:
+def missing(partition: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SNAPSHOT) -> dict[int, str]:
     """The positions of the rows without their partition, and their error."""
-    rows = build_rows(CALL, RecordColumns(pa.array([b"v"] * count)), asked)
-    return errors_by_row(find_missing_partition_rows(TOPIC, rows, snapshot, asked))
+    rows = build_rows(CALL, RecordColumns(pa.array([b"v"] * count)), partition)
+    return errors_by_row(find_missing_partition_rows(TOPIC, rows, snapshot, partition))
 
 
 def errors_by_row(found: list[FailedRows]) -> dict[int, str]:
@@ -59,11 +59,11 @@ def test_rows_that_are_too_large_or_invalid_are_each_found_once_and_the_others_a
 
 
 def test_a_partition_that_the_topic_does_not_have_is_named_with_how_many_there_are() -> None:
-    words = f"topic {TOPIC} has no partition {{}}: it has 3, numbered from 0."
-    assert missing(pa.array([0, 3, 2, 17]), 4) == {1: words.format("3 or 17"), 3: words.format("3 or 17")}
-    assert missing(12, 2) == {0: words.format("12"), 1: words.format("12")}
-    assert missing(pa.array([-1, 2**40, None, 1]), 4) == {row: words.format("-1 or 1099511627776") for row in (0, 1)}
-    assert missing(pa.array([2**64 - 1, 1], pa.uint64()), 2) == {0: words.format(2**64 - 1)}
+    message = f"topic {TOPIC} has no partition {{}}: it has 3, numbered from 0."
+    assert missing(pa.array([0, 3, 2, 17]), 4) == {1: message.format("3 or 17"), 3: message.format("3 or 17")}
+    assert missing(12, 2) == {0: message.format("12"), 1: message.format("12")}
+    assert missing(pa.array([-1, 2**40, None, 1]), 4) == {row: message.format("-1 or 1099511627776") for row in (0, 1)}
+    assert missing(pa.array([2**64 - 1, 1], pa.uint64()), 2) == {0: message.format(2**64 - 1)}
     assert missing(pa.array([0, 1, 2, None]), 4) == missing(1, 2) == {}
 
 
@@ -77,9 +77,9 @@ def test_a_partition_between_others_that_is_missing_is_no_partition() -> None:
     assert list(missing(pa.array([0, 1, 2]), 3, gap)) == [1]
 
 
-@pytest.mark.parametrize("asked", [None, pa.array([0, None], pa.int32()), pa.nulls(2)])
-def test_with_a_partitioner_of_one_s_own_every_row_must_name_its_partition(asked: ArrowColumn | None) -> None:
+@pytest.mark.parametrize("partition", [None, pa.array([0, None], pa.int32()), pa.nulls(2)])
+def test_with_a_partitioner_of_one_s_own_every_row_must_name_its_partition(partition: ArrowColumn | None) -> None:
     columns = RecordColumns(pa.array([b"v", b"w"]))
     with pytest.raises(ConfigurationError, match="partitioner="):
-        ensure_partitions_requested(build_rows(CALL, columns, asked))
+        ensure_partitions_requested(build_rows(CALL, columns, partition))
     ensure_partitions_requested(build_rows(CALL, columns, pa.array([0, 9])))

@@ -128,23 +128,25 @@ def test_decoded_size_of_null_is_zero_for_each_index_type(sign: str, width: int)
 
 
 def test_computes_size_of_decoded_dictionaries() -> None:
-    words = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 1], pa.int8()), pa.array(["a" * 1_000, "b" * 10]))
-    assert decoded_nbytes(words) == 1_020
-    assert decoded_nbytes(words.slice(1)) == 20
-    assert decoded_nbytes(pa.ListArray.from_arrays(pa.array([0, 1, 4]), words).slice(1)) == 20
-    assert decoded_nbytes(pa.StructArray.from_arrays([words, words], ["x", "y"])) == 2_040
-    items = pa.MapArray.from_arrays(pa.array([0, 1, 4]), pa.array(["k", "l", "m", "n"]), words)
+    dictionary_array = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, None, 1], pa.int8()), pa.array(["a" * 1_000, "b" * 10])
+    )
+    assert decoded_nbytes(dictionary_array) == 1_020
+    assert decoded_nbytes(dictionary_array.slice(1)) == 20
+    assert decoded_nbytes(pa.ListArray.from_arrays(pa.array([0, 1, 4]), dictionary_array).slice(1)) == 20
+    assert decoded_nbytes(pa.StructArray.from_arrays([dictionary_array, dictionary_array], ["x", "y"])) == 2_040
+    items = pa.MapArray.from_arrays(pa.array([0, 1, 4]), pa.array(["k", "l", "m", "n"]), dictionary_array)
     assert decoded_nbytes(items.slice(1)) == 23  # with the three keys
-    views = pa.DictionaryArray.from_arrays(words.indices, words.dictionary.cast(pa.string_view()))
+    views = pa.DictionaryArray.from_arrays(dictionary_array.indices, dictionary_array.dictionary.cast(pa.string_view()))
     assert decoded_nbytes(views.slice(1)) == 20
     views = pa.DictionaryArray.from_arrays(
         pa.array([1, 0, 1], pa.int8()), pa.array(["x", None, "c" * 30], pa.string_view())[1:]
     )
     assert decoded_nbytes(views.slice(0, 2)) == 30
     assert decoded_nbytes(pa.nulls(3, pa.dictionary(pa.int8(), pa.string_view()))) == 0
-    lists = pa.DictionaryArray.from_arrays(words.indices, pa.array([["a" * 1_000], ["b" * 4, "b" * 6]]))
+    lists = pa.DictionaryArray.from_arrays(dictionary_array.indices, pa.array([["a" * 1_000], ["b" * 4, "b" * 6]]))
     assert decoded_nbytes(lists.slice(1)) == 20
-    nested = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1], pa.uint64()), words.slice(0, 2))
+    nested = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1], pa.uint64()), dictionary_array.slice(0, 2))
     assert decoded_nbytes(nested) == 2_010
     numbers = pa.DictionaryArray.from_arrays(pa.array([0] * 8, pa.int8()), pa.array([1], pa.int64()))
     assert decoded_nbytes(numbers) == 64

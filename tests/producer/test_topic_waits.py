@@ -90,9 +90,9 @@ def test_a_missing_partition_is_waited_for_once_while_the_topic_has_as_many(fail
         assert len(failures(producer, partition)) == 1
         assert cluster.system.now() - again < 10
     cluster.control.add_partitions("t", 8)
-    asked = metadata_requests(cluster)
+    request_count = metadata_requests(cluster)
     failures(producer, 7)
-    run_until(producer, lambda: metadata_requests(cluster) > asked)  # the call has asked, and not waited
+    run_until(producer, lambda: metadata_requests(cluster) > request_count)  # the call has asked, and not waited
     pass_time(producer, 10)
     assert failures(producer, 7) == []
     again = cluster.system.now()
@@ -124,8 +124,8 @@ def test_the_rows_of_one_call_wait_once_for_the_highest_partition_that_they_name
 def test_a_number_that_no_topic_can_have_as_partition_fails_without_a_wait(partition: int) -> None:
     cluster, producer = simulated()
     started = cluster.system.now()
-    for asked in (partition, pa.array([partition], pa.int64())):
-        result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"])), asked))
+    for request_count in (partition, pa.array([partition], pa.int64())):
+        result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"])), request_count))
         assert f"has no partition {partition}: it has 2" in str(result.failures[0].error)
     assert cluster.system.now() == started
 
@@ -211,23 +211,23 @@ def test_a_stream_writes_to_a_topic_that_is_created_after_its_first_rows_failed(
 
 def test_the_metadata_that_a_wait_asks_for_comes_without_a_spin() -> None:
     cluster, producer = simulated()
-    rounds, asked = loop_of(producer).rounds, metadata_requests(cluster)
+    rounds, request_count = loop_of(producer).rounds, metadata_requests(cluster)
     by_columns(producer, 5)
-    assert metadata_requests(cluster) - asked < 40
+    assert metadata_requests(cluster) - request_count < 40
     assert loop_of(producer).rounds - rounds < 200
 
 
 def test_a_topic_that_answers_leave_out_is_asked_for_with_pauses_and_the_error_says_so() -> None:
     cluster, producer = simulated(retry_backoff_ms=100)
     cluster.core.create_topic("left-out")
-    answer = MetadataResponse(brokers=[MetadataResponseBroker(node_id=0, host="broker0", port=9092)], topics=[])
-    asked = metadata_requests(cluster)
+    response = MetadataResponse(brokers=[MetadataResponseBroker(node_id=0, host="broker0", port=9092)], topics=[])
+    request_count = metadata_requests(cluster)
     with pytest.MonkeyPatch.context() as leaving_out:
-        leaving_out.setattr(load_handler(ApiKey.METADATA), "handle", lambda context, request: answer)
+        leaving_out.setattr(load_handler(ApiKey.METADATA), "handle", lambda context, request: response)
         error = producer.send("left-out", b"v").exception(0)
     assert isinstance(error, MetadataTimeoutError)
     assert "Brokers responded, but their response does not contain this topic." in str(error)
-    assert metadata_requests(cluster) - asked < 40
+    assert metadata_requests(cluster) - request_count < 40
 
 
 def test_a_topic_that_vanishes_between_two_looks_is_known_by_the_first_one() -> None:

@@ -230,9 +230,9 @@ def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(ve
     cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
     with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
         send(producer, b"1")
-    words = str(caught.value)
-    assert words.endswith("It was aborted; begin a new transaction.")
-    assert "abort_transaction()" not in words
+    message = str(caught.value)
+    assert message.endswith("It was aborted; begin a new transaction.")
+    assert "abort_transaction()" not in message
     with producer.transaction():
         send(producer, b"2")
     assert committed(cluster) == [b"2"]

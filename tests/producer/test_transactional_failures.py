@@ -58,9 +58,9 @@ def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_w
     send(producer, b"1", key=b"order-17")
     with pytest.raises(TransactionAbortableError) as caught:
         producer.commit_transaction()
-    words = str(caught.value)
-    assert "1 record with the key 'order-17' for topic t, partition 0, failed" in words
-    assert codes.lookup_error_code(code).name in words
+    message = str(caught.value)
+    assert "1 record with the key 'order-17' for topic t, partition 0, failed" in message
+    assert codes.lookup_error_code(code).name in message
     producer.abort_transaction()
     assert [committed(cluster, partition) for partition in (0, 1)] == [[], []]
     with producer.transaction():
@@ -141,13 +141,13 @@ def test_rows_whose_partition_is_waited_for_in_vain_must_not_be_missed_by_the_co
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, producer = begun(version)
-    answers = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no answer")])
+    topic_infos = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no answer")])
 
     def await_topic(*_: object) -> object:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        topic_info = next(topic_infos)
+        if isinstance(topic_info, Exception):
+            raise topic_info
+        return topic_info
 
     monkeypatch.setattr(producer, "_await_topic", await_topic)
     with pytest.raises(MetadataTimeoutError):
@@ -253,8 +253,8 @@ def test_a_sequence_that_does_not_fit_ends_the_transaction_and_is_never_changed(
     assert committed(cluster) == [b"2"]
     ends = [request for _, request in requests_of(cluster, EndTxnRequest)]
     assert [getattr(end, "committed", None) for end in ends] == [False, True]
-    asked = [getattr(request, "producer_epoch", None) for _, request in requests_of(cluster, InitProducerIdRequest)]
-    assert asked == ([-1, 0] if version == 1 else [-1])
+    epochs = [getattr(request, "producer_epoch", None) for _, request in requests_of(cluster, InitProducerIdRequest)]
+    assert epochs == ([-1, 0] if version == 1 else [-1])
 
 
 @BOTH

@@ -157,10 +157,10 @@ def test_23_a_second_producer_of_the_id_fences_the_first_and_nothing_of_the_firs
     second.init_transactions()
     with second.transaction():
         send(second, b"heir")
-    with pytest.raises((ProducerFencedError, TransactionAbortableError)) as refused:
+    with pytest.raises((ProducerFencedError, TransactionAbortableError)) as rejection:
         first.commit_transaction()
     with pytest.raises(ProducerFencedError, match=r"Another producer with the same transactional\.id"):
-        (first.abort_transaction if refused.type is TransactionAbortableError else first.commit_transaction)()
+        (first.abort_transaction if rejection.type is TransactionAbortableError else first.commit_transaction)()
     with pytest.raises((ProducerFencedError, ProducerClosedError)):
         send(first, b"more")
     assert committed(cluster) == [b"heir"]
@@ -269,8 +269,8 @@ def test_24_a_commit_after_the_timeout_fails_and_nothing_is_seen(version: int) -
     cluster, producer = begun(version, transaction_timeout_ms=5000)
     sent(producer, b"1")
     pass_time(producer, 6000)
-    refused = {1: "PRODUCER_FENCED", 2: "INVALID_TXN_STATE"}[version]
-    with pytest.raises(BrokerError, match=refused):
+    rejection = {1: "PRODUCER_FENCED", 2: "INVALID_TXN_STATE"}[version]
+    with pytest.raises(BrokerError, match=rejection):
         producer.commit_transaction()
     assert committed(cluster) == []
 

@@ -184,8 +184,8 @@ def test_the_version_is_that_of_the_cluster_when_the_transaction_begins() -> Non
             send(producer, value)
     assert committed(cluster) == [b"1", b"2", b"3", b"4"]
     assert [version for version, _ in requests_of(cluster, EndTxnRequest)] == [4, 4, 5, 5]
-    asked = [request for _, request in requests_of(cluster, InitProducerIdRequest)]
-    assert [getattr(request, "producer_id", None) for request in asked] == [-1, 0]
+    init_requests = [request for _, request in requests_of(cluster, InitProducerIdRequest)]
+    assert [getattr(request, "producer_id", None) for request in init_requests] == [-1, 0]
     assert batches(cluster) == [(0, 0), (0, 1), (1, 0), (2, 0)]
 
 

@@ -131,8 +131,8 @@ def test_each_keyword_is_the_name_of_an_option() -> None:
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_the_parser_accepts_what_the_type_allows(option: Option) -> None:
-    words = find_words(option)
-    values = words or SMALL.get(option.name) or VALUES[find_type(option)]
+    type_words = find_words(option)
+    values = type_words or SMALL.get(option.name) or VALUES[find_type(option)]
     if option.name == "partitioner.class":
         values = ["RoundRobinPartitioner"]
     for value in values:

@@ -247,10 +247,10 @@ def test_rejects_missing_value_column() -> None:
 @pytest.mark.parametrize("is_map", [False, True])
 def test_payload_counts_only_keys_values_and_headers(is_map: bool) -> None:
     pairs = [[("h", b"1234")], None, [], [("a", b"1"), ("b", None)]]
-    listed = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in pairs]
+    header_lists = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in pairs]
     listed_kind = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}.items()))
     kind = pa.map_(pa.string(), pa.binary()) if is_map else listed_kind
-    headers = pa.array(pairs if is_map else listed, kind)
+    headers = pa.array(pairs if is_map else header_lists, kind)
     value, key = pa.array([b"abc", None, b"", b"de"]), pa.array(["k", "straße", None, ""], pa.large_string())
     columns = RecordColumns(value, key, headers, pa.array([1, 2, 3, 4]))
     assert columns.payload_nbytes == 5 + 8 + 8

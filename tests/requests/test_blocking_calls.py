@@ -68,8 +68,8 @@ def test_listing_follows_requests_of_earlier_call(
 
 
 def test_looks_up_unknown_coordinators_in_one_request(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
-    with cluster.client() as stranger:
-        assert end_transactions(stranger, prepared, commit=True) == {}
+    with cluster.client() as other_client:
+        assert end_transactions(other_client, prepared, commit=True) == {}
     assert cluster.total(ApiKey.FIND_COORDINATOR) == 1
     assert cluster.total(ApiKey.END_TXN) == 300
 
@@ -118,11 +118,11 @@ def test_aborts_listed_transactions_after_election(version: int, strike: Callabl
     cluster = Cluster(transaction_version=version)
     with cluster.client() as client:
         begun = begin_all(client, version)
-        listed = list(describe_transactions(client, IDS).values())
-        assert all(description.is_open for description in listed)
+        described = list(describe_transactions(client, IDS).values())
+        assert all(description.is_open for description in described)
         strike(cluster, DEAD)
         strike_ms = cluster.system.now()
-        abort_transactions(client, listed)
+        abort_transactions(client, described)
         assert elapsed_ms(cluster, strike_ms) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
         descriptions = describe_transactions(client, IDS)
     assert not any(description.is_open for description in descriptions.values())
@@ -295,9 +295,9 @@ def test_each_step_of_abort_ends_at_its_timeout(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity], api: ApiKey, nth: int
 ) -> None:
     """The transaction markers of a suspended leader may take minutes."""
-    listed = list(describe_transactions(client, IDS).values())
+    described = list(describe_transactions(client, IDS).values())
     cluster.control.when(api=api, nth=nth, times=None).fail(error_codes.CONCURRENT_TRANSACTIONS)
     started = cluster.system.now()
     with pytest.raises(KafkaSinkError, match="CONCURRENT_TRANSACTIONS"):
-        abort_transactions(client, listed, timeout_ms=5_000)
+        abort_transactions(client, described, timeout_ms=5_000)
     assert 5_000 <= elapsed_ms(cluster, started) <= 7_000

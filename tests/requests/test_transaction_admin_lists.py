@@ -41,8 +41,8 @@ def test_listed_transactions_have_their_epochs(
 ) -> None:
     end_transactions(client, prepared[:100], commit=True)
     init_producer_id(client, "another", 60_000)
-    listed = list_transactional_ids(client, ONGOING, EMPTY)
-    descriptions = describe_transactions(client, [name for name in listed if name.startswith("task")]).values()
+    ids = list_transactional_ids(client, ONGOING, EMPTY)
+    descriptions = describe_transactions(client, [name for name in ids if name.startswith("task")]).values()
     assert {(description.transactional_id, description.id_and_epoch) for description in descriptions} == {
         (identity.transactional_id, identity.id_and_epoch) for identity in prepared[100:]
     }

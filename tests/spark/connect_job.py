@@ -56,8 +56,8 @@ def write_streams(frame: DataFrame, options: dict[str, str], folder: Path) -> No
         ("update", "update", largest, {"distribution": "partition"}),
         ("once", "append", files, EXACTLY_ONCE),
     ):
-        asked = options | {"topic": f"{options['topic']}-{name}"} | more
-        stream = rows.writeStream.format("pykafka").options(**asked).outputMode(mode)
+        write_options = options | {"topic": f"{options['topic']}-{name}"} | more
+        stream = rows.writeStream.format("pykafka").options(**write_options).outputMode(mode)
         stream = stream.option("checkpointLocation", f"{folder}/checkpoint-{name}")
         started(stream.trigger(availableNow=True)).awaitTermination()
     stream = files.writeStream.format("pykafka").options(**options).trigger(continuous="1 second")

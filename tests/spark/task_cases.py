@@ -32,9 +32,9 @@ def pool() -> Iterator[ProducerPool]:
     pool.close()
 
 
-def options(broker: EmbeddedBroker, **more: str) -> SinkOptions:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": TOPIC}
-    return parse_options(given | {name.replace("__", "."): value for name, value in more.items()})
+def options(broker: EmbeddedBroker, **overrides: str) -> SinkOptions:
+    base_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": TOPIC}
+    return parse_options(base_options | {name.replace("__", "."): value for name, value in overrides.items()})
 
 
 def batch(start: int, rows: int = 100) -> pa.RecordBatch:
@@ -47,8 +47,8 @@ def values(broker: EmbeddedBroker, topic: str = TOPIC) -> list[bytes]:
     return found
 
 
-def failed(broker: EmbeddedBroker, pool: ProducerPool, batches: list[pa.RecordBatch], **more: str) -> str:
+def failed(broker: EmbeddedBroker, pool: ProducerPool, batches: list[pa.RecordBatch], **overrides: str) -> str:
     with pytest.raises(DeliveryError) as error:
-        write_rows(options(broker, **more), PLAN, iter(batches), pool)
+        write_rows(options(broker, **overrides), PLAN, iter(batches), pool)
     assert len(pool) == 0, "a producer whose task failed is dropped"
     return str(error.value)

@@ -54,7 +54,7 @@ def test_logs_no_warning_when_a_check_fails(preflights: Preflights, caplog: pyte
     assert caplog.messages == []
     preflights.outcome = Outcome.PASSED
     check_all(SERVERS | CONFLICT, VALUE)
-    assert [words.partition(",")[0] for words in dict.fromkeys(caplog.messages)] == [
+    assert [message.partition(",")[0] for message in dict.fromkeys(caplog.messages)] == [
         "Ignored options of Spark's Kafka source",
         "Disabled idempotence",
     ]
@@ -72,12 +72,12 @@ def test_logs_connection_messages_only_when_the_check_passes(
     caplog: pytest.LogCaptureFixture, unused_port: int
 ) -> None:
     with embedded_broker({"t": 1}) as broker:
-        given = {"topic": "t", "kafka.bootstrap.servers": f"{broker.bootstrap_servers},127.0.0.1:{unused_port}"}
-        check_all(given, VALUE)
-    assert any("Connection refused" in words for words in caplog.messages)
+        sink_options = {"topic": "t", "kafka.bootstrap.servers": f"{broker.bootstrap_servers},127.0.0.1:{unused_port}"}
+        check_all(sink_options, VALUE)
+    assert any("Connection refused" in message for message in caplog.messages)
     caplog.clear()
     with pytest.raises(PreflightError, match="Connection refused"):
-        check_all(given | {"kafka.bootstrap.servers": f"127.0.0.1:{unused_port}"}, VALUE)
+        check_all(sink_options | {"kafka.bootstrap.servers": f"127.0.0.1:{unused_port}"}, VALUE)
     assert caplog.messages == []
 
 
@@ -86,12 +86,12 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "exactly-once.md"
 
 @pytest.mark.parametrize("prefix", ["orders", None])
 def test_error_about_transactional_id_permission_matches_exactly_once_page(prefix: str | None) -> None:
-    given = {"topic": "t", "deliveryGuarantee": "exactly-once", "checkpointLocation": "/checkpoints/orders"}
-    given |= {} if prefix is None else {"transactionalIdPrefix": prefix}
+    sink_options = {"topic": "t", "deliveryGuarantee": "exactly-once", "checkpointLocation": "/checkpoints/orders"}
+    sink_options |= {} if prefix is None else {"transactionalIdPrefix": prefix}
     with embedded_broker({"t": 1}) as broker:
         broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         with pytest.raises(PreflightError) as error:
-            check_all(given | {"kafka.bootstrap.servers": broker.bootstrap_servers}, VALUE)
+            check_all(sink_options | {"kafka.bootstrap.servers": broker.bootstrap_servers}, VALUE)
     if prefix is not None:
         assert f"\n{error.value}\n" in PAGE.read_text()
     else:

@@ -26,8 +26,8 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def rack_options(broker: EmbeddedBroker, **more: str) -> SinkOptions:
-    return options(broker, clientRackEnv=VARIABLE, kafka__partitioner__rack__aware="true", **more)
+def rack_options(broker: EmbeddedBroker, **overrides: str) -> SinkOptions:
+    return options(broker, clientRackEnv=VARIABLE, kafka__partitioner__rack__aware="true", **overrides)
 
 
 def write(sink_options: SinkOptions, pool: ProducerPool) -> TaskReport:

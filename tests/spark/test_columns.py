@@ -70,7 +70,7 @@ def test_accepts_timestamp_and_milliseconds(timestamp: DataType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "topic", "words"),
+    ("columns", "topic", "message"),
     [
         (
             {"value": StringType()},
@@ -117,11 +117,11 @@ def test_accepts_timestamp_and_milliseconds(timestamp: DataType) -> None:
     ],
 )
 def test_rejects_invalid_schema_in_wording_of_sparks_sink(
-    columns: dict[str, DataType], topic: str | None, words: str
+    columns: dict[str, DataType], topic: str | None, message: str
 ) -> None:
-    with pytest.raises(SchemaError) as refused:
+    with pytest.raises(SchemaError) as error_info:
         plan_columns(schema(**columns), topic)
-    assert str(refused.value).startswith(words)
+    assert str(error_info.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -142,16 +142,16 @@ def test_rejects_invalid_schema_in_wording_of_sparks_sink(
     ],
 )
 def test_schema_error_lists_columns_and_suggests_an_expression(columns: dict[str, DataType], remedy: str) -> None:
-    with pytest.raises(SchemaError) as refused:
+    with pytest.raises(SchemaError) as error_info:
         plan_columns(schema(**columns), "t")
-    assert remedy in str(refused.value)
-    assert len(str(refused.value)) < 2000
+    assert remedy in str(error_info.value)
+    assert len(str(error_info.value)) < 2000
 
 
 def test_reports_all_schema_faults_together() -> None:
-    with pytest.raises(SchemaError) as refused:
+    with pytest.raises(SchemaError) as error_info:
         plan_columns(schema(key=LongType(), partition=StringType()), None)
-    assert len(str(refused.value).splitlines()) == 4
+    assert len(str(error_info.value).splitlines()) == 4
 
 
 def test_rejects_duplicate_column() -> None:

@@ -50,7 +50,7 @@ class Driver:
 
 
 @pytest.mark.parametrize(
-    ("options", "schema", "kind", "words"),
+    ("options", "schema", "kind", "message"),
     [
         ({"topic": "t", "kafka.acks": "7"}, VALUE, ConfigurationError, "kafka.acks must be one of"),
         ({"topic": "t"}, StructType([StructField("value", LongType())]), SchemaError, "unsupported type bigint"),
@@ -58,11 +58,11 @@ class Driver:
     ],
 )
 def test_connect_client_raises_error_of_driver_checks(
-    preflights: Preflights, options: dict[str, str], schema: StructType, kind: type[KafkaSinkError], words: str
+    preflights: Preflights, options: dict[str, str], schema: StructType, kind: type[KafkaSinkError], message: str
 ) -> None:
     preflights.outcome = Outcome.FAILED
     session: Any = Driver()
-    with pytest.raises(kind, match=words) as error:
+    with pytest.raises(kind, match=message) as error:
         check_on_driver(session, SERVERS | options, schema)
     assert type(error.value) is kind
 

@@ -25,12 +25,12 @@ def headers_of(columns: RecordColumns) -> list[list[tuple[str, Any]]]:
 
 
 def test_dead_letter_headers_contain_destination_and_error() -> None:
-    made = letters(RecordColumns(value=pa.array([b"v"]), key=pa.array(["k"]), timestamp=pa.array([1234])))
-    assert made.value.to_pylist() == [b"v"]
-    assert made.key is not None
-    assert made.key.to_pylist() == ["k"]
-    assert made.timestamp is None
-    assert headers_of(made) == [
+    letters_table = letters(RecordColumns(value=pa.array([b"v"]), key=pa.array(["k"]), timestamp=pa.array([1234])))
+    assert letters_table.value.to_pylist() == [b"v"]
+    assert letters_table.key is not None
+    assert letters_table.key.to_pylist() == ["k"]
+    assert letters_table.timestamp is None
+    assert headers_of(letters_table) == [
         [
             ("pykafka.topic", b"orders"),
             ("pykafka.partition", b"7"),
@@ -44,18 +44,18 @@ def test_dead_letter_headers_contain_destination_and_error() -> None:
 
 def test_dead_letter_keeps_rejected_timestamp_as_header() -> None:
     before_1970 = pa.array([-86_400_000_001], pa.timestamp("us", "UTC"))
-    made = letters(RecordColumns(value=pa.array([b"v"]), timestamp=before_1970))
-    assert ("pykafka.timestamp", b"-86400001") in headers_of(made)[0]
+    letters_table = letters(RecordColumns(value=pa.array([b"v"]), timestamp=before_1970))
+    assert ("pykafka.timestamp", b"-86400001") in headers_of(letters_table)[0]
 
 
 def test_error_header_has_kafkas_error_name() -> None:
-    made = letters(RecordColumns(value=pa.array([b"v"])), BrokerError("no", code=87, name="INVALID_RECORD"))
-    assert ("pykafka.error", b"INVALID_RECORD") in headers_of(made)[0]
+    letters_table = letters(RecordColumns(value=pa.array([b"v"])), BrokerError("no", code=87, name="INVALID_RECORD"))
+    assert ("pykafka.error", b"INVALID_RECORD") in headers_of(letters_table)[0]
 
 
 def test_partition_header_is_null_when_unknown() -> None:
-    made = letters(RecordColumns(value=pa.array([b"v"])), partition=None)
-    assert ("pykafka.partition", None) in headers_of(made)[0]
+    letters_table = letters(RecordColumns(value=pa.array([b"v"])), partition=None)
+    assert ("pykafka.partition", None) in headers_of(letters_table)[0]
 
 
 def test_own_headers_precede_added_headers() -> None:
@@ -89,11 +89,11 @@ def test_header_without_key_gets_empty_key() -> None:
 def test_truncates_large_key_and_value_and_adds_value_size() -> None:
     value, key = b"v" * (MAX_TRUNCATED_BYTES + 1), "k" * (MAX_TRUNCATED_BYTES + 5)
     columns = RecordColumns(value=pa.array([value, None, b"small"]), key=pa.array([key, "k", None]))
-    made = truncate(letters(columns, RecordTooLargeError("1 MB is the limit")))
-    assert made.value.to_pylist() == [value[:MAX_TRUNCATED_BYTES], None, b"small"]
-    assert made.key is not None
-    assert made.key.to_pylist() == [key.encode()[:MAX_TRUNCATED_BYTES], b"k", None]
-    sizes = [row[-1] for row in headers_of(made)]
+    letters_table = truncate(letters(columns, RecordTooLargeError("1 MB is the limit")))
+    assert letters_table.value.to_pylist() == [value[:MAX_TRUNCATED_BYTES], None, b"small"]
+    assert letters_table.key is not None
+    assert letters_table.key.to_pylist() == [key.encode()[:MAX_TRUNCATED_BYTES], b"k", None]
+    sizes = [row[-1] for row in headers_of(letters_table)]
     assert sizes == [
         ("pykafka.value.bytes", str(len(value)).encode()),
         ("pykafka.value.bytes", None),

@@ -70,9 +70,9 @@ def unsortable_types() -> list[DataType]:
 
 
 def faults(options: dict[str, str], schema: StructType = SCHEMA) -> str:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as error_info:
         check_options_and_schema(GIVEN | options, schema)
-    return "\n".join(refused.value.faults)
+    return "\n".join(error_info.value.faults)
 
 
 def test_rejects_missing_sort_column_and_lists_columns() -> None:
@@ -80,21 +80,21 @@ def test_rejects_missing_sort_column_and_lists_columns() -> None:
 
 
 def test_rejects_sort_columns_that_spark_cannot_sort() -> None:
-    said = faults({"distribution": "key", "orderBy": "seq, headers DESC"})
-    assert said == "orderBy: Spark cannot sort by the column 'headers' of type map<string,binary>."
+    messages = faults({"distribution": "key", "orderBy": "seq, headers DESC"})
+    assert messages == "orderBy: Spark cannot sort by the column 'headers' of type map<string,binary>."
 
 
 @pytest.mark.parametrize("kind", unsortable_types())
 def test_rejects_nested_types_without_order(kind: DataType) -> None:
     schema = StructType([*SCHEMA.fields, StructField("at", kind)])
-    said = faults({"distribution": "key", "orderBy": "at"}, schema)
-    assert said.startswith("orderBy: Spark cannot sort by the column 'at' of type ")
+    messages = faults({"distribution": "key", "orderBy": "at"}, schema)
+    assert messages.startswith("orderBy: Spark cannot sort by the column 'at' of type ")
 
 
 def test_rejects_duplicate_sort_column() -> None:
     schema = StructType([*SCHEMA.fields, StructField("seq", StringType())])
-    said = faults({"distribution": "key", "orderBy": "seq"}, schema)
-    assert said == "orderBy: there are 2 columns named 'seq'. Rename or drop all but one of them."
+    messages = faults({"distribution": "key", "orderBy": "seq"}, schema)
+    assert messages == "orderBy: there are 2 columns named 'seq'. Rename or drop all but one of them."
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_hashes_content_only_if_rows_may_lack_a_key(formats: dict[str, str], con
     who = StructField("who", StructType([StructField("id", LongType())]))
     schema = StructType([*SCHEMA.fields, who])
     options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, schema)
-    how = build_distribution(options, plan, schema)
-    assert how is not None
-    assert how.content == content
+    row_distribution = build_distribution(options, plan, schema)
+    assert row_distribution is not None
+    assert row_distribution.content == content
 
 
 def test_rejects_distribution_by_partition_for_topics_of_a_column() -> None:
@@ -126,9 +126,9 @@ def test_rejects_distribution_by_partition_with_key_format() -> None:
     formats = {"keyFormat": "json", "keyColumns": "seq"}
     assert "create a column 'key'" in faults({"distribution": "partition"} | formats)
     options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, SCHEMA)
-    how = build_distribution(options, plan, SCHEMA)
-    assert how is not None
-    assert how.key == (3,)
+    row_distribution = build_distribution(options, plan, SCHEMA)
+    assert row_distribution is not None
+    assert row_distribution.key == (3,)
 
 
 def test_rejects_distribution_by_missing_key() -> None:
@@ -138,10 +138,10 @@ def test_rejects_distribution_by_missing_key() -> None:
 
 def test_connect_client_gets_distribution_of_driver() -> None:
     options, plan = check_options_and_schema(GIVEN | {"distribution": "key", "orderBy": "seq DESC"}, SCHEMA)
-    how = build_distribution(options, plan, SCHEMA)
-    assert how is not None
-    assert how.content == (0, 1, 4), "Spark hashes no map"
-    assert Distribution.from_json(how.to_json()) == how
+    row_distribution = build_distribution(options, plan, SCHEMA)
+    assert row_distribution is not None
+    assert row_distribution.content == (0, 1, 4), "Spark hashes no map"
+    assert Distribution.from_json(row_distribution.to_json()) == row_distribution
 
 
 def test_rejects_distribution_without_register() -> None:
@@ -157,21 +157,21 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 def partitions_of(topic: str, **options: str) -> int:
-    given = {"topic": topic, "checkConnection": "false", "distribution": "partition", **options}
-    options_and_plan = check_options_and_schema(given, SCHEMA)
-    how = build_distribution(*options_and_plan, SCHEMA)
-    assert how is not None
-    return how.partition_count
+    sink_options = {"topic": topic, "checkConnection": "false", "distribution": "partition", **options}
+    options_and_plan = check_options_and_schema(sink_options, SCHEMA)
+    row_distribution = build_distribution(*options_and_plan, SCHEMA)
+    assert row_distribution is not None
+    return row_distribution.partition_count
 
 
 def test_micro_batches_share_one_client_and_see_new_partitions(broker: EmbeddedBroker) -> None:
     broker.create_topic("asked-each-time", 3)
     distribution._clients.close()
-    with patch.object(distribution, "BlockingClient", wraps=BlockingClient) as made:
+    with patch.object(distribution, "BlockingClient", wraps=BlockingClient) as client_class:
         assert partitions_of("asked-each-time", **broker.spark_options) == 3
         broker.control.add_partitions("asked-each-time", 5)
         assert partitions_of("asked-each-time", **broker.spark_options) == 5
-    assert made.call_count == 1
+    assert client_class.call_count == 1
 
 
 def test_partition_lookup_error_names_option_and_remedy() -> None:
@@ -242,8 +242,8 @@ def test_each_partition_has_one_writer_and_rows_are_partitioned_as_in_java(
     rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path, guarantee: str
 ) -> None:
     written = Written(broker, f"by-partition-{guarantee}", tmp_path)
-    asked = {"distribution": "partition", "orderBy": "seq DESC", "distributionTasks": "4"}
-    rows.write.format("pykafka").options(**written.options, **asked, deliveryGuarantee=guarantee).save()
+    distribution_options = {"distribution": "partition", "orderBy": "seq DESC", "distributionTasks": "4"}
+    rows.write.format("pykafka").options(**written.options, **distribution_options, deliveryGuarantee=guarantee).save()
     written.check_placement()
     written.check_order(descends=True)
     written.check_spread()
@@ -256,8 +256,8 @@ def test_each_partition_has_one_writer_and_rows_are_partitioned_as_in_java(
 @pytest.mark.needs("java")
 def test_one_task_writes_all_rows_of_a_key_in_order(rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     written = Written(broker, "by-key", tmp_path)
-    asked = {"distribution": "key", "orderBy": "seq", "distributionTasks": "5"}
-    rows.write.format("pykafka").options(**written.options, **asked).save()
+    distribution_options = {"distribution": "key", "orderBy": "seq", "distributionTasks": "5"}
+    rows.write.format("pykafka").options(**written.options, **distribution_options).save()
     written.check_placement()
     written.check_order()
     assert written.report().tasks == 5
@@ -281,8 +281,8 @@ def test_uses_sparks_default_when_shuffle_partitions_is_not_a_number(
     """Databricks has `auto`; Spark itself does not take it."""
     monkeypatch.setattr(distribution, "_SHUFFLE_PARTITIONS_CONF", "spark.shuffle.partitions.of.databricks")
     rows.sparkSession.conf.set("spark.shuffle.partitions.of.databricks", "auto")
-    how = dataclasses.replace(asked_of(rows, "partition"), task_count=None, partition_count=300)
-    assert distribute_rows(rows, how, [0, 1]).rdd.getNumPartitions() == 200
+    row_distribution = dataclasses.replace(asked_of(rows, "partition"), task_count=None, partition_count=300)
+    assert distribute_rows(rows, row_distribution, [0, 1]).rdd.getNumPartitions() == 200
 
 
 @pytest.mark.needs("java")
@@ -291,8 +291,8 @@ def test_uses_sparks_default_when_shuffle_partitions_is_unset(rows: DataFrame) -
     session = rows.sparkSession
     session.conf.unset(distribution._SHUFFLE_PARTITIONS_CONF)
     try:
-        how = dataclasses.replace(asked_of(rows, "partition"), task_count=None, partition_count=300)
-        assert distribute_rows(rows, how, [0, 1]).rdd.getNumPartitions() == 200
+        row_distribution = dataclasses.replace(asked_of(rows, "partition"), task_count=None, partition_count=300)
+        assert distribute_rows(rows, row_distribution, [0, 1]).rdd.getNumPartitions() == 200
         with_state = dataclasses.replace(asked_of(rows, "key"), task_count=None)
         session.conf.set("spark.sql.adaptive.enabled", "false")
         assert distribution.limit_micro_batch_tasks(with_state, session).task_count == 2, "as many as run at once"
@@ -306,8 +306,8 @@ def test_uses_sparks_default_when_shuffle_partitions_is_unset(rows: DataFrame) -
 def test_rerun_task_has_same_rows_in_same_order(rows: DataFrame, by: str) -> None:
     """In whatever order, and from whatever tasks, the rows come."""
 
-    def of_tasks(given: DataFrame) -> list[list[str]]:
-        moved: DataFrame = distribute_rows(given, asked_of(given, by), [0, 1])
+    def of_tasks(sink_options: DataFrame) -> list[list[str]]:
+        moved: DataFrame = distribute_rows(sink_options, asked_of(sink_options, by), [0, 1])
         return [[row.value for row in task] for task in moved.rdd.glom().collect()]
 
     first, again = of_tasks(rows), of_tasks(rows.orderBy(F.rand(1)).repartition(3))
@@ -320,8 +320,12 @@ def test_rerun_task_has_same_rows_in_same_order(rows: DataFrame, by: str) -> Non
 def test_a_stream_distributes_each_micro_batch(rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     written = Written(broker, "stream", tmp_path)
     stream = stream_of([rows.repartition(TASKS)], tmp_path / "source").writeStream.format("pykafka")
-    asked = {"distribution": "partition", "orderBy": "seq", "checkpointLocation": str(tmp_path / "checkpoint")}
-    run_stream(stream.options(**written.options, **asked))
+    distribution_options = {
+        "distribution": "partition",
+        "orderBy": "seq",
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+    }
+    run_stream(stream.options(**written.options, **distribution_options))
     written.check_placement()
     written.check_order()
 

@@ -97,8 +97,8 @@ def test_start_rejects_stream_without_stable_name(words: DataFrame, broker: Embe
 def test_start_rejects_idempotency_key_of_a_stream(
     words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, mode: str
 ) -> None:
-    given = {"idempotencyKey": "k", "checkpointLocation": str(tmp_path / "checkpoint")}
-    writer = words.writeStream.format("pykafka").options(**options(broker), **given).outputMode(mode)
+    sink_options = {"idempotencyKey": "k", "checkpointLocation": str(tmp_path / "checkpoint")}
+    writer = words.writeStream.format("pykafka").options(**options(broker), **sink_options).outputMode(mode)
     with pytest.raises(ConfigurationError, match=r"^Option 'idempotencyKey' is for batch jobs only. Remove it"):
         writer.start()
     assert words.sparkSession.streams.active == []

@@ -53,10 +53,10 @@ def test_rejects_key_of_other_rows_with_both_counts(broker: EmbeddedBroker, monk
     job_of(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
     with pytest.raises(ExactlyOnceError) as error:
         job_of(broker, monkeypatch, ("c",), idempotencyKey="today")
-    words = str(error.value)
-    assert words.startswith("the job with the idempotencyKey 'today' is in Kafka already")
-    assert "2 rows of 2 bytes (t: 2) were committed" in words
-    assert "this run has 1 rows of 1 bytes (t: 1)" in words
+    message = str(error.value)
+    assert message.startswith("the job with the idempotencyKey 'today' is in Kafka already")
+    assert "2 rows of 2 bytes (t: 2) were committed" in message
+    assert "this run has 1 rows of 1 bytes (t: 1)" in message
     assert read_values(broker) == ["a", "b"]
 
 
@@ -126,9 +126,9 @@ def test_replay_to_another_topic_is_an_error(both_topics: EmbeddedBroker, monkey
 def test_replay_with_other_rows_only_warns_with_on_replay_mismatch_warn(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = {"checkpointLocation": "/checkpoint", "onReplayMismatch": "warn"}
-    micro_batch(Spark(broker, monkeypatch, **given), 0, "a", "b")
-    again = Spark(broker, monkeypatch, **given)
+    sink_options = {"checkpointLocation": "/checkpoint", "onReplayMismatch": "warn"}
+    micro_batch(Spark(broker, monkeypatch, **sink_options), 0, "a", "b")
+    again = Spark(broker, monkeypatch, **sink_options)
     micro_batch(again, 0, "a")
     micro_batch(again, 1, "c")
     assert read_values(broker) == ["a", "b", "c"], "what was committed first stands"
@@ -140,14 +140,18 @@ def test_replay_with_same_rows_logs_no_warning(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Though its tasks are cut in another way, and the time in a value has another length."""
-    where = {"query_id": "q", "batch_id": "0"}
+    batch_options = {"query_id": "q", "batch_id": "0"}
     before = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
     writer = before.batch()
-    messages = [before.task(writer, rows(*part), partition_id=at, **where) for at, part in enumerate(["ab", "c"])]
+    messages = [
+        before.task(writer, rows(*part), partition_id=at, **batch_options) for at, part in enumerate(["ab", "c"])
+    ]
     before.committing().commit(messages, 0)
     again = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
     writer = again.batch()
-    messages = [again.task(writer, rows(*part), partition_id=at, **where) for at, part in enumerate(["a", ["b", "cc"]])]
-    again.committing().commit([*messages, again.task(writer, rows(), partition_id=2, **where)], 0)
+    messages = [
+        again.task(writer, rows(*part), partition_id=at, **batch_options) for at, part in enumerate(["a", ["b", "cc"]])
+    ]
+    again.committing().commit([*messages, again.task(writer, rows(), partition_id=2, **batch_options)], 0)
     assert read_values(broker, "read_uncommitted") == ["a", "b", "c"]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -45,9 +45,9 @@ class Spark:
     """Calls the data source as Spark does, each step as in a process of its own."""
 
     def __init__(self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
-        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
+        sink_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
         start = {STREAM_START_OPTION: uuid.uuid4().hex}  # as `register` names it
-        self._source = KafkaDataSource({**given, "deliveryGuarantee": "exactly-once", **start, **options})
+        self._source = KafkaDataSource({**sink_options, "deliveryGuarantee": "exactly-once", **start, **options})
         self._monkeypatch = monkeypatch
 
     def job(self) -> Any:
@@ -72,8 +72,8 @@ def rows(*values: str) -> Iterator[pa.RecordBatch]:
 
 
 def micro_batch(spark: Spark, number: int, *values: str, query: str = "q") -> None:
-    where = {"query_id": query, "batch_id": str(number)}
-    spark.committing().commit([spark.task(spark.batch(), rows(*values), **where)], number)
+    batch_options = {"query_id": query, "batch_id": str(number)}
+    spark.committing().commit([spark.task(spark.batch(), rows(*values), **batch_options)], number)
 
 
 def open_count(broker: EmbeddedBroker) -> int:
@@ -125,8 +125,8 @@ def test_task_sends_transaction_requests_over_connections_of_its_producer(spark:
 def test_jobs_with_different_prefixes_share_producers(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job without a prefix has one of its own, and an idle producer lives for minutes, with a thread and sockets."""
     for key in ("monday", "tuesday"):
-        for more in ({}, {"idempotencyKey": key}, {"transactionalIdPrefix": f"orders-{key}"}):
-            job = Spark(broker, monkeypatch, **more)
+        for extra_options in ({}, {"idempotencyKey": key}, {"transactionalIdPrefix": f"orders-{key}"}):
+            job = Spark(broker, monkeypatch, **extra_options)
             writer = job.job()
             writer.commit([job.task(writer, rows("a"))])
     assert len(POOL) == 1
@@ -237,13 +237,13 @@ def test_attempt_that_starts_after_abort_of_job_writes_nothing(spark: Spark, bro
 
 
 def test_attempt_of_ended_micro_batch_takes_no_id_of_next_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
-    where = {"query_id": "q", "batch_id": "0"}
+    batch_options = {"query_id": "q", "batch_id": "0"}
     writer = spark.batch()
-    spark.committing().commit([spark.task(writer, rows("a"), **where)], 0)
+    spark.committing().commit([spark.task(writer, rows("a"), **batch_options)], 0)
     following = spark.batch()
     message = spark.task(following, rows("b"), query_id="q", batch_id="1")
     with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
-        spark.task(writer, rows("a"), **where)
+        spark.task(writer, rows("a"), **batch_options)
     assert open_count(broker) == 1
     spark.committing().commit([message], 1)
     assert read_values(broker) == ["a", "b"]
@@ -252,17 +252,17 @@ def test_attempt_of_ended_micro_batch_takes_no_id_of_next_micro_batch(spark: Spa
 def test_process_that_knows_only_the_options_commits_stream(spark: Spark, broker: EmbeddedBroker) -> None:
     for number in range(3):
         writer = spark.batch()
-        where = {"query_id": "q", "batch_id": str(number)}
-        messages = [spark.task(writer, rows(f"{number}"), partition_id=part, **where) for part in range(2)]
+        batch_options = {"query_id": "q", "batch_id": str(number)}
+        messages = [spark.task(writer, rows(f"{number}"), partition_id=part, **batch_options) for part in range(2)]
         spark.committing().commit(messages, number)
     assert read_values(broker) == ["0", "0", "1", "1", "2", "2"]
 
 
 def test_skips_all_rows_of_decided_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
-    where = {"query_id": "q", "batch_id": "0"}
-    spark.committing().commit([spark.task(spark.batch(), rows("a"), **where)], 0)
+    batch_options = {"query_id": "q", "batch_id": "0"}
+    spark.committing().commit([spark.task(spark.batch(), rows("a"), **batch_options)], 0)
     again = rows("a")
-    message = spark.task(spark.batch(), again, **where)
+    message = spark.task(spark.batch(), again, **batch_options)
     assert next(again, None) is None
     assert (message.was_already_committed, message.totals.rows, message.transaction) == (True, 0, None)
     spark.committing().commit([message], 0)
@@ -270,8 +270,8 @@ def test_skips_all_rows_of_decided_micro_batch(spark: Spark, broker: EmbeddedBro
 
 
 def test_aborts_failed_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
-    where = {"query_id": "q", "batch_id": "0"}
-    message = spark.task(spark.batch(), rows("a"), **where)
+    batch_options = {"query_id": "q", "batch_id": "0"}
+    message = spark.task(spark.batch(), rows("a"), **batch_options)
     spark.committing().abort([message, None], 0)
     assert (read_values(broker), open_count(broker)) == ([], 0)
 
@@ -320,8 +320,8 @@ def test_unreported_micro_batch_leaves_no_open_transaction(spark: Spark, broker:
 
 
 def test_does_not_commit_tasks_of_two_drivers_together(spark: Spark, broker: EmbeddedBroker) -> None:
-    where = {"query_id": "q", "batch_id": "0"}
-    messages = [spark.task(spark.batch(), rows("a"), partition_id=part, **where) for part in range(2)]
+    batch_options = {"query_id": "q", "batch_id": "0"}
+    messages = [spark.task(spark.batch(), rows("a"), partition_id=part, **batch_options) for part in range(2)]
     with pytest.raises(DeliveryError, match="begun by several drivers"):
         spark.committing().commit(messages, 0)
     of_another_batch = dataclasses.replace(messages[1].task, batch_id="1", partition_id=7)
@@ -332,8 +332,8 @@ def test_does_not_commit_tasks_of_two_drivers_together(spark: Spark, broker: Emb
 
 def test_does_not_commit_batch_that_only_some_tasks_skipped(spark: Spark, broker: EmbeddedBroker) -> None:
     """No start of a query writes so; a message that comes from elsewhere may."""
-    where = {"query_id": "q", "batch_id": "0"}
-    written = spark.task(spark.batch(), rows("a"), **where)
+    batch_options = {"query_id": "q", "batch_id": "0"}
+    written = spark.task(spark.batch(), rows("a"), **batch_options)
     task = dataclasses.replace(written.task, partition_id=1)
     passed_over = dataclasses.replace(written, task=task, was_already_committed=True, transaction=None)
     with pytest.raises(DeliveryError, match="Some tasks have written the batch, and others have skipped it"):

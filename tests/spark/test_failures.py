@@ -55,8 +55,8 @@ def test_error_has_one_line_per_partition_and_cause() -> None:
         "The partition's leader, broker 1 (b:9092), cannot be reached: Connection refused. "
         "Check that the broker is running."
     )
-    for number, words in enumerate(["Never sent.", "The last attempt:", "Never sent."]):
-        text = f"topic t, partition 3: not acknowledged within 500 ms. {words} {dead}"
+    for number, reason in enumerate(["Never sent.", "The last attempt:", "Never sent."]):
+        text = f"topic t, partition 3: not acknowledged within 500 ms. {reason} {dead}"
         rows = RecordColumns(pa.array([b"v"] * 10), pa.array([b"k%d" % number] * 10))
         error = DeliveryTimeoutError(text, possibly_stored=number == 1)
         failures.add("t", 3, because(error, DisconnectedError(dead)), rows)

@@ -36,12 +36,12 @@ def handed_over(pace: RateLimiter, clock: Clock, several: list[TopicRows]) -> li
 def test_rate_never_exceeds_twice_the_share_and_averages_to_the_share() -> None:
     clock = Clock()
     pace = RateLimiter(1_000, clock.now, clock.sleep)
-    given = handed_over(pace, clock, [rows(40, 100), rows(3, 100), rows(57, 100)])
-    assert sum(nbytes for _, nbytes in given) == 10_000
-    assert max(nbytes for _, nbytes in given) <= 1_000
-    assert given[-1][0] - 100 >= (10_000 - given[-1][1]) / 1_000
-    for (first, _), (last, nbytes) in itertools.combinations(given, 2):
-        between = sum(more for time, more in given if first <= time < last) + nbytes
+    slices = handed_over(pace, clock, [rows(40, 100), rows(3, 100), rows(57, 100)])
+    assert sum(nbytes for _, nbytes in slices) == 10_000
+    assert max(nbytes for _, nbytes in slices) <= 1_000
+    assert slices[-1][0] - 100 >= (10_000 - slices[-1][1]) / 1_000
+    for (first, _), (last, nbytes) in itertools.combinations(slices, 2):
+        between = sum(slice_rows for time, slice_rows in slices if first <= time < last) + nbytes
         assert between <= 1_000 * (last - first) + nbytes + 1e-6
     assert pace.waited_seconds == clock.time - 100
 
@@ -58,8 +58,8 @@ def test_slices_keep_order_and_partitions_of_rows() -> None:
 
 def test_row_above_the_share_is_sent_alone_and_delays_the_next() -> None:
     clock = Clock()
-    given = handed_over(RateLimiter(10, clock.now, clock.sleep), clock, [rows(2, 50)])
-    assert given == [(100, 50), (105, 50)]
+    slices = handed_over(RateLimiter(10, clock.now, clock.sleep), clock, [rows(2, 50)])
+    assert slices == [(100, 50), (105, 50)]
 
 
 def test_pause_is_not_followed_by_a_burst() -> None:
@@ -67,8 +67,8 @@ def test_pause_is_not_followed_by_a_burst() -> None:
     pace = RateLimiter(100, clock.now, clock.sleep)
     handed_over(pace, clock, [rows(1, 100)])
     clock.time += 1_000
-    given = handed_over(pace, clock, [rows(5, 100)])
-    assert [time - given[0][0] for time, _ in given] == [0, 1, 2, 3, 4]
+    slices = handed_over(pace, clock, [rows(5, 100)])
+    assert [time - slices[0][0] for time, _ in slices] == [0, 1, 2, 3, 4]
 
 
 def test_never_waits_below_the_share() -> None:

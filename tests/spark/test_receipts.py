@@ -61,6 +61,6 @@ def test_dead_letters_are_not_part_of_a_receipt(broker: EmbeddedBroker, pool: Pr
 
 
 def test_rejects_receipt_without_acknowledgements() -> None:
-    given = {"kafka.bootstrap.servers": "localhost:9092", "topic": TOPIC, "receipt": "true", "kafka.acks": "0"}
+    base_options = {"kafka.bootstrap.servers": "localhost:9092", "topic": TOPIC, "receipt": "true", "kafka.acks": "0"}
     with pytest.raises(ConfigurationError, match=r"'receipt' is true, so kafka\.acks must not be 0"):
-        parse_options(given)
+        parse_options(base_options)

@@ -56,9 +56,9 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def sink_options(broker: EmbeddedBroker | None = None, **given: str) -> SinkOptions:
+def sink_options(broker: EmbeddedBroker | None = None, **options: str) -> SinkOptions:
     servers = "127.0.0.1:1" if broker is None else broker.bootstrap_servers
-    return parse_options({"kafka.bootstrap.servers": servers, "topic": "orders", **given})
+    return parse_options({"kafka.bootstrap.servers": servers, "topic": "orders", **options})
 
 
 def task(partition: int = 0) -> TaskReport:
@@ -125,9 +125,9 @@ def test_report_without_tasks_has_time_of_commit(tmp_path: Path) -> None:
 
 
 def test_checks_report_path_and_callback_before_first_row(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    given = {"reportPath": f"{tmp_path}/missing/reports.jsonl", "reportCallback": "callbacks_of_a_job:misspelt"}
+    options = {"reportPath": f"{tmp_path}/missing/reports.jsonl", "reportCallback": "callbacks_of_a_job:misspelt"}
     with pytest.raises(ConfigurationError) as caught:
-        run_server_checks(sink_options(broker, **given), PLAN)
+        run_server_checks(sink_options(broker, **options), PLAN)
     assert len(caught.value.faults) == 2
     assert "Option 'reportPath': " in caught.value.faults[0]
     assert "has no attribute 'misspelt'" in caught.value.faults[1]
@@ -141,9 +141,9 @@ def test_rejects_callback_that_is_not_callable(broker: EmbeddedBroker, name: str
 
 def test_reports_faults_of_report_options_with_all_others() -> None:
     schema = StructType([StructField("value", StringType())])
-    given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "reportTopic": "t", "reportPath": "ftp://h/x"}
+    options = {"kafka.bootstrap.servers": "b:1", "topic": "t", "reportTopic": "t", "reportPath": "ftp://h/x"}
     with pytest.raises(ConfigurationError) as caught:
-        check_options_and_schema(given, schema)
+        check_options_and_schema(options, schema)
     path, topic = caught.value.faults
     assert path.startswith("Option 'reportPath' cannot be used: ftp: is not a supported file system")
     assert topic.startswith("Option 'topic' is 't', and so is 'reportTopic'.")

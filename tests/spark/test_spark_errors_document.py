@@ -36,9 +36,9 @@ def words_of(write: Callable[[], object]) -> str:
 @pytest.mark.data_source
 def test_first_row_explains_sparks_advice_to_overwrite(rows: DataFrame) -> None:
     save = inspect.unwrap(DataFrameWriter.save)
-    said = words_of(lambda: save(rows.write.format("pykafka").options(**NOWHERE)))
-    assert "Overwrite" in said
-    (row,) = rows_that_explain(said)
+    message = words_of(lambda: save(rows.write.format("pykafka").options(**NOWHERE)))
+    assert "Overwrite" in message
+    (row,) = rows_that_explain(message)
     assert row.place == 0
     assert "`register(spark)` was not called" in row.advice
 
@@ -62,6 +62,6 @@ def test_page_explains_error_of_thread_without_session(rows: DataFrame) -> None:
     save = inspect.unwrap(DataFrameWriter.save)
     writer = rows.write.format("pykafka").mode("append").options(**NOWHERE)
     with ThreadPoolExecutor(1) as threads:
-        said = threads.submit(words_of, lambda: save(writer)).result()
-    (row,) = rows_that_explain(said)
+        message = threads.submit(words_of, lambda: save(writer)).result()
+    (row,) = rows_that_explain(message)
     assert "call `register(spark)`" in row.advice

@@ -28,22 +28,26 @@ def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def options(broker: EmbeddedBroker, **more: str) -> dict[str, str]:
-    asked = {"createTopic": "true", "createTopic.partitions": "3", "createTopic.config.cleanup.policy": "compact"}
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "new", **asked}
-    return given | {name.replace("__", "."): value for name, value in more.items()}
+def options(broker: EmbeddedBroker, **overrides: str) -> dict[str, str]:
+    creation_options = {
+        "createTopic": "true",
+        "createTopic.partitions": "3",
+        "createTopic.config.cleanup.policy": "compact",
+    }
+    base_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "new", **creation_options}
+    return base_options | {name.replace("__", "."): value for name, value in overrides.items()}
 
 
-def check(broker: EmbeddedBroker, **more: str) -> None:
-    check_connection(parse_options(options(broker, **more)))
+def check(broker: EmbeddedBroker, **overrides: str) -> None:
+    check_connection(parse_options(options(broker, **overrides)))
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])
 def test_creates_missing_topic_with_options(broker: EmbeddedBroker, checks: str) -> None:
     check(broker, checkConnection=checks)
-    made = broker.cluster.topic("new")
-    assert len(made.partitions) == 3
-    assert made.config == {"cleanup.policy": "compact"}
+    created_topic = broker.cluster.topic("new")
+    assert len(created_topic.partitions) == 3
+    assert created_topic.config == {"cleanup.policy": "compact"}
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])
@@ -97,17 +101,17 @@ def test_warns_when_topic_configs_cannot_be_described(broker: EmbeddedBroker, ca
 
 @pytest.mark.parametrize("checks", ["true", "false"])
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "message"),
     [
         (error_codes.POLICY_VIOLATION, "A policy of the cluster"),
         (error_codes.TOPIC_AUTHORIZATION_FAILED, "Grant this user the Create permission on the topic"),
     ],
 )
 def test_raises_rejection_of_topic_before_first_task(
-    broker: EmbeddedBroker, code: int, words: str, checks: str
+    broker: EmbeddedBroker, code: int, message: str, checks: str
 ) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS).fail(code)
-    with pytest.raises(PreflightError, match=f"(?s)othing was written.*topic new.*{words}"):
+    with pytest.raises(PreflightError, match=f"(?s)othing was written.*topic new.*{message}"):
         check(broker, checkConnection=checks)
     assert "new" not in broker.cluster.topics
 
@@ -134,12 +138,15 @@ def test_job_and_stream_create_their_topics(spark: SparkSession, tmp_path: Path)
     with embedded_broker() as broker:
         rows = spark.range(9).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
         for guarantee in ("at-least-once", "exactly-once"):
-            more = {"topic": f"batch-{guarantee}", "deliveryGuarantee": guarantee}
-            rows.write.format("pykafka").options(**options(broker, **more)).save()
-            assert len(broker.cluster.topic(more["topic"]).partitions) == 3
-            assert broker.topic(more["topic"]).read().num_rows == 9
+            overrides = {"topic": f"batch-{guarantee}", "deliveryGuarantee": guarantee}
+            rows.write.format("pykafka").options(**options(broker, **overrides)).save()
+            assert len(broker.cluster.topic(overrides["topic"]).partitions) == 3
+            assert broker.topic(overrides["topic"]).read().num_rows == 9
             stream = stream_of([rows], tmp_path / guarantee).writeStream.format("pykafka")
-            more |= {"topic": f"stream-{guarantee}", "checkpointLocation": str(tmp_path / f"checkpoint-{guarantee}")}
-            run_stream(stream.options(**options(broker, **more)))
-            assert len(broker.cluster.topic(more["topic"]).partitions) == 3
-            assert broker.topic(more["topic"]).read().num_rows == 9
+            overrides |= {
+                "topic": f"stream-{guarantee}",
+                "checkpointLocation": str(tmp_path / f"checkpoint-{guarantee}"),
+            }
+            run_stream(stream.options(**options(broker, **overrides)))
+            assert len(broker.cluster.topic(overrides["topic"]).partitions) == 3
+            assert broker.topic(overrides["topic"]).read().num_rows == 9

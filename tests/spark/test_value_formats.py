@@ -51,9 +51,9 @@ def plan(schema: StructType = SCHEMA, **options: str) -> ColumnPlan:
 
 
 def faults(schema: StructType = SCHEMA, **options: str) -> tuple[str, ...]:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as error_info:
         plan(schema, **options)
-    return refused.value.faults
+    return error_info.value.faults
 
 
 def value_of(planned: ColumnPlan) -> ColumnsEncoder:
@@ -96,7 +96,7 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"valueFormat": "xml"}, "Option 'valueFormat' must be one of json"),
         ({"valueColumns": "id"}, "Option 'valueColumns' has no effect unless 'valueFormat' is one of"),
@@ -133,9 +133,9 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ({"valueFormat": "avro", "valueSchema": "{}"}, "Option 'valueFormat' avro: the Avro schema must be a record"),
     ],
 )
-def test_rejects_invalid_format_options_on_the_driver(options: dict[str, str], words: str) -> None:
+def test_rejects_invalid_format_options_on_the_driver(options: dict[str, str], message: str) -> None:
     schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
-    assert any(words in fault for fault in faults(schema, **options))
+    assert any(message in fault for fault in faults(schema, **options))
 
 
 def test_missing_struct_is_one_fault() -> None:
@@ -219,12 +219,12 @@ def test_avro_schema_is_set_by_user_or_derived_from_columns(tmp_path: Path) -> N
     schema = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": ["long", "null"]}]})
     path = tmp_path / "schema.avsc"
     path.write_text(schema)
-    for option, given in (("valueSchema", schema), ("valueSchemaFile", str(path))):
-        planned = plan(SCHEMA, **{"valueFormat": "avro", "valueColumns": "id", option: given})
+    for option, value in (("valueSchema", schema), ("valueSchemaFile", str(path))):
+        planned = plan(SCHEMA, **{"valueFormat": "avro", "valueColumns": "id", option: value})
         assert value_of(planned).format == AvroFormat(schema)
-    made = value_of(plan(valueFormat="avro", valueColumns="id", valueSchemaName="com.acme.Order")).format
-    assert isinstance(made, AvroFormat)
-    assert json.loads(made.schema) == {
+    values = value_of(plan(valueFormat="avro", valueColumns="id", valueSchemaName="com.acme.Order")).format
+    assert isinstance(values, AvroFormat)
+    assert json.loads(values.schema) == {
         "type": "record",
         "name": "Order",
         "namespace": "com.acme",

@@ -169,8 +169,12 @@ def test_memory_of_pending_rows_is_bounded(broker: EmbeddedBroker, pool: Produce
     write = write_task.TaskWriter.write
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write_task.TaskWriter, "write", watched)
-        more = {"kafka__buffer__memory": "300000", "kafka__batch__size": "20000", "kafka__compression__type": codec}
-        write_rows(options(broker, **more), PLAN, (batch(n * 1000, 1000) for n in range(60)), pool)
+        overrides = {
+            "kafka__buffer__memory": "300000",
+            "kafka__batch__size": "20000",
+            "kafka__compression__type": codec,
+        }
+        write_rows(options(broker, **overrides), PLAN, (batch(n * 1000, 1000) for n in range(60)), pool)
     assert 0 < max(pending) <= 300_000
     assert len(values(broker)) == 60_000
 

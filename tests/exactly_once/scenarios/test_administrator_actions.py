@@ -121,8 +121,8 @@ def test_next_start_detects_log_lost_during_start(
     query.run(0)
     original = QueryTransactions.fence
 
-    def lose_log(transactions: QueryTransactions, *given: Any) -> Any:
-        fenced = original(transactions, *given)
+    def lose_log(transactions: QueryTransactions, *arguments: Any) -> Any:
+        fenced = original(transactions, *arguments)
         lose_log_access(transactions, query.broker)
         return fenced
 

@@ -200,11 +200,11 @@ def test_dead_driver_with_open_decision_delays_no_other_query(version: int) -> N
 @pytest.mark.parametrize("value", [b"", b"{}", b"[" * 5000, b"\xff"], ids=["empty", "no entry", "deep", "no text"])
 def test_foreign_records_in_the_log_stop_no_query(version: int, value: bytes) -> None:
     simulation = simulate_first_batch(version)
-    stranger = simulated_producer(simulation.cluster)
+    other_producer = simulated_producer(simulation.cluster)
     for key in (None, b"another", b"p"):
-        stranger.send(ProducerRecord(LOG, value, key=key, partition=0))
-        stranger.flush()  # each in its own batch
-    stranger.close()
+        other_producer.send(ProducerRecord(LOG, value, key=key, partition=0))
+        other_producer.flush()  # each in its own batch
+    other_producer.close()
     simulation.add_driver("driver-2")
     Script(simulation).run()
     assert simulation.errors == {}

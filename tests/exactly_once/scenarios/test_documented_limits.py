@@ -37,7 +37,7 @@ def test_rows_of_tasks_may_become_visible_at_different_times(query: Query) -> No
     start = query.begin()
     prepared = query.write_tasks(start, 0)
 
-    def commit_one(query: QueryTransactions, entry: Entry, *given: Any, **named: Any) -> None:
+    def commit_one(query: QueryTransactions, entry: Entry, *arguments: Any, **named: Any) -> None:
         end_transactions(query.client, entry.transactions[:1], commit=True)
         raise Crash
 

@@ -83,11 +83,11 @@ def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
     """Call a function when the next driver has read or written a decision and is about to commit it."""
     original, acted = QueryTransactions.commit, list[object]()
 
-    def commit(query: QueryTransactions, *given: Any, **named: Any) -> dict[str, BrokerError]:
+    def commit(query: QueryTransactions, *arguments: Any, **named: Any) -> dict[str, BrokerError]:
         if not acted:
             acted.append(None)
             act()
-        return original(query, *given, **named)
+        return original(query, *arguments, **named)
 
     with patch.object(QueryTransactions, "commit", commit):
         yield
@@ -102,10 +102,10 @@ def test_fenced_driver_gives_up_if_newer_driver_claims_during_fence(query: Query
         state = fence_driver_id(newer)
         claim = newer.read_entry().with_claim("driver-2", "/checkpoint", 60_000, state.id_and_epoch)
 
-        def fence_late(older: QueryTransactions, *given: Any) -> Any:
+        def fence_late(older: QueryTransactions, *arguments: Any) -> Any:
             if claims:
                 newer.write(state, claims.pop())
-            return original(older, *given)
+            return original(older, *arguments)
 
         claims = [claim]
         with (

@@ -34,9 +34,9 @@ class LateAnswers(FramePeer):
     def _answer_late(self, connection: FakeConnection, payload: bytes) -> None:
         self._turn += 1
         delay_ms = self._delays_ms[self._turn % len(self._delays_ms)]
-        answer = frame(payload[::-1])
-        for start in range(0, len(answer), self._piece_bytes):
-            connection.send(answer[start : start + self._piece_bytes], after_ms=delay_ms)
+        response_frame = frame(payload[::-1])
+        for start in range(0, len(response_frame), self._piece_bytes):
+            connection.send(response_frame[start : start + self._piece_bytes], after_ms=delay_ms)
 
 
 @settings(max_examples=60, deadline=None)

@@ -66,11 +66,11 @@ def test_muted_channel_keeps_second_frame_until_unmuted(
 def test_returns_all_frames_received_before_disconnection(selector: Selector, connection: FakeConnection) -> None:
     connection.send(frame(b"1") + frame(b"2") + frame(b"3"))
     connection.reset()
-    seen = []
+    payloads = []
     while not selector.disconnected:
         selector.poll(1000)
-        seen += received(selector)
-    assert seen == [("a", b"1"), ("a", b"2"), ("a", b"3")]
+        payloads += received(selector)
+    assert payloads == [("a", b"1"), ("a", b"2"), ("a", b"3")]
 
 
 def test_returns_received_frames_after_failed_write(selector: Selector, connection: FakeConnection) -> None:
@@ -78,11 +78,11 @@ def test_returns_received_frames_after_failed_write(selector: Selector, connecti
     selector.poll(1000)
     connection.reset()
     selector.send(NetworkSend("a", [b"x"]))
-    seen = received(selector)
+    payloads = received(selector)
     while not selector.disconnected:
         selector.poll(1000)
-        seen += received(selector)
-    assert seen == [("a", b"1"), ("a", b"2"), ("a", b"3")]
+        payloads += received(selector)
+    assert payloads == [("a", b"1"), ("a", b"2"), ("a", b"3")]
 
 
 def test_closes_connection_for_excessive_length_without_more_bytes(system: FakeSystem) -> None:
@@ -106,11 +106,11 @@ def test_returns_frames_received_together_over_tls(tmp_path: Path) -> None:
         pair.server.send(NetworkSend("a", [payload]))
         pair.server.poll(100)
         assert pair.server.completed_sends
-    seen: list[int] = []
-    while len(seen) < 3:
+    payloads: list[int] = []
+    while len(payloads) < 3:
         pair.client.poll(100)
         assert len(pair.client.completed_receives) <= 1
-        seen += [len(payload) for _, payload in received(pair.client)]
-    assert seen == [1, 1, 5000]
+        payloads += [len(payload) for _, payload in received(pair.client)]
+    assert payloads == [1, 1, 5000]
     pair.client.close()
     pair.server.close()

@@ -120,15 +120,15 @@ def test_delivers_responses_received_before_reauthentication_is_disconnected() -
     connection.socket.max_write_bytes = 1
     send_number(selector, 1)
     selector.poll(0)  # the renewal's first frame is being written, byte by byte
-    answers = [b"\0\0\0\5one", b"\0\0\0\6two", b"\0\0\0\7three"]
-    connection.send(map(frame, answers))
+    responses = [b"\0\0\0\5one", b"\0\0\0\6two", b"\0\0\0\7three"]
+    connection.send(map(frame, responses))
     connection.reset()
     system.advance(5)
     seen: list[bytes] = []
     while "a" not in selector.disconnected:
         selector.poll(10)
         seen += [payload for _, payload in received(selector)]
-    assert seen == answers
+    assert seen == responses
     assert peer.requests == []
 
 

@@ -94,8 +94,8 @@ def test_error_does_not_reference_memory_of_failed_send(
     connection.resume()
     while not selector.disconnected:
         selector.poll(10)
-    kept = selector.disconnected["a"].error
-    assert "Broken pipe" in str(kept)
+    error = selector.disconnected["a"].error
+    assert "Broken pipe" in str(error)
     assert not is_referenced(memory)
 
 

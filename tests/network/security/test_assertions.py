@@ -186,7 +186,7 @@ def test_template_adds_headers_and_claims(provider: Provider, key_file: Path, tm
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "message"),
     [
         ({"audience": "someone else"}, "status 401: invalid_client. The request contained the assertion with iss"),
         ({"keys": [OTHER_RSA.public_key()]}, "signed with RS256"),
@@ -198,11 +198,11 @@ def test_template_adds_headers_and_claims(provider: Provider, key_file: Path, tm
     ],
 )
 def test_error_describes_rejected_assertion_and_clock_skew(
-    provider: Provider, key_file: Path, changed: dict[str, Any], words: str
+    provider: Provider, key_file: Path, changed: dict[str, Any], message: str
 ) -> None:
     for name, value in changed.items():
         setattr(provider, name, value)
-    with pytest.raises(AuthenticationError, match=words) as caught:
+    with pytest.raises(AuthenticationError, match=message) as caught:
         source(configured(provider, assertion_private_key_file=str(key_file))).token()
     assert len(provider.asked) == 1, "a refusal is final"
     assert "hush" not in str(caught.value)
@@ -237,7 +237,7 @@ def test_rejects_claims_that_are_not_json(provider: Provider, key_file: Path, tm
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "words"),
+    ("content", "options", "message"),
     [
         (None, {}, "key.pem cannot be read on this machine: No such file"),
         (b"hush-2", {}, "is not a private key in PEM"),
@@ -255,12 +255,12 @@ def test_rejects_claims_that_are_not_json(provider: Provider, key_file: Path, tm
     ],
 )
 def test_rejects_unusable_key_without_showing_its_content(
-    provider: Provider, key_file: Path, content: bytes | None, options: dict[str, Any], words: str
+    provider: Provider, key_file: Path, content: bytes | None, options: dict[str, Any], message: str
 ) -> None:
     key_file.unlink()
     if content is not None:
         key_file.write_bytes(content)
-    with pytest.raises(AuthenticationError, match=words) as caught:
+    with pytest.raises(AuthenticationError, match=message) as caught:
         source(configured(provider, assertion_private_key_file=str(key_file), **options)).token()
     assert provider.asked == []
     assert "hush" not in "".join(traceback.format_exception(caught.value))
@@ -284,7 +284,7 @@ def test_names_missing_oauth_extra(monkeypatch: pytest.MonkeyPatch, provider: Pr
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (
             {"client.credentials.client.id": "me"},
@@ -313,11 +313,11 @@ def test_names_missing_oauth_extra(monkeypatch: pytest.MonkeyPatch, provider: Pr
         ),
     ],
 )
-def test_reports_each_invalid_assertion_option(options: dict[str, Any], words: str) -> None:
-    given = {"token.endpoint.url": "https://login.example.com/token"} | options
+def test_reports_each_invalid_assertion_option(options: dict[str, Any], message: str) -> None:
+    endpoint_options = {"token.endpoint.url": "https://login.example.com/token"} | options
     with pytest.raises(ConfigurationError) as caught:
-        parse_security_config(OAUTH | {PREFIX + name: value for name, value in given.items()})
-    assert any(words in fault for fault in caught.value.faults), caught.value.faults
+        parse_security_config(OAUTH | {PREFIX + name: value for name, value in endpoint_options.items()})
+    assert any(message in fault for fault in caught.value.faults), caught.value.faults
 
 
 def test_reads_token_file_for_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_reads_token_file_for_each_connection(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"hush-6", "contains no JSON Web Token"),
         ("straße.a.b".encode(), "contains no JSON Web Token"),
@@ -348,10 +348,10 @@ def test_reads_token_file_for_each_connection(tmp_path: Path, monkeypatch: pytes
         (b"x" * 70_000, "the file is longer than"),
     ],
 )
-def test_rejects_file_without_valid_token(tmp_path: Path, content: bytes, words: str) -> None:
+def test_rejects_file_without_valid_token(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
-    with pytest.raises(AuthenticationError, match=words) as caught:
+    with pytest.raises(AuthenticationError, match=message) as caught:
         read_token_file(str(path), "the option", NOW_S)
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 

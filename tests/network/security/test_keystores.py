@@ -31,18 +31,18 @@ JKS_IDENTITY = read_store(
 KEY, CHAIN = JKS_IDENTITY.private_key, JKS_IDENTITY.chain
 
 
-def options(**given: str) -> dict[str, object]:
+def options(**settings: str) -> dict[str, object]:
     protocol: dict[str, object] = {"security.protocol": "SSL"}
-    return protocol | {f"ssl.{name.replace('_', '.')}": value for name, value in given.items()}
+    return protocol | {f"ssl.{name.replace('_', '.')}": value for name, value in settings.items()}
 
 
 def authorities(context: ssl.SSLContext) -> int:
     return int(context.cert_store_stats()["x509"])
 
 
-def failure(given: dict[str, object]) -> str:
+def failure(settings: dict[str, object]) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        parse_security_config(given).build_ssl_context()
+        parse_security_config(settings).build_ssl_context()
     assert "secret" not in str(caught.value)
     return str(caught.value)
 
@@ -50,10 +50,10 @@ def failure(given: dict[str, object]) -> str:
 @pytest.mark.parametrize("kind", [None, "JKS", "PKCS12"])
 @pytest.mark.parametrize("name", ["trust.jks", "trust.p12"])
 def test_reads_java_truststores_regardless_of_configured_type(name: str, kind: str | None) -> None:
-    given = options(truststore_location=str(STORES / name), truststore_password=STORE_PASSWORD)
+    settings = options(truststore_location=str(STORES / name), truststore_password=STORE_PASSWORD)
     if kind:
-        given["ssl.truststore.type"] = kind
-    assert authorities(parse_security_config(given).build_ssl_context()) == 1
+        settings["ssl.truststore.type"] = kind
+    assert authorities(parse_security_config(settings).build_ssl_context()) == 1
 
 
 @pytest.mark.parametrize(("name", "key_password"), [("identity.jks", KEY_PASSWORD), ("identity.p12", None)])
@@ -62,8 +62,8 @@ def test_reads_java_keystores_of_client(name: str, key_password: str | None, mon
     loaded: list[str] = []
     real = ssl.SSLContext.load_cert_chain
 
-    def spy(self: ssl.SSLContext, chain: str, key: str, **given: Any) -> None:
-        real(self, chain, key, **given)
+    def spy(self: ssl.SSLContext, chain: str, key: str, **settings: Any) -> None:
+        real(self, chain, key, **settings)
         loaded.extend(Path(path).read_text() for path in (chain, key))
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
@@ -84,10 +84,10 @@ def test_jks_key_equals_original_key() -> None:
 
 @pytest.mark.parametrize("mangled", [str, lambda pem: pem.replace("\n", " "), lambda pem: pem.replace("\n", "\\n")])
 def test_reads_pem_with_changed_line_breaks(mangled: Any) -> None:
-    given = options(
+    settings = options(
         keystore_key=mangled(KEY), keystore_certificate_chain=mangled(CHAIN), truststore_certificates=mangled(CHAIN)
     )
-    assert authorities(parse_security_config(given).build_ssl_context()) == 1
+    assert authorities(parse_security_config(settings).build_ssl_context()) == 1
 
 
 def test_reads_key_and_chain_from_pem_file(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_reads_key_and_chain_from_pem_file(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text(CHAIN * 2)
     location, trust = str(tmp_path / "node.pem"), str(tmp_path / "ca.pem")
     for kind in ({}, {"keystore_type": "PEM", "truststore_type": "pem"}):
-        given = options(keystore_location=location, truststore_location=trust, **kind)
-        assert authorities(parse_security_config(given).build_ssl_context()) == 1
+        settings = options(keystore_location=location, truststore_location=trust, **kind)
+        assert authorities(parse_security_config(settings).build_ssl_context()) == 1
 
 
 @pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
@@ -104,11 +104,11 @@ def test_decrypts_key_only_with_its_password(form: serialization.PrivateFormat) 
     key = serialization.load_pem_private_key(KEY.encode(), None)
     encryption = serialization.BestAvailableEncryption(KEY_PASSWORD.encode())
     pem = key.private_bytes(serialization.Encoding.PEM, form, encryption).decode()
-    given = options(keystore_key=pem, keystore_certificate_chain=CHAIN, key_password=KEY_PASSWORD)
-    parse_security_config(given).build_ssl_context()
-    assert "ssl.key.password is wrong or missing" in failure(given | {"ssl.key.password": "wrong"})
+    settings = options(keystore_key=pem, keystore_certificate_chain=CHAIN, key_password=KEY_PASSWORD)
+    parse_security_config(settings).build_ssl_context()
+    assert "ssl.key.password is wrong or missing" in failure(settings | {"ssl.key.password": "wrong"})
     # It does not ask on the terminal either.
-    assert "ssl.key.password is wrong or missing" in failure(given | {"ssl.key.password": None})
+    assert "ssl.key.password is wrong or missing" in failure(settings | {"ssl.key.password": None})
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -121,9 +121,9 @@ def test_private_key_is_never_written_to_a_named_file(
     seen: list[tuple[str, list[Path]]] = []
     real = ssl.SSLContext.load_cert_chain
 
-    def spy(self: ssl.SSLContext, chain: str, key: str, **given: Any) -> None:
+    def spy(self: ssl.SSLContext, chain: str, key: str, **settings: Any) -> None:
         seen.extend((os.readlink(path), list(tmp_path.iterdir())) for path in (chain, key))
-        real(self, chain, key, **given)
+        real(self, chain, key, **settings)
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
     good = options(keystore_key=KEY, keystore_certificate_chain=CHAIN)
@@ -139,9 +139,9 @@ def test_private_key_is_never_written_to_a_named_file(
     [("identity.jks", {"password": "x"}), ("identity.jks", {"key_password": "x"}), ("identity.p12", {"password": "x"})],
 )
 def test_reports_wrong_keystore_password(name: str, wrong: dict[str, str]) -> None:
-    given = {"password": STORE_PASSWORD, "key_password": KEY_PASSWORD} | wrong
+    settings = {"password": STORE_PASSWORD, "key_password": KEY_PASSWORD} | wrong
     with pytest.raises(ConfigurationError, match="has another password"):
-        read_store((STORES / name).read_bytes(), type_name=None, **given)
+        read_store((STORES / name).read_bytes(), type_name=None, **settings)
 
 
 def test_reads_jks_truststore_without_password() -> None:
@@ -176,7 +176,7 @@ def test_pkcs12_error_names_remedies_without_cryptography(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("settings", "message"),
     [
         ({"truststore_location": "/nowhere/ca.pem"}, "is /nowhere/ca.pem, which cannot be read: No such file"),
         ({"truststore_certificates": "nothing"}, "ssl.truststore.certificates has no certificate"),
@@ -189,16 +189,16 @@ def test_pkcs12_error_names_remedies_without_cryptography(monkeypatch: pytest.Mo
         ({"keystore_location": str(STORES / "identity.jks")}, "needs a password for its private key"),
     ],
 )
-def test_invalid_store_error_names_its_option(given: dict[str, str], words: str) -> None:
-    assert words in failure(options(**given))
+def test_invalid_store_error_names_its_option(settings: dict[str, str], message: str) -> None:
+    assert message in failure(options(**settings))
 
 
 def test_reports_key_that_does_not_match_certificate() -> None:
     other = read_store(
         (STORES / "identity.p12").read_bytes(), type_name=None, password=STORE_PASSWORD, key_password=None
     )
-    given = options(keystore_key=other.private_key, keystore_certificate_chain=CHAIN)
-    assert "does not belong to the first certificate" in failure(given)
+    settings = options(keystore_key=other.private_key, keystore_certificate_chain=CHAIN)
+    assert "does not belong to the first certificate" in failure(settings)
 
 
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
@@ -206,8 +206,12 @@ def test_does_not_read_store_from_device_pipe_or_large_file(store: str, tmp_path
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", MAX_FILE_BYTES + 1)
-    for path, words in (("/dev/zero", "a device"), (str(tmp_path / "pipe"), "a pipe"), (str(tmp_path), "a directory")):
-        assert f"ssl.{store}.location is {path}, which cannot be read: it is {words}" in failure(
+    for path, message in (
+        ("/dev/zero", "a device"),
+        (str(tmp_path / "pipe"), "a pipe"),
+        (str(tmp_path), "a directory"),
+    ):
+        assert f"ssl.{store}.location is {path}, which cannot be read: it is {message}" in failure(
             options(**{f"{store}_location": path})
         )
     assert "the file is longer than" in failure(options(**{f"{store}_location": str(tmp_path / "large")}))

@@ -220,7 +220,7 @@ def test_unreachable_endpoint_is_an_authentication_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "words"),
+    ("content", "status", "message"),
     [
         ({"error": "invalid_client", "error_description": "hush-3"}, 401, "status 401: invalid_client"),
         ({"error": "<script>hush-3"}, 400, "status 400"),
@@ -234,10 +234,10 @@ def test_unreachable_endpoint_is_an_authentication_error() -> None:
     ],
 )
 def test_does_not_retry_or_show_response_without_token(
-    endpoint: Endpoint, content: object, status: int, words: str
+    endpoint: Endpoint, content: object, status: int, message: str
 ) -> None:
     endpoint.answer(content, status)
-    with pytest.raises(AuthenticationError, match=words) as caught:
+    with pytest.raises(AuthenticationError, match=message) as caught:
         source(endpoint).token()
     assert "hush" not in str(caught.value)
     assert len(endpoint.asked) == 1

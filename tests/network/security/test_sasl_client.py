@@ -140,13 +140,13 @@ def test_uses_supported_versions_with_newer_broker() -> None:
         SaslAuthenticateResponse(),
     )
     authenticated(broker, sasl_channels(Password))
-    asked = [decode_request_header(request)[0] for request in broker.frames]
-    assert [(header.api_key, header.api_version) for header in asked] == [(18, 0), (17, 1), (36, 2)]
-    assert [header.client_id for header in asked] == ["client"] * 3
+    headers = [decode_request_header(request)[0] for request in broker.frames]
+    assert [(header.api_key, header.api_version) for header in headers] == [(18, 0), (17, 1), (36, 2)]
+    assert [header.client_id for header in headers] == ["client"] * 3
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "message"),
     [
         ([MODERN, SaslHandshakeResponse(error_code=error_codes.ILLEGAL_SASL_STATE)], "does not use SASL"),
         ([MODERN, SaslHandshakeResponse(error_code=error_codes.UNKNOWN_SERVER_ERROR)], "UNKNOWN_SERVER_ERROR"),
@@ -163,10 +163,10 @@ def test_uses_supported_versions_with_newer_broker() -> None:
         ),
     ],
 )
-def test_authentication_error_names_each_cause(script: list[Message | bytes], words: str) -> None:
+def test_authentication_error_names_each_cause(script: list[Message | bytes], message: str) -> None:
     state = refused(ScriptedBroker(*script), sasl_channels(Password))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
-    assert words in str(state.error)
+    assert message in str(state.error)
 
 
 def test_rejects_long_frame_before_authentication() -> None:

@@ -44,8 +44,8 @@ def test_listener_sends_error_before_it_closes_connection() -> None:
     poll_until(selector, lambda: bool(selector.disconnected))
     assert selector.disconnected["c"].has_failed_authentication
     selector.poll(10)
-    answer = SaslAuthenticateResponse.decode(client.frames[-1][4:], 1)
-    assert answer.error_code == error_codes.SASL_AUTHENTICATION_FAILED
+    response = SaslAuthenticateResponse.decode(client.frames[-1][4:], 1)
+    assert response.error_code == error_codes.SASL_AUTHENTICATION_FAILED
     assert client.closed == 1
 
 

@@ -185,10 +185,10 @@ def test_batch_removed_from_queue_is_incomplete_until_it_fails() -> None:
     h = Harness(linger_ms=0)
     h.append(0)
     h.append(1)
-    kept, withdrawn = h.take()
+    remaining, withdrawn = h.take()
     h.reenqueue(withdrawn)
     h.accumulator.remove_from_queue(withdrawn)
-    h.acknowledge(kept)
+    h.acknowledge(remaining)
     h.clock.now += 60_000
     assert h.take() == []
     assert h.accumulator.has_incomplete()

@@ -52,7 +52,7 @@ def test_accepts_options_as_dictionary_keyword_arguments_or_both(broker: Embedde
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"bootstrap_server": "a:1"}, "Did you mean bootstrap.servers?"),
         ({"sasl_plain_username": "alice"}, "That is kafka-python's name; here it is sasl.jaas.config"),
@@ -63,10 +63,10 @@ def test_accepts_options_as_dictionary_keyword_arguments_or_both(broker: Embedde
         ({"lingr_ms": 5}, "lingr_ms is not an option of the Kafka producer. Did you mean linger.ms?"),
     ],
 )
-def test_rejects_unknown_keyword_and_suggests_option(options: dict[str, object], words: str) -> None:
+def test_rejects_unknown_keyword_and_suggests_option(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         KafkaProducer(**{"bootstrap_servers": "a:1", **options})  # type: ignore[arg-type]
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_rejects_option_given_twice() -> None:
@@ -124,7 +124,7 @@ def test_send_accepts_callback_by_position_or_name(producer: KafkaProducer) -> N
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda producer: producer.send(5), r'send\("topic", b"value", key=b"key"\), or a ProducerRecord, not int'),
         (lambda producer: producer.send(ProducerRecord("t"), b"v"), "Pass the value and the key in the ProducerRecord"),
@@ -138,8 +138,8 @@ def test_send_accepts_callback_by_position_or_name(producer: KafkaProducer) -> N
         (lambda producer: producer.send("t", b"v", partition="1"), "'1' is not a partition"),
     ],
 )
-def test_send_rejects_invalid_arguments_and_suggests_the_call(producer: KafkaProducer, call: Any, words: str) -> None:
-    with pytest.raises(InvalidRecordError, match=words):
+def test_send_rejects_invalid_arguments_and_suggests_the_call(producer: KafkaProducer, call: Any, message: str) -> None:
+    with pytest.raises(InvalidRecordError, match=message):
         call(producer)
 
 
@@ -147,7 +147,7 @@ def test_send_rejects_invalid_arguments_and_suggests_the_call(producer: KafkaPro
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda producer: producer.produce("t", b"v"), r"confluent-kafka's name; here it is send\(topic, value, key\)"),
         (lambda producer: producer.poll(0), "'KafkaProducer' object has no attribute 'poll'.*; here it is nothing: "),
@@ -159,14 +159,14 @@ def test_send_rejects_invalid_arguments_and_suggests_the_call(producer: KafkaPro
         (lambda producer: producer.send_and_wait("t", b"v"), r"aiokafka's name; here it is await send\("),
     ],
 )
-def test_suggests_method_for_method_of_another_client(producer: KafkaProducer, call: Any, words: str) -> None:
-    with pytest.raises(AttributeError, match=words):
+def test_suggests_method_for_method_of_another_client(producer: KafkaProducer, call: Any, message: str) -> None:
+    with pytest.raises(AttributeError, match=message):
         call(producer)
 
 
 def test_suggests_argument_for_argument_of_another_client(producer: KafkaProducer) -> None:
-    words = r"unexpected keyword argument 'on_delivery'. That is confluent-kafka's name; here it is callback=f"
-    with pytest.raises(TypeError, match=words):
+    message = r"unexpected keyword argument 'on_delivery'. That is confluent-kafka's name; here it is callback=f"
+    with pytest.raises(TypeError, match=message):
         producer.send("t", b"v", on_delivery=print)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'callbak'$"):
         producer.send("t", b"v", callbak=print)  # type: ignore[arg-type]

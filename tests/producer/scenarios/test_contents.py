@@ -163,8 +163,8 @@ def test_unencodable_rows_fail_later_rows_of_their_stage(
     texts = [{"key": "k", "value": "v"}]
     bytes_ = [{"key": "k", "value": b"v"}]
     for headers, kind in ((texts, pa.string()), (bytes_, pa.large_binary())):
-        listed = pa.array([headers], pa.list_(pa.struct([("key", pa.string()), ("value", kind)])))
-        columns = RecordColumns(pa.array([VALUE]), headers=listed)
+        header_column = pa.array([headers], pa.list_(pa.struct([("key", pa.string()), ("value", kind)])))
+        columns = RecordColumns(pa.array([VALUE]), headers=header_column)
         h.accumulator.append_columns(TOPIC, assigned_rows(columns, [0], None))
 
     def out_of_memory(*_: object) -> None:

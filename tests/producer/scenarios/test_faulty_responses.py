@@ -69,24 +69,24 @@ GARBAGE: list[tuple[str, Callable[[FaultBuilder], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize("answer", [row[1] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
+@pytest.mark.parametrize("inject", [row[1] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
 def test_25_resends_records_after_malformed_response_and_stores_them_once(
-    answer: Callable[[FaultBuilder], object],
+    inject: Callable[[FaultBuilder], object],
 ) -> None:
     cluster, producer = established()
     connections = len(cluster.system.connections)
-    answer(cluster.control.when(api=ApiKey.PRODUCE, nth=2))
+    inject(cluster.control.when(api=ApiKey.PRODUCE, nth=2))
     four_more_are_stored_once_and_in_order(cluster, producer)
     assert len(cluster.system.connections) > connections, "the connection was given up"
     producer.close()
 
 
-@pytest.mark.parametrize(("answer", "words"), [row[1:] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
+@pytest.mark.parametrize(("inject", "message"), [row[1:] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
 def test_25_broker_with_only_malformed_responses_causes_timeout_without_memory_growth(
-    answer: Callable[[FaultBuilder], object], words: str
+    inject: Callable[[FaultBuilder], object], message: str
 ) -> None:
     cluster, producer = established(request_timeout_ms=1000, delivery_timeout_ms=3000)
-    answer(cluster.control.when(api=ApiKey.PRODUCE, times=None))
+    inject(cluster.control.when(api=ApiKey.PRODUCE, times=None))
     tracemalloc.start()
     future = send(producer, b"1")
     run_until(producer, future.done, 3100)
@@ -95,7 +95,7 @@ def test_25_broker_with_only_malformed_responses_causes_timeout_without_memory_g
     error = future.exception(0)
     assert isinstance(error, DeliveryTimeoutError)
     assert "topic t, partition 0" in str(error)
-    assert words in str(error)
+    assert message in str(error)
     assert str(error).endswith(". The records may have been stored.")
     assert "broker0:9092" in str(error)
     assert peak_bytes < 8 * 1024 * 1024

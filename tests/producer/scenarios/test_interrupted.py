@@ -56,11 +56,11 @@ def interrupt_at(owner: type, function: str, handler: Callable[[], None]) -> lis
     usual = getattr(owner, function)
     interrupted: list[str] = []
 
-    def after_the_handler(*given: Any, **named: Any) -> Any:
+    def after_the_handler(*arguments: Any, **named: Any) -> Any:
         setattr(owner, function, usual)
         interrupted.append(function)
         handler()
-        return usual(*given, **named)
+        return usual(*arguments, **named)
 
     setattr(owner, function, after_the_handler)
     return interrupted

@@ -77,11 +77,11 @@ class Case:
         accumulator = sender_of(self.producer).accumulator
 
         def traced(append: Callable[..., object]) -> Callable[..., object]:
-            def traced_append(*given: Any, **named: Any) -> object:
+            def traced_append(*arguments: Any, **named: Any) -> object:
                 before = sys.gettrace()
                 sys.settrace(interrupting)
                 try:
-                    return append(*given, **named)
+                    return append(*arguments, **named)
                 finally:
                     sys.settrace(before)
 

@@ -46,18 +46,22 @@ class AuthenticatingCluster(SimulatedCluster):
 
     def handle_frame(self, conversation: Conversation, frame: bytes) -> None:
         header, request = decode_request(memoryview(frame))
-        answer: Message
+        response: Message
         if isinstance(request, SaslHandshakeRequest):
-            answer = SaslHandshakeResponse(mechanisms=["PLAIN"])
+            response = SaslHandshakeResponse(mechanisms=["PLAIN"])
         elif not isinstance(request, SaslAuthenticateRequest):
             super().handle_frame(conversation, frame)
             return
         elif conversation.node not in self.refusing:
-            answer = SaslAuthenticateResponse()
+            response = SaslAuthenticateResponse()
         else:
             self.refused += 1
-            answer = SaslAuthenticateResponse(error_code=codes.SASL_AUTHENTICATION_FAILED, error_message="unknown user")
-        conversation.send_response(ChannelResponse(encode_response(answer, header.api_version, header.correlation_id)))
+            response = SaslAuthenticateResponse(
+                error_code=codes.SASL_AUTHENTICATION_FAILED, error_message="unknown user"
+            )
+        conversation.send_response(
+            ChannelResponse(encode_response(response, header.api_version, header.correlation_id))
+        )
 
 
 def simulated(

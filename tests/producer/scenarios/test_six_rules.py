@@ -138,11 +138,11 @@ def again_after_a_split(made: Idempotence, connections: dict[int, NodeApiVersion
 def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     """Which another partition needs. In this one nothing is open, and nothing has failed."""
     other = TopicPartition("t", 1)
-    refused = ProducerBatch(other, created_ms=0, deadline_ms=1_000)
-    refused.record_count = 1
-    assert made.admit(refused, 0, 0)
-    made.handle_failed_attempt(refused, in_doubt=False)
-    made.handle_failed_batch(refused, in_doubt=False)
+    rejected_batch = ProducerBatch(other, created_ms=0, deadline_ms=1_000)
+    rejected_batch.record_count = 1
+    assert made.admit(rejected_batch, 0, 0)
+    made.handle_failed_attempt(rejected_batch, in_doubt=False)
+    made.handle_failed_batch(rejected_batch, in_doubt=False)
     assert made.id_and_epoch.epoch == 1
     assert made.admit(batch_of(), 0, 0)
 

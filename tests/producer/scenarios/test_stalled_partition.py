@@ -138,9 +138,9 @@ def test_does_not_copy_batches_that_sender_has_removed_from_queue(
             patched.setattr(ProducerBatch, "copy_to_own_memory", lambda batch: moved.append(batch))
             be_short_of_memory(h)
 
-    def meanwhile(batch: ProducerBatch, *given: Any, **named: Any) -> Any:
+    def meanwhile(batch: ProducerBatch, *arguments: Any, **named: Any) -> Any:
         ask_for_memory()
-        return usual(batch, *given, **named)
+        return usual(batch, *arguments, **named)
 
     ask_for_memory()
     assert len(moved) == 1  # while it waits

@@ -129,8 +129,8 @@ def test_blocked_calls_time_out_in_turn_and_released_memory_goes_to_the_next(bro
     second = Caller(lambda: producer.send(ProducerRecord("t", VALUE)))
     error = first.finish().future().exception(0)
     assert isinstance(error, BufferExhaustedError)
-    for words in ("buffer.memory", "stayed full for", "max.block.ms", "The brokers accept records more slowly"):
-        assert words in str(error)
+    for phrase in ("buffer.memory", "stayed full for", "max.block.ms", "The brokers accept records more slowly"):
+        assert phrase in str(error)
     assert second.finish().future().result(WAIT_TIMEOUT_SECONDS).offset == 0
     producer.close()
     assert memory_used(producer) == held

@@ -49,13 +49,13 @@ def test_error_of_unsent_records_names_leader_address_and_reason(why: str) -> No
     run_until(producer, future.done, 40_000)
     error = future.exception(0)
     assert isinstance(error, DeliveryTimeoutError)
-    for words in (
+    for message in (
         "Never sent",
         "broker 0 (kafka-internal:9092)",
         REASONS[why],
         "The broker advertises kafka-internal:9092",
     ):
-        assert words in str(error)
+        assert message in str(error)
     producer.close()
 
 
@@ -103,8 +103,8 @@ def test_error_names_unresponsive_leader_timeout_and_remedy() -> None:
     cluster.control.when("PRODUCE", times=None).never_answer()
     future = producer.send("t", b"v")
     run_until(producer, future.done)
-    words = str(future.exception(0))
+    message = str(future.exception(0))
     assert (
-        "broker 0 (broker0:9092) did not respond within 1 s (request.timeout.ms). Check the log and the load" in words
+        "broker 0 (broker0:9092) did not respond within 1 s (request.timeout.ms). Check the log and the load" in message
     )
-    assert "The records may have been stored." in words
+    assert "The records may have been stored." in message

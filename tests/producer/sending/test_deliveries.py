@@ -190,12 +190,12 @@ def test_completes_stored_batches_when_sender_fails_at_another_batch_of_the_resp
 
     monkeypatch.setattr(deliveries, "decide_outcome", end)
     stored = producer.send(ProducerRecord("t", b"v", partition=0))
-    refused = producer.send(ProducerRecord("t", b"v", partition=1))
+    rejected_future = producer.send(ProducerRecord("t", b"v", partition=1))
     with pytest.raises(MemoryError):
-        wait(producer, stored, refused)
+        wait(producer, stored, rejected_future)
     assert stored.result(0).offset == 1
     producer.close(timeout=0)
-    assert isinstance(refused.exception(0), ProducerClosedError)
+    assert isinstance(rejected_future.exception(0), ProducerClosedError)
 
 
 def test_completes_all_calls_when_one_future_raises(

@@ -60,8 +60,8 @@ def test_named_records_get_broker_message_and_others_batch_refused_error() -> No
 def test_ignores_named_records_outside_the_batch() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     batch.record_count = 4
-    words = {-1: "before", 3: "the last", 4: "behind"}
-    assert list(build_record_errors(batch, PartitionResponse(codes.INVALID_RECORD, record_messages=words))[0]) == [3]
+    message = {-1: "before", 3: "the last", 4: "behind"}
+    assert list(build_record_errors(batch, PartitionResponse(codes.INVALID_RECORD, record_messages=message))[0]) == [3]
     assert build_record_errors(batch, PartitionResponse(codes.INVALID_RECORD, record_messages={4: "behind"})) == (
         {},
         None,
@@ -147,10 +147,10 @@ def test_missing_response_carries_the_reason() -> None:
 # --- errors
 
 
-def final(code: int, records: int, words: str = "") -> KafkaSinkError:
+def final(code: int, records: int, message: str = "") -> KafkaSinkError:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     batch.record_count = records
-    return build_final_error(batch, PartitionResponse(code, error_message=words), Fail())
+    return build_final_error(batch, PartitionResponse(code, error_message=message), Fail())
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ CONNECTION = NodeApiVersions("b", {})
 
 def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
     """An Idempotence both of whose partitions have had one success with one record."""
-    made = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
-    made.set_producer_id_and_epoch(id_and_epoch)
+    idempotence = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
+    idempotence.set_producer_id_and_epoch(id_and_epoch)
     for partition in (T0, T1):
-        store(made, admitted(made, partition)[0])
-    return made
+        store(idempotence, admitted(idempotence, partition)[0])
+    return idempotence
 
 
 def batch_of(partition: TopicPartition = T0, records: int = 1) -> ProducerBatch:
@@ -32,25 +32,27 @@ def batch_of(partition: TopicPartition = T0, records: int = 1) -> ProducerBatch:
     return batch
 
 
-def admitted(made: Idempotence, partition: TopicPartition = T0, count: int = 1) -> list[ProducerBatch]:
+def admitted(idempotence: Idempotence, partition: TopicPartition = T0, count: int = 1) -> list[ProducerBatch]:
     batches = [batch_of(partition) for _ in range(count)]
-    assert all(made.admit(batch, 0, 0) for batch in batches)
+    assert all(idempotence.admit(batch, 0, 0) for batch in batches)
     return batches
 
 
-def store(made: Idempotence, batch: ProducerBatch) -> None:
-    made.handle_stored_batch(batch, CONNECTION)
+def store(idempotence: Idempotence, batch: ProducerBatch) -> None:
+    idempotence.handle_stored_batch(batch, CONNECTION)
 
 
-def retry(made: Idempotence, batch: ProducerBatch, *, in_doubt: bool = False, needs_new_sequence: bool = False) -> None:
-    made.handle_failed_attempt(batch, in_doubt=in_doubt)
-    made.handle_retry(batch, needs_new_sequence=needs_new_sequence)
+def retry(
+    idempotence: Idempotence, batch: ProducerBatch, *, in_doubt: bool = False, needs_new_sequence: bool = False
+) -> None:
+    idempotence.handle_failed_attempt(batch, in_doubt=in_doubt)
+    idempotence.handle_retry(batch, needs_new_sequence=needs_new_sequence)
 
 
-def expire(made: Idempotence, batch: ProducerBatch) -> None:
+def expire(idempotence: Idempotence, batch: ProducerBatch) -> None:
     """Fail a batch that has expired after an attempt without an answer."""
-    made.handle_failed_attempt(batch, in_doubt=True)
-    made.handle_failed_batch(batch, in_doubt=True)
+    idempotence.handle_failed_attempt(batch, in_doubt=True)
+    idempotence.handle_failed_batch(batch, in_doubt=True)
 
 
 def stamp(batch: ProducerBatch) -> tuple[int, int]:
@@ -58,138 +60,147 @@ def stamp(batch: ProducerBatch) -> tuple[int, int]:
 
 
 def test_sequences_start_at_0_and_count_records() -> None:
-    made = begun()
+    idempotence = begun()
     three, one = batch_of(records=3), batch_of()
-    assert made.admit(three, 0, 0)
-    assert made.admit(one, 0, 0)
-    assert (stamp(three), stamp(one), made.partition_state(T0).next_sequence) == ((0, 1), (0, 4), 5)
+    assert idempotence.admit(three, 0, 0)
+    assert idempotence.admit(one, 0, 0)
+    assert (stamp(three), stamp(one), idempotence.partition_state(T0).next_sequence) == ((0, 1), (0, 4), 5)
 
 
 def test_admits_no_batch_before_producer_id_is_known() -> None:
-    made = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
-    before = made.needs_producer_id, made.admit(batch_of(), 0, 0)
-    made.set_producer_id_and_epoch(FIRST)
-    after = made.needs_producer_id, made.admit(batch_of(), 0, 0)
+    idempotence = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
+    before = idempotence.needs_producer_id, idempotence.admit(batch_of(), 0, 0)
+    idempotence.set_producer_id_and_epoch(FIRST)
+    after = idempotence.needs_producer_id, idempotence.admit(batch_of(), 0, 0)
     assert (before, after) == ((True, False), (False, True))
 
 
 def test_rejected_batches_get_new_sequences_when_none_is_in_flight() -> None:
-    made = begun()
-    first, second, third, fourth, fifth = admitted(made, T0, 5)
-    store(made, first)
-    retry(made, second, needs_new_sequence=True)
-    assert made.id_and_epoch == FIRST  # the others are still under way, under their old sequences
+    idempotence = begun()
+    first, second, third, fourth, fifth = admitted(idempotence, T0, 5)
+    store(idempotence, first)
+    retry(idempotence, second, needs_new_sequence=True)
+    assert idempotence.id_and_epoch == FIRST  # the others are still under way, under their old sequences
     assert [stamp(batch) for batch in (third, fourth, fifth)] == [(0, 3), (0, 4), (0, 5)]
     for batch in (third, fourth, fifth):
-        retry(made, batch)
-    assert made.id_and_epoch == ProducerIdAndEpoch(7, 1)
+        retry(idempotence, batch)
+    assert idempotence.id_and_epoch == ProducerIdAndEpoch(7, 1)
     assert [stamp(batch) for batch in (second, third, fourth, fifth)] == [(1, 0), (1, 1), (1, 2), (1, 3)]
-    assert (made.partition_state(T0).next_sequence, made.partition_state(T0).last_acked_sequence) == (4, -1)
+    assert (idempotence.partition_state(T0).next_sequence, idempotence.partition_state(T0).last_acked_sequence) == (
+        4,
+        -1,
+    )
 
 
 @pytest.mark.parametrize("last_epoch", [False, True])
 def test_restart_of_one_partition_keeps_sequences_of_others(last_epoch: bool) -> None:
-    made = begun(ProducerIdAndEpoch(7, MAX_EPOCH) if last_epoch else FIRST)
-    old = made.id_and_epoch
-    (struck,), (healthy, next_one) = admitted(made, T0), admitted(made, T1, 2)
-    retry(made, struck, needs_new_sequence=True)
-    assert made.id_and_epoch == (NO_PRODUCER_ID if last_epoch else ProducerIdAndEpoch(7, 1))
-    store(made, healthy)
-    state = made.partition_state(T1)
+    idempotence = begun(ProducerIdAndEpoch(7, MAX_EPOCH) if last_epoch else FIRST)
+    old = idempotence.id_and_epoch
+    (struck,), (healthy, next_one) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
+    retry(idempotence, struck, needs_new_sequence=True)
+    assert idempotence.id_and_epoch == (NO_PRODUCER_ID if last_epoch else ProducerIdAndEpoch(7, 1))
+    store(idempotence, healthy)
+    state = idempotence.partition_state(T1)
     assert (state.id_and_epoch, state.next_sequence, state.last_acked_sequence) == (old, 3, 1)
     assert state.pending_batches == [next_one]
     assert stamp(next_one) == (old.epoch, 2)
 
 
 def test_batches_of_previous_producer_id_complete_before_new_one_is_used() -> None:
-    made = begun(ProducerIdAndEpoch(7, MAX_EPOCH))
-    (struck,), (first, second) = admitted(made, T0), admitted(made, T1, 2)
-    retry(made, struck, needs_new_sequence=True)
-    assert not made.admit(struck, 0, 0)  # it has no producer id to go under
-    made.set_producer_id_and_epoch(ProducerIdAndEpoch(8, 0))
+    idempotence = begun(ProducerIdAndEpoch(7, MAX_EPOCH))
+    (struck,), (first, second) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
+    retry(idempotence, struck, needs_new_sequence=True)
+    assert not idempotence.admit(struck, 0, 0)  # it has no producer id to go under
+    idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(8, 0))
     assert (struck.producer_id, *stamp(struck)) == (8, 0, 0)
-    store(made, first)
-    retry(made, second, in_doubt=True)
-    assert made.admit(second, 0, 0)  # under the old one
+    store(idempotence, first)
+    retry(idempotence, second, in_doubt=True)
+    assert idempotence.admit(second, 0, 0)  # under the old one
     assert (second.producer_id, *stamp(second)) == (7, MAX_EPOCH, 2)
     new = batch_of(T1)
-    assert not made.admit(new, 0, 0)
-    store(made, second)
-    assert made.admit(new, 0, 0)
+    assert not idempotence.admit(new, 0, 0)
+    store(idempotence, second)
+    assert idempotence.admit(new, 0, 0)
     assert (new.producer_id, *stamp(new)) == (8, 0, 0)
 
 
 def test_expired_batch_starts_new_epoch_immediately_when_nothing_is_in_flight() -> None:
-    made = begun()
-    (lost,) = admitted(made)
-    expire(made, lost)
-    assert made.id_and_epoch == ProducerIdAndEpoch(7, 1)
-    (following,) = admitted(made)
+    idempotence = begun()
+    (lost,) = admitted(idempotence)
+    expire(idempotence, lost)
+    assert idempotence.id_and_epoch == ProducerIdAndEpoch(7, 1)
+    (following,) = admitted(idempotence)
     assert stamp(following) == (1, 0)
 
 
 def test_sequences_do_not_restart_while_expired_batch_is_in_flight() -> None:
-    made = begun()
-    (lost,) = admitted(made)
-    made.handle_failed_batch(lost, in_doubt=True)
-    assert made.partition_state(T0).has_unresolved_sequence
-    assert not made.admit(batch_of(), 0, 0)
-    made.handle_failed_attempt(lost, in_doubt=True)
-    made.handle_late_failure(lost)
-    assert (made.id_and_epoch, made.partition_state(T0).has_unresolved_sequence) == (ProducerIdAndEpoch(7, 1), False)
+    idempotence = begun()
+    (lost,) = admitted(idempotence)
+    idempotence.handle_failed_batch(lost, in_doubt=True)
+    assert idempotence.partition_state(T0).has_unresolved_sequence
+    assert not idempotence.admit(batch_of(), 0, 0)
+    idempotence.handle_failed_attempt(lost, in_doubt=True)
+    idempotence.handle_late_failure(lost)
+    assert (idempotence.id_and_epoch, idempotence.partition_state(T0).has_unresolved_sequence) == (
+        ProducerIdAndEpoch(7, 1),
+        False,
+    )
 
 
 def test_success_behind_expired_batches_resolves_them() -> None:
-    made = begun()
-    first, second, third = admitted(made, T0, 3)
-    expire(made, first)
-    expire(made, second)
-    assert made.partition_state(T0).has_unresolved_sequence
-    assert not made.admit(batch_of(), 0, 0)
-    store(made, third)
+    idempotence = begun()
+    first, second, third = admitted(idempotence, T0, 3)
+    expire(idempotence, first)
+    expire(idempotence, second)
+    assert idempotence.partition_state(T0).has_unresolved_sequence
+    assert not idempotence.admit(batch_of(), 0, 0)
+    store(idempotence, third)
     assert (
-        made.id_and_epoch,
-        made.partition_state(T0).has_unresolved_sequence,
-        made.partition_state(T0).next_sequence,
+        idempotence.id_and_epoch,
+        idempotence.partition_state(T0).has_unresolved_sequence,
+        idempotence.partition_state(T0).next_sequence,
     ) == (FIRST, False, 4)
-    (following,) = admitted(made)
+    (following,) = admitted(idempotence)
     assert stamp(following) == (0, 4)
 
 
 def test_last_expired_batch_behind_a_success_starts_new_epoch() -> None:
-    made = begun()
-    first, second, third = admitted(made, T0, 3)
-    expire(made, first)
-    store(made, second)
-    assert (made.id_and_epoch, made.partition_state(T0).has_unresolved_sequence) == (FIRST, True)
-    expire(made, third)
-    assert (made.id_and_epoch, made.partition_state(T0).has_unresolved_sequence) == (ProducerIdAndEpoch(7, 1), False)
-    assert made.partition_state(T0).next_sequence == 0
+    idempotence = begun()
+    first, second, third = admitted(idempotence, T0, 3)
+    expire(idempotence, first)
+    store(idempotence, second)
+    assert (idempotence.id_and_epoch, idempotence.partition_state(T0).has_unresolved_sequence) == (FIRST, True)
+    expire(idempotence, third)
+    assert (idempotence.id_and_epoch, idempotence.partition_state(T0).has_unresolved_sequence) == (
+        ProducerIdAndEpoch(7, 1),
+        False,
+    )
+    assert idempotence.partition_state(T0).next_sequence == 0
 
 
 def test_batch_behind_unstored_expired_batch_is_first_under_new_epoch() -> None:
-    made = begun()
-    first, second = admitted(made, T0, 2)
-    retry(made, first, in_doubt=True)
-    retry(made, second)
-    made.handle_failed_batch(first, in_doubt=True)  # its time is up between two attempts
+    idempotence = begun()
+    first, second = admitted(idempotence, T0, 2)
+    retry(idempotence, first, in_doubt=True)
+    retry(idempotence, second)
+    idempotence.handle_failed_batch(first, in_doubt=True)  # its time is up between two attempts
     new = batch_of()
-    assert not made.admit(new, 0, 0)
-    assert made.admit(second, 0, 0)  # as it is: perhaps the first one is stored
+    assert not idempotence.admit(new, 0, 0)
+    assert idempotence.admit(second, 0, 0)  # as it is: perhaps the first one is stored
     assert stamp(second) == (0, 2)
-    retry(made, second, needs_new_sequence=True)  # out of order: it is not
-    assert (made.id_and_epoch, stamp(second)) == (ProducerIdAndEpoch(7, 1), (1, 0))
-    assert made.admit(second, 0, 0)
-    store(made, second)
-    assert made.admit(new, 0, 0)
+    retry(idempotence, second, needs_new_sequence=True)  # out of order: it is not
+    assert (idempotence.id_and_epoch, stamp(second)) == (ProducerIdAndEpoch(7, 1), (1, 0))
+    assert idempotence.admit(second, 0, 0)
+    store(idempotence, second)
+    assert idempotence.admit(new, 0, 0)
     assert stamp(new) == (1, 1)
 
 
 def test_batch_that_expired_unsent_does_not_change_sequences() -> None:
-    made = begun()
-    made.handle_failed_batch(batch_of(), in_doubt=False)
-    state = made.partition_state(T0)
-    assert (made.id_and_epoch, state.has_unresolved_sequence, state.gap_start, state.next_sequence) == (
+    idempotence = begun()
+    idempotence.handle_failed_batch(batch_of(), in_doubt=False)
+    state = idempotence.partition_state(T0)
+    assert (idempotence.id_and_epoch, state.has_unresolved_sequence, state.gap_start, state.next_sequence) == (
         FIRST,
         False,
         None,
@@ -198,50 +209,50 @@ def test_batch_that_expired_unsent_does_not_change_sequences() -> None:
 
 
 def test_limits_requests_in_flight_and_sets_no_sequences_without_idempotence() -> None:
-    made = Idempotence(enabled=False, max_in_flight=2, get_connection=lambda node: CONNECTION)
+    idempotence = Idempotence(enabled=False, max_in_flight=2, get_connection=lambda node: CONNECTION)
     first, second, third = batch_of(), batch_of(), batch_of()
-    assert [made.admit(batch, 0, 0) for batch in (first, second, third)] == [True, True, False]
+    assert [idempotence.admit(batch, 0, 0) for batch in (first, second, third)] == [True, True, False]
     assert not first.has_sequence
-    made.handle_failed_attempt(first, in_doubt=True)
-    assert made.admit(third, 0, 0)
-    assert [made.is_in_doubt(batch) for batch in (first, second)] == [True, False]
-    made.handle_stored_batch(first, CONNECTION)  # at the second attempt
-    assert not made.is_in_doubt(first)
+    idempotence.handle_failed_attempt(first, in_doubt=True)
+    assert idempotence.admit(third, 0, 0)
+    assert [idempotence.is_in_doubt(batch) for batch in (first, second)] == [True, False]
+    idempotence.handle_stored_batch(first, CONNECTION)  # at the second attempt
+    assert not idempotence.is_in_doubt(first)
 
 
 def test_admits_no_new_batch_before_retries() -> None:
-    made = begun()
-    (first,) = admitted(made)
-    retry(made, first)
-    assert not made.admit(batch_of(), 0, 0)
-    assert made.admit(first, 0, 0)
-    store(made, first)
-    assert made.admit(batch_of(), 0, 0)
+    idempotence = begun()
+    (first,) = admitted(idempotence)
+    retry(idempotence, first)
+    assert not idempotence.admit(batch_of(), 0, 0)
+    assert idempotence.admit(first, 0, 0)
+    store(idempotence, first)
+    assert idempotence.admit(batch_of(), 0, 0)
 
 
 def test_children_of_batch_in_doubt_are_in_doubt() -> None:
-    made = begun()
+    idempotence = begun()
     batch, parts = batch_of(records=2), [batch_of(), batch_of()]
-    assert made.admit(batch, 0, 0)
-    retry(made, batch, in_doubt=True)
-    assert made.admit(batch, 0, 0)
+    assert idempotence.admit(batch, 0, 0)
+    retry(idempotence, batch, in_doubt=True)
+    assert idempotence.admit(batch, 0, 0)
     for part, sequence in zip(parts, (batch.base_sequence, batch.last_sequence), strict=True):
         part.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
-    made.handle_failed_attempt(batch, in_doubt=False)
-    made.handle_split(batch, parts)
-    assert [made.is_in_doubt(part) for part in (*parts, batch)] == [True, True, False]
+    idempotence.handle_failed_attempt(batch, in_doubt=False)
+    idempotence.handle_split(batch, parts)
+    assert [idempotence.is_in_doubt(part) for part in (*parts, batch)] == [True, True, False]
 
 
 def test_batches_keep_sequences_until_all_before_the_gap_are_complete() -> None:
-    made = begun()
-    before, refused, behind = admitted(made, T0, 3)
-    retry(made, before)
-    retry(made, behind)
-    made.handle_failed_attempt(refused, in_doubt=False)
-    made.handle_failed_batch(refused, in_doubt=False)
-    assert made.partition_state(T0).phase is Phase.REPAIRING
+    idempotence = begun()
+    before, refused, behind = admitted(idempotence, T0, 3)
+    retry(idempotence, before)
+    retry(idempotence, behind)
+    idempotence.handle_failed_attempt(refused, in_doubt=False)
+    idempotence.handle_failed_batch(refused, in_doubt=False)
+    assert idempotence.partition_state(T0).phase is Phase.REPAIRING
     assert [stamp(batch) for batch in (before, behind)] == [(0, 1), (0, 3)]
-    assert not made.admit(behind, 0, 0)
-    assert made.admit(before, 0, 0)
-    store(made, before)
-    assert (made.partition_state(T0).phase, stamp(behind)) == (Phase.PROBING, (1, 0))
+    assert not idempotence.admit(behind, 0, 0)
+    assert idempotence.admit(before, 0, 0)
+    store(idempotence, before)
+    assert (idempotence.partition_state(T0).phase, stamp(behind)) == (Phase.PROBING, (1, 0))

@@ -15,35 +15,35 @@ def begun() -> tuple[Talk, Idempotence]:
     talk = Talk(version=2)
     talk.init()
     talk.manager.begin(2)
-    made = CheckedIdempotence(
+    idempotence = CheckedIdempotence(
         enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION, transactions=talk.manager
     )
-    made.set_producer_id_and_epoch(talk.manager.id_and_epoch)
-    store(made, admitted(made)[0])
-    return talk, made
+    idempotence.set_producer_id_and_epoch(talk.manager.id_and_epoch)
+    store(idempotence, admitted(idempotence)[0])
+    return talk, idempotence
 
 
 def test_abandons_batches_behind_failed_record_in_transaction() -> None:
-    talk, made = begun()
+    talk, idempotence = begun()
     epoch = talk.manager.id_and_epoch
-    refused, behind = admitted(made, T0, 2)
-    made.handle_failed_attempt(refused, in_doubt=False)
-    made.handle_failed_batch(refused, in_doubt=False)
-    made.handle_failed_attempt(behind, in_doubt=False)
-    made.handle_retry(behind, needs_new_sequence=False)
-    assert made.id_and_epoch == epoch
-    assert made.take_abandoned_batches() == [behind]
+    refused, behind = admitted(idempotence, T0, 2)
+    idempotence.handle_failed_attempt(refused, in_doubt=False)
+    idempotence.handle_failed_batch(refused, in_doubt=False)
+    idempotence.handle_failed_attempt(behind, in_doubt=False)
+    idempotence.handle_retry(behind, needs_new_sequence=False)
+    assert idempotence.id_and_epoch == epoch
+    assert idempotence.take_abandoned_batches() == [behind]
     assert stamp(behind) == (epoch.epoch, 2)
-    assert made.partition_state(T0).phase is Phase.AWAITING_EPOCH
-    assert not made.admit(batch_of(), 0, 0)
+    assert idempotence.partition_state(T0).phase is Phase.AWAITING_EPOCH
+    assert not idempotence.admit(batch_of(), 0, 0)
 
 
 def test_partition_continues_with_epoch_assigned_at_end_of_transaction() -> None:
-    talk, made = begun()
-    (refused,) = admitted(made)
-    made.handle_failed_attempt(refused, in_doubt=False)
-    made.handle_failed_batch(refused, in_doubt=False)
+    talk, idempotence = begun()
+    (refused,) = admitted(idempotence)
+    idempotence.handle_failed_attempt(refused, in_doubt=False)
+    idempotence.handle_failed_batch(refused, in_doubt=False)
     following = ProducerIdAndEpoch(talk.manager.id_and_epoch.producer_id, talk.manager.id_and_epoch.epoch + 1)
-    made.set_producer_id_and_epoch(following)
-    (next_one,) = admitted(made)
+    idempotence.set_producer_id_and_epoch(following)
+    (next_one,) = admitted(idempotence)
     assert stamp(next_one) == (following.epoch, 0)

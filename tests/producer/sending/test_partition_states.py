@@ -275,9 +275,9 @@ BROKEN: dict[str, Callable[[], PartitionState]] = {
 }
 
 
-@pytest.mark.parametrize("words", list(BROKEN))
-def test_names_violated_invariant(words: str) -> None:
-    assert any(words in found for found in find_violations(BROKEN[words](), 2, idempotent=True))
+@pytest.mark.parametrize("invariant", list(BROKEN))
+def test_names_violated_invariant(invariant: str) -> None:
+    assert any(invariant in found for found in find_violations(BROKEN[invariant](), 2, idempotent=True))
 
 
 def test_names_too_many_requests_in_flight_without_idempotence() -> None:

@@ -311,7 +311,7 @@ def test_children_of_split_batch_take_over_its_sequences() -> None:
 def test_looks_up_moved_leader_and_backs_off_without_leader_hint() -> None:
     cluster, producer = simulated(partitions=3, retry_backoff_ms=200, retry_backoff_max_ms=200)
     established(producer, 0, 1, 2)
-    asked = len(requests_of(cluster, MetadataRequest))
+    request_count = len(requests_of(cluster, MetadataRequest))
     for partition in (0, 1):
         cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=partition).fail(codes.NOT_LEADER_OR_FOLLOWER)
     many = producer.send_columns("t", RecordColumns(pa.array([b"v", b"v", b"v"])), pa.array([0, 1, 2], pa.int32()))
@@ -323,7 +323,7 @@ def test_looks_up_moved_leader_and_backs_off_without_leader_hint() -> None:
     run_until(producer, many.done)
     assert cluster.system.now() - started >= 0.8 * 200
     assert many.result(0).rows_written == 3
-    assert len(requests_of(cluster, MetadataRequest)) > asked
+    assert len(requests_of(cluster, MetadataRequest)) > request_count
 
 
 def test_retries_batches_together_when_rejected_together() -> None:

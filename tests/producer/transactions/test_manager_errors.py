@@ -124,11 +124,11 @@ def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request]
     talk.answer(kind, code)
     assert talk.state() is S.FATAL_ERROR
     calls = (talk.manager.init, lambda: talk.manager.begin(1), talk.manager.commit, talk.manager.abort)
-    refused = r"transactional id x.*Another producer with the same transactional\.id"
+    message = r"transactional id x.*Another producer with the same transactional\.id"
     for call in calls:
-        with pytest.raises(ProducerFencedError, match=refused):
+        with pytest.raises(ProducerFencedError, match=message):
             finish(call)
-    with pytest.raises(ProducerFencedError, match=refused):
+    with pytest.raises(ProducerFencedError, match=message):
         talk.manager.ensure_can_send()
     assert talk.next() is None
     assert not talk.manager.admit_batch(T0, is_retry=True)
@@ -155,8 +155,8 @@ def test_an_unknown_error_is_fatal_and_shown() -> None:
 
 def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     talk = Talk().begun()
-    for words in ("first", "second"):
-        talk.manager.fail_fatally(KafkaSinkError(words))
+    for value in ("first", "second"):
+        talk.manager.fail_fatally(KafkaSinkError(value))
     assert caplog.text.count("TransactionManager(x, in transaction) failed permanently: first") == 1
     assert "second" not in caplog.text
 

@@ -13,13 +13,13 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 ONCE = {"deliveryGuarantee": "exactly-once", "checkpointLocation": "/checkpoint"}
 
 
-def parse(**given: str) -> SinkOptions:
-    return parse_options({"kafka.bootstrap.servers": "b:1", **given})
+def parse(**text: str) -> SinkOptions:
+    return parse_options({"kafka.bootstrap.servers": "b:1", **text})
 
 
-def faults(**given: str) -> tuple[str, ...]:
+def faults(**text: str) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as error:
-        parse(**given)
+        parse(**text)
     return error.value.faults
 
 
@@ -33,19 +33,19 @@ def test_unset_options_have_defaults() -> None:
 
 
 def test_uses_options_that_are_set() -> None:
-    said = {
+    options = {
         "transactionalIdPrefix": "orders",
         "idempotencyKey": "today",
         "decisionLogTopic": "log",
         "decisionLogReplication": "3",
         "kafka.transaction.timeout.ms": "70000",
     }
-    assert parse(**ONCE, **said).exactly_once == DeliveryOptions("orders", "today", "log", 3, 70_000, "/checkpoint")
+    assert parse(**ONCE, **options).exactly_once == DeliveryOptions("orders", "today", "log", 3, 70_000, "/checkpoint")
 
 
-@pytest.mark.parametrize("given", ["5000", "+5000", " 5000 ", "05000"])
-def test_uses_transaction_timeout_of_user_in_any_notation(given: str) -> None:
-    delivery = parse(**ONCE, **{"kafka.transaction.timeout.ms": given}).exactly_once
+@pytest.mark.parametrize("text", ["5000", "+5000", " 5000 ", "05000"])
+def test_uses_transaction_timeout_of_user_in_any_notation(text: str) -> None:
+    delivery = parse(**ONCE, **{"kafka.transaction.timeout.ms": text}).exactly_once
     assert delivery is not None
     assert delivery.timeout_ms == 5000
 

@@ -215,9 +215,9 @@ def test_accepts_sparks_own_stream_options() -> None:
     assert parse(checkpointlocation="/c", queryname="q") == parse()
 
 
-@pytest.mark.parametrize("given", ["true", "FALSE"])
-def test_accepts_include_headers(given: str) -> None:
-    assert parse(includeHeaders=given) == parse()
+@pytest.mark.parametrize("text", ["true", "FALSE"])
+def test_accepts_include_headers(text: str) -> None:
+    assert parse(includeHeaders=text) == parse()
 
 
 def test_accepts_only_true_and_false_as_boolean() -> None:

@@ -58,20 +58,20 @@ def writer_class() -> type[Any]:
 def test_returns_options_as_spark_passes_them(writer_class: type[Any]) -> None:
     writer = writer_class("frame").option("Topic", "a").options(**{"kafka.acks": 1, "includeHeaders": True})
     writer.option(key="TOPIC", value="b").option("reportPath", None)
-    said = get_recorded_calls(writer)
-    assert said is not None
-    assert said.options() == {"topic": "b", "kafka.acks": "1", "includeheaders": "true"}
+    calls = get_recorded_calls(writer)
+    assert calls is not None
+    assert calls.options() == {"topic": "b", "kafka.acks": "1", "includeheaders": "true"}
 
 
 def test_returns_last_format_unless_a_function_replaced_it(writer_class: type[Any]) -> None:
     writer = writer_class("frame")
-    said = get_recorded_calls(writer)
-    assert said is not None
-    assert said.format() is None
+    calls = get_recorded_calls(writer)
+    assert calls is not None
+    assert calls.format() is None
     assert writer.format("json").format(source="pykafka") is writer
-    assert said.format() == "pykafka"
+    assert calls.format() == "pykafka"
     writer.foreachBatch(print)
-    assert said.format() == ""
+    assert calls.format() == ""
 
 
 def test_rebuilt_writer_repeats_calls_for_another_dataframe(writer_class: type[Any]) -> None:
@@ -91,6 +91,6 @@ def test_writer_created_before_the_change_records_nothing() -> None:
     assert before.option("a", 1).calls == [("a", 1)]
     assert get_recorded_calls(before) is None
     writer = writer_class("frame").option("a", 1)
-    said = get_recorded_calls(writer)
-    assert said is not None
-    assert len(said.calls) == 1
+    calls = get_recorded_calls(writer)
+    assert calls is not None
+    assert len(calls.calls) == 1

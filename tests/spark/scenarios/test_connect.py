@@ -41,11 +41,11 @@ def test_connect_writes_batches_and_streams_and_rejects_mistakes_early(spark: Sp
         sums = spark.createDataFrame([("2",), ("3",), ("3",)], "value STRING")
         assert_topic_equals(sums, broker.topic("t-sums"))
     assert "session: pyspark.sql.connect" in job.stdout
-    said = dict(re.findall(r"^(.+?): (.*)$", job.stdout, re.MULTILINE))
+    output = dict(re.findall(r"^(.+?): (.*)$", job.stdout, re.MULTILINE))
     for mistake, words in UNAUTHORIZED.items():
-        assert words in said[mistake]
-        assert "Traceback" not in said[mistake]
-    assert (said["upstream tasks"], said["upstream tasks of the write"]) == ("0", "4")
+        assert words in output[mistake]
+        assert "Traceback" not in output[mistake]
+    assert (output["upstream tasks"], output["upstream tasks of the write"]) == ("0", "4")
 
 
 def test_documented_connect_session_connects(spark: SparkSession) -> None:

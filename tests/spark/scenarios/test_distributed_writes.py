@@ -53,8 +53,8 @@ def stream(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dat
 
 
 def options(broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, **more: str) -> dict[str, str]:
-    given = {**broker.spark_options, "topic": topic.name, "reportPath": str(tmp_path / "reports.jsonl")}
-    return {**given, "checkpointLocation": str(tmp_path / "checkpoint"), **TASKS_AND_ORDER, **more}
+    write_options = {**broker.spark_options, "topic": topic.name, "reportPath": str(tmp_path / "reports.jsonl")}
+    return {**write_options, "checkpointLocation": str(tmp_path / "checkpoint"), **TASKS_AND_ORDER, **more}
 
 
 def numbers_by_key(topic: KafkaTopic, isolation: str = "read_committed") -> dict[bytes, list[int]]:
@@ -79,12 +79,12 @@ def forget_commit(tmp_path: Path, batch: int) -> None:
 def test_exactly_once_stream_is_ordered_and_last_batch_is_not_rewritten(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
-    given = options(broker, topic, tmp_path, deliveryGuarantee="exactly-once")
-    query = run_stream(stream.writeStream.format("pykafka").options(**given))
-    reports = read_reports(given["reportPath"])
+    write_options = options(broker, topic, tmp_path, deliveryGuarantee="exactly-once")
+    query = run_stream(stream.writeStream.format("pykafka").options(**write_options))
+    reports = read_reports(write_options["reportPath"])
     assert [(report.batch, report.tasks) for report in reports] == [(f"{query.id}/0", 3), (f"{query.id}/1", 3)]
     forget_commit(tmp_path, 1)
-    run_stream(stream.writeStream.format("pykafka").options(**given))
+    run_stream(stream.writeStream.format("pykafka").options(**write_options))
     assert numbers_by_key(topic) == all_in_order()
     assert numbers_by_key(topic, "read_uncommitted") == all_in_order(), "nothing hidden either"
 
@@ -107,16 +107,16 @@ def test_users_foreach_batch_distributes_each_write(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     once = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic.name}
-    given = options(broker, topic, tmp_path, **once)
-    checkpoint = given.pop("checkpointLocation")
+    write_options = options(broker, topic, tmp_path, **once)
+    checkpoint = write_options.pop("checkpointLocation")
 
     def write(frame: DataFrame, batch_id: int) -> None:
         for _ in range(2):  # Spark may run it again
-            frame.write.format("pykafka").options(**given, idempotencyKey=f"{topic.name}-{batch_id}").save()
+            frame.write.format("pykafka").options(**write_options, idempotencyKey=f"{topic.name}-{batch_id}").save()
 
     run_stream(stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint))
     assert numbers_by_key(topic) == all_in_order()
-    assert {report.tasks for report in read_reports(given["reportPath"])} == {3}
+    assert {report.tasks for report in read_reports(write_options["reportPath"])} == {3}
 
 
 @pytest.mark.parametrize(
@@ -131,38 +131,38 @@ def test_users_foreach_batch_distributes_each_write(
 def test_start_and_save_reject_impossible_distribution_before_any_task(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, change: dict[str, str], words: str
 ) -> None:
-    given = options(broker, topic, tmp_path) | change
+    write_options = options(broker, topic, tmp_path) | change
     with pytest.raises(ConfigurationError, match=words):
-        stream.writeStream.format("pykafka").options(**given).start()
+        stream.writeStream.format("pykafka").options(**write_options).start()
     assert stream.sparkSession.streams.active == []
     assert not (tmp_path / "checkpoint").exists()
     fails = "CAST(raise_error('a task ran') AS STRING)"
     rows = stream.sparkSession.range(4).selectExpr(f"{fails} AS key", "'v' AS value", "id AS seq")
     with pytest.raises(ConfigurationError, match=words):
-        rows.write.format("pykafka").options(**given).save()
+        rows.write.format("pykafka").options(**write_options).save()
 
 
 def test_start_rejects_topics_of_a_column_and_continuous_processing(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
-    given = options(broker, topic, tmp_path)
-    writer = stream.writeStream.format("pykafka").options(**given)
+    write_options = options(broker, topic, tmp_path)
+    writer = stream.writeStream.format("pykafka").options(**write_options)
     with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not supported"):
         writer.trigger(continuous="1 second").start()
-    del given["topic"]
+    del write_options["topic"]
     several = stream.selectExpr("*", f"'{topic.name}' AS topic")
     with pytest.raises(ConfigurationError, match="Write one topic at a time, or set distribution to 'key'"):
-        several.writeStream.format("pykafka").options(**given).start()
+        several.writeStream.format("pykafka").options(**write_options).start()
     assert stream.sparkSession.streams.active == []
 
 
 def test_distributes_topics_of_a_column_by_key(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
-    given = options(broker, topic, tmp_path, distribution="key")
-    del given["topic"]
+    write_options = options(broker, topic, tmp_path, distribution="key")
+    del write_options["topic"]
     several = stream.selectExpr("*", f"'{topic.name}' AS topic")
-    run_stream(several.writeStream.format("pykafka").options(**given))
+    run_stream(several.writeStream.format("pykafka").options(**write_options))
     assert numbers_by_key(topic) == all_in_order()
 
 
@@ -170,11 +170,11 @@ def test_limits_tasks_to_number_of_partitions(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     """Those beyond would have no rows."""
-    given = options(broker, topic, tmp_path, distributionTasks="64", orderBy="id")
-    del given["checkpointLocation"]
+    write_options = options(broker, topic, tmp_path, distributionTasks="64", orderBy="id")
+    del write_options["checkpointLocation"]
     rows = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value", "id")
-    rows.write.format("pykafka").options(**given).save()
-    (report,) = read_reports(given["reportPath"])
+    rows.write.format("pykafka").options(**write_options).save()
+    (report,) = read_reports(write_options["reportPath"])
     assert report.tasks == PARTITIONS
 
 
@@ -182,27 +182,29 @@ def test_stateful_stream_by_key_uses_max_concurrent_tasks(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     """Spark joins no parts of its shuffle: there would be 20. The session has two cores."""
-    given = options(broker, topic, tmp_path, distribution="key")
-    del given["distributionTasks"]
+    write_options = options(broker, topic, tmp_path, distribution="key")
+    del write_options["distributionTasks"]
     session = stream.sparkSession
     session.conf.set("spark.sql.shuffle.partitions", "20")
     try:
         counts = stream.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value", "count AS seq")
-        run_stream(counts.writeStream.format("pykafka").options(**given).outputMode("update"))
+        run_stream(counts.writeStream.format("pykafka").options(**write_options).outputMode("update"))
     finally:
         session.conf.set("spark.sql.shuffle.partitions", SMALL["spark.sql.shuffle.partitions"])
-    assert [report.tasks for report in read_reports(given["reportPath"])] == [2, 2]
+    assert [report.tasks for report in read_reports(write_options["reportPath"])] == [2, 2]
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_value_contains_partition_column_and_not_target_partition(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, named: bool
 ) -> None:
-    given = options(broker, topic, tmp_path, valueFormat="json", **({"valueColumns": "n,partition"} if named else {}))
-    del given["checkpointLocation"], given["orderBy"]
+    write_options = options(
+        broker, topic, tmp_path, valueFormat="json", **({"valueColumns": "n,partition"} if named else {})
+    )
+    del write_options["checkpointLocation"], write_options["orderBy"]
     key = "concat('key-', id % 7) AS key"
     rows = spark.range(40).selectExpr(key, "id AS n", "CAST(IF(id < 20, id % 5, NULL) AS INT) AS partition")
-    rows.write.format("pykafka").options(**given).save()
+    rows.write.format("pykafka").options(**write_options).save()
     stored = {json.loads(row["value"])["n"]: row for row in topic.read().to_pylist()}
     assert sorted(stored) == [*range(40)]
     for n, row in stored.items():
@@ -214,9 +216,9 @@ def test_value_contains_partition_column_and_not_target_partition(
 def test_micro_batch_keeps_partition_column_in_values(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
-    given = options(broker, topic, tmp_path, valueFormat="json", valueColumns="seq,partition")
+    write_options = options(broker, topic, tmp_path, valueFormat="json", valueColumns="seq,partition")
     rows = spark.range(10).selectExpr("CAST(id AS STRING) AS key", "id AS seq", "CAST(NULL AS INT) AS partition")
-    run_stream(stream_of([rows], tmp_path / "rows").writeStream.format("pykafka").options(**given))
+    run_stream(stream_of([rows], tmp_path / "rows").writeStream.format("pykafka").options(**write_options))
     assert sorted(json.loads(row["value"])["seq"] for row in topic.read().to_pylist()) == [*range(10)]
     assert {row["value"] for row in topic.read().to_pylist()} == {b'{"seq":%d}' % n for n in range(10)}
 
@@ -225,12 +227,12 @@ def test_rows_with_all_null_key_columns_have_a_key_and_are_ordered(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     """Their key is {}."""
-    given = options(broker, topic, tmp_path, distribution="key", keyFormat="json", keyColumns="who")
-    del given["checkpointLocation"]
+    write_options = options(broker, topic, tmp_path, distribution="key", keyFormat="json", keyColumns="who")
+    del write_options["checkpointLocation"]
     rows = spark.range(0, 200, 1, 4).selectExpr(
         "CAST(NULL AS STRING) AS who", "CAST(id AS STRING) AS value", "id AS seq"
     )
-    rows.orderBy(F.rand(1)).write.format("pykafka").options(**given).save()
+    rows.orderBy(F.rand(1)).write.format("pykafka").options(**write_options).save()
     assert numbers_by_key(topic) == {b"{}": [*range(200)]}
-    (report,) = read_reports(given["reportPath"])
+    (report,) = read_reports(write_options["reportPath"])
     assert [task.rows for task in report.task_list if task.rows] == [200]

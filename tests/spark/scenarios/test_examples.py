@@ -134,8 +134,8 @@ def test_notebook_runs_from_top_to_bottom(spark: SparkSession, capsys: pytest.Ca
 
 def test_every_example_is_listed_and_run_here() -> None:
     names = {path.name for path in EXAMPLES.iterdir()} - {"README.md"}
-    listed = set(re.findall(r"\]\((\w[\w.]*)[/)]", (EXAMPLES / "README.md").read_text()))
+    linked_folders = set(re.findall(r"\]\((\w[\w.]*)[/)]", (EXAMPLES / "README.md").read_text()))
     runners = (Path(__file__), Path(__file__).with_name("test_pipelines.py"), RECEIPT_VERIFIER_TEST)
     sources = "".join(runner.read_text() for runner in runners)
-    assert names == listed
+    assert names == linked_folders
     assert [name for name in names if f'"{name}"' not in sources] == []

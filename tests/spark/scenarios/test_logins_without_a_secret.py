@@ -71,13 +71,13 @@ def test_driver_reports_rejected_login_with_option_names(
         return str(caught.value)
 
     by_key = {"client_credentials_client_id": CLIENT, "assertion_private_key_file": "/nowhere.pem"}
-    said = words(token_endpoint_url=provider.url, **by_key)
-    assert f"{PREFIX}assertion.private.key.file: /nowhere.pem cannot be read on this machine: No such file" in said
-    said = words(token_endpoint_url="file:///nowhere/token")
-    assert f"{PREFIX}token.endpoint.url: /nowhere/token cannot be read on this machine" in said
-    said = words(token_endpoint_url=provider.url, client_credentials_client_id=CLIENT)
-    assert f"or, without a secret, {PREFIX}assertion.private.key.file or {PREFIX}assertion.file" in said
+    message = words(token_endpoint_url=provider.url, **by_key)
+    assert f"{PREFIX}assertion.private.key.file: /nowhere.pem cannot be read on this machine: No such file" in message
+    message = words(token_endpoint_url="file:///nowhere/token")
+    assert f"{PREFIX}token.endpoint.url: /nowhere/token cannot be read on this machine" in message
+    message = words(token_endpoint_url=provider.url, client_credentials_client_id=CLIENT)
+    assert f"or, without a secret, {PREFIX}assertion.private.key.file or {PREFIX}assertion.file" in message
     provider.now_s += 400
-    said = words(token_endpoint_url=provider.url, **by_key | {"assertion_private_key_file": str(key_file)})
-    assert "s behind the endpoint's clock. Correct the clock" in said
-    assert provider.asked[0]["client_assertion"] not in said
+    message = words(token_endpoint_url=provider.url, **by_key | {"assertion_private_key_file": str(key_file)})
+    assert "s behind the endpoint's clock. Correct the clock" in message
+    assert provider.asked[0]["client_assertion"] not in message

@@ -79,7 +79,7 @@ def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
 
 
 @pytest.mark.parametrize(
-    ("change", "options", "words"),
+    ("change", "options", "message"),
     [
         (lambda frame: frame, {"tpoic": "t"}, "Unknown option 'tpoic'. Did you mean 'topic'?"),
         (lambda frame: frame.drop("value"), {}, "Required attribute 'value' not found"),
@@ -99,13 +99,13 @@ def test_rejects_mistake_after_shuffle_before_any_task(
     unused_port: int,
     change: Callable[[DataFrame], DataFrame],
     options: dict[str, str],
-    words: str,
+    message: str,
 ) -> None:
     upstream = Upstream(spark)
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"} | options
-    given = {name: value.format(unused=unused_port) for name, value in given.items()}
-    error = refused(change(upstream.frame).write.format("pykafka").options(**given).save, spark)
-    assert words.format(unused=unused_port) in str(error)
+    sink_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"} | options
+    sink_options = {name: value.format(unused=unused_port) for name, value in sink_options.items()}
+    error = refused(change(upstream.frame).write.format("pykafka").options(**sink_options).save, spark)
+    assert message.format(unused=unused_port) in str(error)
     assert upstream.tasks_run == 0
 
 

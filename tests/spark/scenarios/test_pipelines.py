@@ -52,8 +52,8 @@ def run(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> Run:
     documented_sink = sink.read_text()
     assert TOPIC in documented_sink
 
-    def run(*arguments: str, topic: str, **more: str) -> subprocess.CompletedProcess[str]:
-        options = "".join(f'"{name}": "{value}", ' for name, value in ({"topic": topic} | more).items())
+    def run(*arguments: str, topic: str, **overrides: str) -> subprocess.CompletedProcess[str]:
+        options = "".join(f'"{name}": "{value}", ' for name, value in ({"topic": topic} | overrides).items())
         sink.write_text(documented_sink.replace(TOPIC, options))
         command = [sys.executable, "-m", "pyspark.pipelines.cli", *arguments, "--spec", str(spec)]
         environment = os.environ | {"SPARK_REMOTE": connect_address(spark)}
@@ -77,20 +77,22 @@ def keys(broker: EmbeddedBroker, topic: str) -> list[int]:
     return sorted(int(key) for key in broker.topic(topic).read().column("key").to_pylist())
 
 
-@pytest.mark.parametrize("more", [{}, {"deliveryGuarantee": "exactly-once"}], ids=["at least once", "exactly once"])
+@pytest.mark.parametrize(
+    "overrides", [{}, {"deliveryGuarantee": "exactly-once"}], ids=["at least once", "exactly once"]
+)
 def test_run_writes_new_rows_and_full_refresh_rewrites_all(
-    broker: EmbeddedBroker, run: Run, tmp_path: Path, more: dict[str, str]
+    broker: EmbeddedBroker, run: Run, tmp_path: Path, overrides: dict[str, str]
 ) -> None:
-    topic = broker.create_topic(f"orders-{len(more)}").name
+    topic = broker.create_topic(f"orders-{len(overrides)}").name
     for ids in ([1, 2, 3], [4]):
         order(tmp_path, *ids)
-        done = run("run", topic=topic, **more)
+        done = run("run", topic=topic, **overrides)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Run is COMPLETED." in done.stdout
     assert keys(broker, topic) == [1, 2, 3, 4]
     checkpoints = tmp_path / "storage" / "_checkpoints" / "orders_topic" / "orders_to_kafka"
     assert [folder.name for folder in checkpoints.iterdir()] == ["0"]
-    done = run("run", "--full-refresh-all", topic=topic, **more)
+    done = run("run", "--full-refresh-all", topic=topic, **overrides)
     assert done.returncode == 0, done.stdout + done.stderr
     assert keys(broker, topic) == [1, 1, 2, 2, 3, 3, 4, 4]
     assert sorted(folder.name for folder in checkpoints.iterdir()) == ["0", "1"], "each refresh has a checkpoint anew"
@@ -98,10 +100,10 @@ def test_run_writes_new_rows_and_full_refresh_rewrites_all(
 
 def test_rejects_full_refresh_with_prefix_of_user(broker: EmbeddedBroker, run: Run, tmp_path: Path) -> None:
     topic = broker.create_topic("prefixed").name
-    more = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "orders-pipeline"}
+    overrides = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "orders-pipeline"}
     order(tmp_path, 1, 2)
-    assert run("run", topic=topic, **more).returncode == 0
-    done = run("run", "--full-refresh-all", topic=topic, **more)
+    assert run("run", topic=topic, **overrides).returncode == 0
+    done = run("run", "--full-refresh-all", topic=topic, **overrides)
     assert done.returncode != 0
     assert "transactionalIdPrefix" in done.stdout + done.stderr
     assert keys(broker, topic) == [1, 2]

@@ -22,27 +22,27 @@ from tests.spark.task_cases import pool as pool
 
 def test_error_names_topic_partition_reason_count_and_key(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, topic=TOPIC, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
-    words = failed(broker, pool, [batch(0)])
+    message = failed(broker, pool, [batch(0)])
     # Outside of Spark a task has random ids.
     beginning = r"Not written to Kafka: 100 records, by the task of partition \d+ \(attempt 0, stage 0\)\."
-    assert re.match(beginning, words)
-    assert "topic 'orders', partition 0: " in words
-    assert "topic 'orders', partition 1: " in words
-    assert "TOPIC_AUTHORIZATION_FAILED" in words
-    assert "key 'key-" in words
+    assert re.match(beginning, message)
+    assert "topic 'orders', partition 0: " in message
+    assert "topic 'orders', partition 1: " in message
+    assert "TOPIC_AUTHORIZATION_FAILED" in message
+    assert "key 'key-" in message
 
 
 def test_too_large_record_fails_task_with_remedy(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     big = pa.record_batch({"value": [b"small", b"x" * 5_000, b"small"], "key": ["a", "k" * 500, None]})
-    words = failed(broker, pool, [big], kafka__max__request__size="2000")
-    assert words.startswith("Not written to Kafka: 1 record,")
-    assert "max.request.size" in words
-    assert '.option("onRecordError", "deadLetter")' in words
-    assert "k" * 60 not in words
+    message = failed(broker, pool, [big], kafka__max__request__size="2000")
+    assert message.startswith("Not written to Kafka: 1 record,")
+    assert "max.request.size" in message
+    assert '.option("onRecordError", "deadLetter")' in message
+    assert "k" * 60 not in message
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("overrides", "message"),
     [
         ({"kafka__max__request__size": "2000"}, "kafka.max.request.size allows (2000). Raise it to at least 5"),
         ({"kafka__buffer__memory": "3000"}, "kafka.buffer.memory allows (3000). Raise it to at least 5"),
@@ -53,10 +53,10 @@ def test_too_large_record_fails_task_with_remedy(broker: EmbeddedBroker, pool: P
     ],
 )
 def test_error_names_exceeded_limit_and_required_value(
-    broker: EmbeddedBroker, pool: ProducerPool, more: dict[str, str], words: str
+    broker: EmbeddedBroker, pool: ProducerPool, overrides: dict[str, str], message: str
 ) -> None:
     big = pa.record_batch({"value": [b"small", b"x" * 5_000], "key": ["a", "b"]})
-    assert words in failed(broker, pool, [big], **more)
+    assert message in failed(broker, pool, [big], **overrides)
 
 
 def test_error_names_unknown_topic(broker: EmbeddedBroker, pool: ProducerPool) -> None:
@@ -74,8 +74,8 @@ def test_writes_too_large_records_to_dead_letter_topic(broker: EmbeddedBroker, p
     broker.control.delete_topic(TOPIC)
     broker.control.create_topic(TOPIC, 1, {"max.message.bytes": "1000"})
     big = pa.record_batch({"value": [b"a", b"x" * 5_000, b"b", b"y" * 6_000], "key": ["1", "2", "3", "4"]})
-    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
-    report = write_rows(options(broker, **more), PLAN, iter([big]), pool)
+    overrides = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    report = write_rows(options(broker, **overrides), PLAN, iter([big]), pool)
     assert (report.totals.rows, report.totals.dead_letters, report.totals.dead_letters_cut) == (2, 2, 0)
     assert report.totals.bytes < 1_000, "what became a dead letter was not written to its topic"
     assert values(broker) == [b"a", b"b"]
@@ -99,17 +99,17 @@ def test_flushes_last_dead_letters_together(
 
     monkeypatch.setattr(KafkaProducer, "flush", counted)
     big = pa.record_batch({"value": [b"fine", b"x" * 300_000], "key": ["1", "2"]})
-    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
-    more |= {"kafka__batch__size": "1000000", "kafka__linger__ms": "60000"}  # no batch is full, none is due
-    report = write_rows(options(broker, **more), PLAN, iter([big, big]), pool)
+    overrides = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
+    overrides |= {"kafka__batch__size": "1000000", "kafka__linger__ms": "60000"}  # no batch is full, none is due
+    report = write_rows(options(broker, **overrides), PLAN, iter([big, big]), pool)
     assert (report.totals.rows, report.totals.dead_letters) == (2, 2)
     assert flushes == [2, 4]
 
 
 def test_truncates_and_counts_too_large_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     big = pa.record_batch({"value": [b"fine", b"x" * 300_000], "key": ["1", "2"]})
-    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
-    report = write_rows(options(broker, **more), PLAN, iter([big]), pool)
+    overrides = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
+    report = write_rows(options(broker, **overrides), PLAN, iter([big]), pool)
     assert (report.totals.rows, report.totals.dead_letters, report.totals.dead_letters_cut) == (1, 1, 1)
     assert values(broker, "dead") == [b"x" * 65_536]
     assert dead_letters(broker)[0]["pykafka.value.bytes"] == b"300000"
@@ -118,17 +118,17 @@ def test_truncates_and_counts_too_large_dead_letter(broker: EmbeddedBroker, pool
 def test_rejected_dead_letter_fails_task(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, topic="dead", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     big = pa.record_batch({"value": [b"x" * 300_000], "key": ["1"]})
-    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
-    words = failed(broker, pool, [big], **more)
-    assert "dead-letter topic rejected the record, too" in words
-    assert "TOPIC_AUTHORIZATION_FAILED" in words
+    overrides = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
+    message = failed(broker, pool, [big], **overrides)
+    assert "dead-letter topic rejected the record, too" in message
+    assert "TOPIC_AUTHORIZATION_FAILED" in message
 
 
 def test_missing_partition_becomes_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     plan = ColumnPlan(value=0, partition=1, fixed_topic=TOPIC)
     rows = pa.record_batch({"value": [b"a", b"b"], "partition": pa.array([0, 77], pa.int32())})
-    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__block__ms": "500"}
-    report = write_rows(options(broker, **more), plan, iter([rows]), pool)
+    overrides = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__block__ms": "500"}
+    report = write_rows(options(broker, **overrides), plan, iter([rows]), pool)
     assert (report.totals.rows, report.totals.dead_letters) == (1, 1)
     assert values(broker, "dead") == [b"b"]
     assert dead_letters(broker)[0]["pykafka.partition"] == b"77"
@@ -141,8 +141,8 @@ def test_rewrites_valid_records_of_rejected_batch_and_dead_letters_invalid_ones(
     broker.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
     plan = ColumnPlan(value=0, key=1, fixed_topic="compacted")
     rows = pa.record_batch({"value": [b"a", b"b", b"c", b"d"], "key": ["k", None, "k", None]})
-    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
-    report = write_rows(options(broker, **more), plan, iter([rows]), pool)
+    overrides = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    report = write_rows(options(broker, **overrides), plan, iter([rows]), pool)
     assert (report.totals.rows, report.totals.dead_letters) == (2, 2)
     assert values(broker, "compacted") == [b"a", b"c"]
     assert values(broker, "dead") == [b"b", b"d"]
@@ -162,7 +162,7 @@ def test_valid_records_of_rejected_batch_fail_without_dead_letters(broker: Embed
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("partitions", "message"),
     [
         ([2], "has no partition 2: it has 2, numbered from 0"),
         ([-1], "has no partition -1: it has 2"),
@@ -171,13 +171,13 @@ def test_valid_records_of_rejected_batch_fail_without_dead_letters(broker: Embed
     ],
 )
 def test_error_names_missing_partition_and_existing_ones(
-    broker: EmbeddedBroker, pool: ProducerPool, asked: list[int], words: str
+    broker: EmbeddedBroker, pool: ProducerPool, partitions: list[int], message: str
 ) -> None:
     plan = ColumnPlan(value=0, partition=1, fixed_topic=TOPIC)
-    rows = pa.record_batch({"value": [b"a"] * len(asked), "partition": pa.array(asked, pa.int32())})
+    rows = pa.record_batch({"value": [b"a"] * len(partitions), "partition": pa.array(partitions, pa.int32())})
     with pytest.raises(DeliveryError) as error:
         write_rows(options(broker, kafka__max__block__ms="1000"), plan, iter([rows]), pool)
-    assert f"topic {TOPIC} {words}" in str(error.value)
+    assert f"topic {TOPIC} {message}" in str(error.value)
 
 
 def test_failed_topic_does_not_fail_rows_of_other_topics(broker: EmbeddedBroker, pool: ProducerPool) -> None:
@@ -202,8 +202,8 @@ def test_null_topic_fails_task(broker: EmbeddedBroker, pool: ProducerPool) -> No
 
 
 def test_null_topic_becomes_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
-    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
-    report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC_MESSAGE]), pool)
+    overrides = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    report = write_rows(options(broker, **overrides), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC_MESSAGE]), pool)
     assert (report.totals.rows, report.totals.dead_letters) == (2, 1)
     assert values(broker, "dead") == [b"b"]
     assert dead_letters(broker)[0]["pykafka.topic"] is None
@@ -213,7 +213,7 @@ def test_null_topic_becomes_dead_letter(broker: EmbeddedBroker, pool: ProducerPo
 @pytest.mark.parametrize("topic", ["", "no/topic", "x" * 250])
 def test_invalid_topic_name_becomes_dead_letter(broker: EmbeddedBroker, pool: ProducerPool, topic: str) -> None:
     rows = pa.record_batch({"value": [b"a", b"b"], "topic": [TOPIC, topic]})
-    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
-    report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([rows]), pool)
+    overrides = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    report = write_rows(options(broker, **overrides), ColumnPlan(value=0, topic=1), iter([rows]), pool)
     assert (report.totals.rows, report.totals.dead_letters) == (1, 1)
     assert dead_letters(broker)[0]["pykafka.topic"] == topic.encode()

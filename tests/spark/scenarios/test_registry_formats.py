@@ -43,8 +43,10 @@ def registry() -> Iterator[FakeRegistry]:
 
 
 def writer_of(registry: FakeRegistry, schema: StructType = SCHEMA, **options: str) -> tuple[SinkOptions, ColumnPlan]:
-    given = NEEDED | {"schema.registry.url": registry.url} | {k.replace("__", "."): v for k, v in options.items()}
-    return planned(KafkaDataSource(given).writer(schema, False))
+    sink_options = (
+        NEEDED | {"schema.registry.url": registry.url} | {k.replace("__", "."): v for k, v in options.items()}
+    )
+    return planned(KafkaDataSource(sink_options).writer(schema, False))
 
 
 def rows_of(registry: FakeRegistry, **options: str) -> list[bytes]:
@@ -55,9 +57,9 @@ def rows_of(registry: FakeRegistry, **options: str) -> list[bytes]:
 
 
 def faults(**options: str) -> str:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as error_info:
         parse_options(NEEDED | {name.replace("__", "."): value for name, value in options.items()})
-    return "\n".join(refused.value.faults)
+    return "\n".join(error_info.value.faults)
 
 
 def test_confluents_deserializer_reads_records(registry: FakeRegistry) -> None:
@@ -163,11 +165,11 @@ def test_schema_text_in_errors_is_one_line_without_credentials(registry: FakeReg
         {"schema": "[" * 5_000 + "]" * 5_000},
     ):
         registry.subjects["orders-value"] = [(1, dict(stored))]
-        with pytest.raises(SchemaError, match="do not fit the latest schema of subject 'orders-value'") as refused:
+        with pytest.raises(SchemaError, match="do not fit the latest schema of subject 'orders-value'") as error_info:
             writer_of(registry, SCHEMA, **latest, **secret)
-        assert str(refused.value).isprintable()
-        assert "s3cret" not in str(refused.value)
-        assert len(str(refused.value)) < 1_500
+        assert str(error_info.value).isprintable()
+        assert "s3cret" not in str(error_info.value)
+        assert len(str(error_info.value)) < 1_500
         get_registry_client.cache_clear()
 
 
@@ -187,9 +189,9 @@ def test_job_uses_newest_schema_and_stream_keeps_its_first(registry: FakeRegistr
         return id_of(planned(source.streamWriter(schema, False))[1])
 
     latest = {"valueFormat": "avro-confluent", "schemaSource": "latest"}
-    given = NEEDED | {"schema.registry.url": registry.url} | latest
+    sink_options = NEEDED | {"schema.registry.url": registry.url} | latest
     first, again, without_start = (
-        KafkaDataSource(given | {STREAM_START_OPTION: name} if name else given) for name in ("1", "2", "")
+        KafkaDataSource(sink_options | {STREAM_START_OPTION: name} if name else sink_options) for name in ("1", "2", "")
     )
     add_version(1, "id")
     assert id_of(writer_of(registry, only_id, **latest)[1]) == 1
@@ -225,7 +227,7 @@ def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"valueFormat": "avro-confluent"}, "Option 'schema.registry.url' is not set"),
         (
@@ -259,8 +261,8 @@ def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
         ({"valueFormat": "avro-confluent", "schema__registry__user": "a"}, "Unknown option 'schema.registry.user'"),
     ],
 )
-def test_rejects_invalid_registry_options(options: dict[str, str], words: str) -> None:
-    assert words in faults(**options)
+def test_rejects_invalid_registry_options(options: dict[str, str], message: str) -> None:
+    assert message in faults(**options)
 
 
 @pytest.mark.parametrize(
@@ -278,16 +280,16 @@ def test_rejects_a_registry_url_for_formats_without_a_registry(options: dict[str
 
 
 def test_rejects_schema_without_subject_for_topics_of_a_column() -> None:
-    given = {name: value for name, value in NEEDED.items() if name != "topic"}
+    sink_options = {name: value for name, value in NEEDED.items() if name != "topic"}
     with pytest.raises(
         ConfigurationError, match="'valueSubject' must be set, because the subject of the value schema depends on"
     ):
-        parse_options(given | {"valueFormat": "avro-confluent", "schema.registry.url": "http://r"})
+        parse_options(sink_options | {"valueFormat": "avro-confluent", "schema.registry.url": "http://r"})
 
 
 def test_repr_of_options_contains_no_secret() -> None:
-    given = {"valueFormat": "avro-confluent", "schema.registry.url": "https://r"}
+    sink_options = {"valueFormat": "avro-confluent", "schema.registry.url": "https://r"}
     secret = {"schema.registry.basic.auth.user.info": "alice:s3cret", "schema.registry.ssl.keystore.password": "s3cret"}
-    options = parse_options(NEEDED | given | {name: value for name, value in secret.items() if "basic" in name})
+    options = parse_options(NEEDED | sink_options | {name: value for name, value in secret.items() if "basic" in name})
     assert "s3cret" not in repr(options)
-    assert "s3cret" not in faults(**given, **secret)
+    assert "s3cret" not in faults(**sink_options, **secret)

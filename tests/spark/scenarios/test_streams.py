@@ -169,15 +169,17 @@ def test_spark_rejects_sorting_a_stream_but_foreach_batch_can(
     (tmp_path / "sorted").mkdir()
     numbered(tmp_path / "sorted", batches=1)
     topic = broker.create_topic("sorted", 2)
-    given = options(broker, tmp_path, topic.name)
+    stream_options = options(broker, tmp_path, topic.name)
     lines = spark.readStream.text(str(tmp_path / "sorted"))
     rows = lines.selectExpr("split(value, ' ')[0] AS key", "split(value, ' ')[1] AS value")
     with pytest.raises((AnalysisException, StreamingQueryException), match=r"[Ss]orting is not supported"):
-        run_stream(rows.sortWithinPartitions("value").writeStream.format("pykafka").options(**given))
+        run_stream(rows.sortWithinPartitions("value").writeStream.format("pykafka").options(**stream_options))
 
     def write(frame: DataFrame, batch: int) -> None:
         backwards = frame.orderBy("value", ascending=False)
-        backwards.repartition("key").sortWithinPartitions("value").write.format("pykafka").options(**given).save()
+        backwards.repartition("key").sortWithinPartitions("value").write.format("pykafka").options(
+            **stream_options
+        ).save()
 
     run_stream(rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "another")))
     assert numbers_by_key(broker, topic.name) == {key: list(range(100)) for key in (b"a", b"b", b"c")}

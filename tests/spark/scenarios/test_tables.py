@@ -64,12 +64,12 @@ def test_threads_that_did_not_create_the_session_can_write_tables(
     rows: DataFrame, stream: DataFrame, broker: EmbeddedBroker, table: str, dropped: str, tmp_path: Path
 ) -> None:
     topic = broker.create_topic("threads")
-    given = options(broker, topic.name)
+    table_options = options(broker, topic.name)
 
     def write() -> None:
-        rows.write.format("pykafka").options(**given).saveAsTable(dropped)
-        rows.write.format("pykafka").options(**given).mode("append").saveAsTable(table)
-        writer = stream.writeStream.format("pykafka").options(**given).trigger(availableNow=True)
+        rows.write.format("pykafka").options(**table_options).saveAsTable(dropped)
+        rows.write.format("pykafka").options(**table_options).mode("append").saveAsTable(table)
+        writer = stream.writeStream.format("pykafka").options(**table_options).trigger(availableNow=True)
         writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable(table).awaitTermination()
 
     with ThreadPoolExecutor(1) as threads:
@@ -78,7 +78,7 @@ def test_threads_that_did_not_create_the_session_can_write_tables(
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "words"),
+    ("change", "kind", "message"),
     [
         ({"tpoic": "x"}, ConfigurationError, "Did you mean 'topic'?"),
         ({"topic": "not-there"}, PreflightError, "topic not-there: does not exist"),
@@ -91,14 +91,14 @@ def test_raises_error_before_table_creation_and_any_task(  # noqa: PLR0913 - a t
     tmp_path: Path,
     change: dict[str, str],
     kind: type[Exception],
-    words: str,
+    message: str,
 ) -> None:
     upstream = Upstream(spark)
     writer = upstream.frame.write.format("pykafka").options(**options(broker, "t") | change)
-    assert words in str(refused(lambda: writer.saveAsTable("made"), spark))
+    assert message in str(refused(lambda: writer.saveAsTable("made"), spark))
     assert upstream.tasks_run == 0
     stream_writer = stream.writeStream.format("pykafka").options(**options(broker, "t") | change)
-    with pytest.raises(kind, match=words.replace("?", r"\?")):
+    with pytest.raises(kind, match=message.replace("?", r"\?")):
         stream_writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("made")
     assert spark.streams.active == []
     assert not spark.catalog.tableExists("made")
@@ -113,7 +113,7 @@ def test_save_as_table_rejects_other_save_modes(
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda writer: writer.outputMode("update"), r"toTable\(\) does not support outputMode\('update'\)"),
         (lambda writer: writer.trigger(continuous="1 second"), "Use micro-batches"),
@@ -121,10 +121,10 @@ def test_save_as_table_rejects_other_save_modes(
     ids=["update", "continuous"],
 )
 def test_to_table_rejects_update_mode_and_continuous_trigger(
-    stream: DataFrame, broker: EmbeddedBroker, change: Callable[[Any], Any], words: str
+    stream: DataFrame, broker: EmbeddedBroker, change: Callable[[Any], Any], message: str
 ) -> None:
     writer = stream.writeStream.format("pykafka").options(**options(broker, "t"))
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=message):
         change(writer).toTable("made")
 
 
@@ -154,10 +154,10 @@ def test_stream_does_not_get_table_options(stream: DataFrame, table: str, tmp_pa
 
 def test_statements_suggested_by_the_error_write(rows: DataFrame, broker: EmbeddedBroker, table: str) -> None:
     topic = broker.create_topic("with-each-write")
-    given = options(broker, topic.name)
-    rows.writeTo(table).options(**given).append()
-    listed = ", ".join(f"'{name}' = '{value}'" for name, value in given.items())
-    rows.sparkSession.sql(f"INSERT INTO {table} WITH ({listed}) SELECT 'a'")
+    table_options = options(broker, topic.name)
+    rows.writeTo(table).options(**table_options).append()
+    properties = ", ".join(f"'{name}' = '{value}'" for name, value in table_options.items())
+    rows.sparkSession.sql(f"INSERT INTO {table} WITH ({properties}) SELECT 'a'")
     assert topic.read().num_rows == rows.count() + 1
 
 

@@ -79,14 +79,14 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("stored", "words"), FOUND)
+@pytest.mark.parametrize(("stored", "message"), FOUND)
 def test_finds_unknown_json_fields_and_invalid_json(
-    spark: SparkSession, kafka_topic: KafkaTopic, stored: str, words: str
+    spark: SparkSession, kafka_topic: KafkaTopic, stored: str, message: str
 ) -> None:
     """Spark reads each of these as the struct that is expected, or as null."""
     write(spark.createDataFrame([(stored,)], "value STRING"), kafka_topic)
     read = "from_json(value, 'id BIGINT, at STRUCT<x: BIGINT>, all ARRAY<STRUCT<x: BIGINT>>') AS value"
-    with pytest.raises(DataFramesNotEqualError, match=words):
+    with pytest.raises(DataFramesNotEqualError, match=message):
         assert_topic_equals(spark.createDataFrame([(stored,)], "value STRING").selectExpr(read), kafka_topic)
 
 
