@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.spark_sink import TOPIC, TOPICS, rows_of
+from integration.benchmarks.spark_sink import TOPIC, TOPICS, build_rows
 from integration.support.processes import python_workers, resident_bytes
 
 pytestmark = pytest.mark.needs("java")
@@ -38,7 +38,7 @@ JVM_GROWTH_BYTES_MAX = 16_000_000
 
 def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSession) -> None:
     def write(rows: int, bootstrap: str) -> None:
-        writer = rows_of(spark, rows, "real").write.format("pykafka").option("kafka.bootstrap.servers", bootstrap)
+        writer = build_rows(spark, rows, "real").write.format("pykafka").option("kafka.bootstrap.servers", bootstrap)
         writer.option("topic", TOPIC).save()
 
     largest: list[int] = []

@@ -14,9 +14,9 @@ from integration.benchmarks.page import (
     FULL,
     QUICK,
     Line,
-    in_turns,
-    line_of,
-    measured,
+    build_line,
+    format_results,
+    iterate_turns,
     table,
     write_history,
     write_page,
@@ -48,24 +48,25 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pa
 
 def test_row_contains_medians_and_ratios_of_all_rounds() -> None:
     assert (
-        SPARK.row() == "| **Spark** | 1,800,000 rows/s | 1,000,000 | Spark's own | **1.80** | 1.8 | 1.80, 1.70, 1.90 |"
+        SPARK.format_row()
+        == "| **Spark** | 1,800,000 rows/s | 1,000,000 | Spark's own | **1.80** | 1.8 | 1.80, 1.70, 1.90 |"
     )
 
 
 def test_ratio_is_the_median_of_ratios() -> None:
     seen = {"a": [{"CPU": 10.0}, {"CPU": 40.0}, {"CPU": 90.0}], "b": [{"CPU": 10.0}, {"CPU": 20.0}, {"CPU": 30.0}]}
-    assert "**2.00** |  | 1.00, 2.00, 3.00 |" in line_of("CPU", "ms", seen, "CPU", ("a", "b"), "").row()
-    assert "**0.50** |  | 1.00, 0.50, 0.33 |" in line_of("CPU", "ms", seen, "CPU", ("b", "a"), "").row()
+    assert "**2.00** |  | 1.00, 2.00, 3.00 |" in build_line("CPU", "ms", seen, "CPU", ("a", "b"), "").format_row()
+    assert "**0.50** |  | 1.00, 0.50, 0.33 |" in build_line("CPU", "ms", seen, "CPU", ("b", "a"), "").format_row()
 
 
 def test_formats_small_figures_with_one_more_digit() -> None:
-    assert "| 2.5 ms | 1.5 |" in Line("x", "ms", [2.5], [1.5], "y").row()
+    assert "| 2.5 ms | 1.5 |" in Line("x", "ms", [2.5], [1.5], "y").format_row()
 
 
 def test_updates_only_measurements_in_page_and_readme(documents: tuple[Path, Path]) -> None:
     copy, readme = documents
     before, _, after = copy.read_text().partition(BEGIN)
-    write_page(measured([SPARK, FOREACH, BATCH], "On two cores."), [SPARK, FOREACH, BATCH])
+    write_page(format_results([SPARK, FOREACH, BATCH], "On two cores."), [SPARK, FOREACH, BATCH])
     text = copy.read_text()
     assert text.startswith(before + BEGIN)
     assert text.endswith(END + after.partition(END)[2])
@@ -78,7 +79,7 @@ def test_updates_only_measurements_in_page_and_readme(documents: tuple[Path, Pat
 
 
 def test_second_update_changes_nothing(documents: tuple[Path, Path]) -> None:
-    text = measured([SPARK, FOREACH], "")
+    text = format_results([SPARK, FOREACH], "")
     write_page(text, [SPARK, FOREACH])
     once = [document.read_text() for document in documents]
     write_page(text, [SPARK, FOREACH])
@@ -99,11 +100,16 @@ def test_history_keeps_rows_of_other_commits(tmp_path: Path, monkeypatch: pytest
 
 
 def test_reverses_order_in_every_second_round() -> None:
-    assert list(in_turns(["a", "b"], 2)) == [(0, "b"), (0, "a"), (1, "a"), (1, "b")]
+    assert list(iterate_turns(["a", "b"], 2)) == [(0, "b"), (0, "a"), (1, "a"), (1, "b")]
 
 
 def test_quick_run_measures_at_least_one_case() -> None:
-    assert [FULL.of(30, 12), QUICK.of(30, 12), QUICK.of(100), QUICK.of(1)] == [30, 12, 20, 1]
+    assert [FULL.scale_count(30, 12), QUICK.scale_count(30, 12), QUICK.scale_count(100), QUICK.scale_count(1)] == [
+        30,
+        12,
+        20,
+        1,
+    ]
 
 
 def test_measures_wide_cluster_from_creation_to_last_acknowledgement() -> None:
@@ -120,7 +126,7 @@ def test_compares_wide_clusters_with_other_clients_and_with_few_partitions() -> 
         own = {"cpu_ns": 100.0 * (number + 1), "first_cpu_ms": 9.0, "peak_mb": 8.0, "requests": 7.0}
         seen[wide.name_of("pykafka", nodes, partitions)] = [{**own, "refresh_cpu_ms": 30.0}]
         seen[wide.name_of("confluent-kafka", nodes, partitions)] = [{key: 2 * value for key, value in own.items()}]
-    rows = [line.row() for line in wide.lines_of(seen)]
+    rows = [line.format_row() for line in wide.lines_of(seen)]
     assert "| CPU of 3 brokers, 12 partitions | 100 ns/record | 200 |" in rows[0]
     assert [row.split("|")[5].strip() for row in rows[:8]] == ["**0.50**"] * 3 + ["**3.00**"] + ["**0.50**"] * 3 + [
         "**0.01**"  # 30 ms in 300 s are 0.01 % of a core

@@ -27,7 +27,7 @@ from integration.benchmarks import (
     worker_import,
 )
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import FULL, QUICK, ROOT, Line, Scale, measured, write_history, write_page
+from integration.benchmarks.page import FULL, QUICK, ROOT, Line, Scale, format_results, write_history, write_page
 from integration.benchmarks.spark_sink import TOPICS
 
 
@@ -60,7 +60,7 @@ def main() -> None:
             lines += part(scale)
             loads.append(os.getloadavg()[0])
             print(f"{name}: {time.monotonic() - started:.0f} s since the start", file=sys.stderr, flush=True)
-    text = measured(lines, how(scale, loads))
+    text = format_results(lines, how(scale, loads))
     print(text)
     if scale is FULL and not arguments.only:
         write_page(text, lines)

@@ -1,10 +1,9 @@
-"""Benchmark of a job that is started for one small write: the whole process, from the start of Python to its exit.
+"""Benchmark of a process that runs one small write, from the start of Python to its exit.
 
     python -m integration.benchmarks.cold_job [--rows 100000] [--rounds 7]
 
-Each run is a process of its own with a JVM of its own (`cold_job_program.py`), in turn: Spark's own sink, and ours
-through the data source and through mapInArrow, into a discard broker. Medians of the rounds and of their ratios, after
-one round that does not count.
+Each run is a new process with a new JVM (`cold_job_program.py`) that writes to a discard broker. Spark's own sink takes
+turns with pykafka as a data source and through mapInArrow. The results are medians of the rounds after a warm-up round.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import time
 from collections.abc import Iterator
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import ROOT, Line, Scale, in_turns, line_of, table
+from integration.benchmarks.page import ROOT, Line, Scale, build_line, iterate_turns, table
 
 ROWS = 100_000
 TOPIC = "cold-job"
@@ -28,7 +27,7 @@ WRITERS = {SPARKS: "kafka", MAP_IN_ARROW: "mapInArrow", DATA_SOURCE: "dataSource
 
 
 def run_job(contender: str, bootstrap: str, rows: int) -> float:
-    """Return the seconds of a process."""
+    """Run a process, and return its duration in seconds."""
     program = [sys.executable, "-m", "integration.benchmarks.cold_job_program"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [*program, WRITERS[contender], bootstrap, TOPIC, str(rows)]
@@ -38,16 +37,16 @@ def run_job(contender: str, bootstrap: str, rows: int) -> float:
 
 
 def lines(scale: Scale, rows: int = ROWS) -> Iterator[Line]:
-    seen: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
     with discard_broker({TOPIC: PARTITIONS}) as (bootstrap, _):
-        for turn, name in in_turns(CONTENDERS, scale.rounds + 1):
+        for turn, name in iterate_turns(CONTENDERS, scale.rounds + 1):
             seconds = run_job(name, bootstrap, rows)
             print(f"round {turn}: {name}: {seconds:.1f} s, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
             if turn:
-                seen[name].append({"seconds": seconds})
-    what = f"**A cold job** of {rows:,} rows, whole process"
-    yield line_of(f"{what}, `mapInArrow`", "s", seen, "seconds", (MAP_IN_ARROW, SPARKS), "1.25")
-    yield line_of("... by the data source", "s", seen, "seconds", (DATA_SOURCE, SPARKS), "")
+                results[name].append({"seconds": seconds})
+    measurement = f"**A cold job** of {rows:,} rows, whole process"
+    yield build_line(f"{measurement}, `mapInArrow`", "s", results, "seconds", (MAP_IN_ARROW, SPARKS), "1.25")
+    yield build_line("... by the data source", "s", results, "seconds", (DATA_SOURCE, SPARKS), "")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A broker in a process of its own that acknowledges records and keeps none."""
+"""An embedded broker in a separate process that acknowledges records without storing them."""
 
 from __future__ import annotations
 

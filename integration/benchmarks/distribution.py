@@ -28,7 +28,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
-from integration.benchmarks.page import in_turns
+from integration.benchmarks.page import iterate_turns
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import counted_records, create_topic
 from integration.support.processes import CpuMeter, cpu_seconds
@@ -81,14 +81,16 @@ def compare(tasks: int, partitions: int, rows: int, rounds: int) -> dict[str, li
         for guarantee in GUARANTEES
         for name, how in DISTRIBUTIONS.items()
     }
-    seen: dict[str, list[Figures]] = {name: [] for name in ways}
+    results: dict[str, list[Figures]] = {name: [] for name in ways}
     for way in ways.values():  # the JVM compiles, the workers import
         measured(spark, {**way, "maxTasks": "4"}, 4, 4, 10_000)
-    for turn, name in in_turns(list(ways), rounds):
-        seen[name].append(measured(spark, ways[name], tasks, partitions, rows))
-        print(f"round {turn + 1}: {name}: {seen[name][-1]}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+    for turn, name in iterate_turns(list(ways), rounds):
+        results[name].append(measured(spark, ways[name], tasks, partitions, rows))
+        print(
+            f"round {turn + 1}: {name}: {results[name][-1]}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True
+        )
     spark.stop()
-    return seen
+    return results
 
 
 def measured(spark: SparkSession, options: Mapping[str, str], tasks: int, partitions: int, rows: int) -> Figures:
@@ -108,12 +110,12 @@ def measured(spark: SparkSession, options: Mapping[str, str], tasks: int, partit
         seconds = time.monotonic() - started
         report = read_reports(reports)[-1]
         assert report.rows == rows
-        offsets, seen = until_seen(bootstrap, topic)
+        offsets, results = until_seen(bootstrap, topic)
         broker_cpu = cpu_seconds(broker) - broker_cpu
         states, heap = producer_states(broker)
         return {
             "seconds": seconds,
-            "seen": seen,
+            "seen": results,
             "rate": rows / seconds,
             "spark_cpu": meter.seconds,
             "kafka_cpu": broker_cpu,
@@ -157,10 +159,10 @@ def producer_states(pid: int) -> tuple[int, int]:
     return int(states[1]) if states else 0, int(total[1])
 
 
-def table(seen: Mapping[str, list[Figures]]) -> str:
+def table(results: Mapping[str, list[Figures]]) -> str:
     """The medians."""
     lines = ["| | " + " | ".join(shown for _, shown, _ in COLUMNS) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
-    for name, runs in seen.items():
+    for name, runs in results.items():
         cells = (form.format(statistics.median(run[key] for run in runs)) for key, _, form in COLUMNS)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -160,18 +160,18 @@ MEMORY_PROBE = """
 import resource, sys
 from integration.benchmarks.encoder import *
 rows = 200_000
-rows_of = columns("real", rows)
+build_rows = columns("real", rows)
 if sys.argv[1] == "headers":
-    rows_of = RecordColumns(rows_of.value, rows_of.key, pa.concat_arrays([headers()] * (rows // ROWS)))
+    build_rows = RecordColumns(build_rows.value, build_rows.key, pa.concat_arrays([headers()] * (rows // ROWS)))
 reuse_freed_memory()
-encode_records(rows_of.slice(0, 10), consecutive_slices([10]), NOW)
+encode_records(build_rows.slice(0, 10), consecutive_slices([10]), NOW)
 pa.default_memory_pool().release_unused()
 open("/proc/self/clear_refs", "w").write("5")
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 size = int(sys.argv[2])
-kept = encode_records(rows_of, consecutive_slices([start + size for start in range(0, rows, size)]), NOW)
+kept = encode_records(build_rows, consecutive_slices([start + size for start in range(0, rows, size)]), NOW)
 (peak,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
-print(rows_of.nbytes, peak - before)
+print(build_rows.nbytes, peak - before)
 """
 
 

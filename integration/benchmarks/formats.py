@@ -24,7 +24,7 @@ from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.functions import struct, to_json
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import Line, Scale, in_turns, line_of
+from integration.benchmarks.page import Line, Scale, build_line, iterate_turns
 from integration.benchmarks.spark_sink import (
     TASKS,
     TOPIC,
@@ -49,7 +49,7 @@ COLUMNS = (
 FORMATS = ("json", "avro", "protobuf-confluent")
 
 
-def rows_of(spark: SparkSession, rows: int) -> DataFrame:
+def build_rows(spark: SparkSession, rows: int) -> DataFrame:
     return spark.range(0, rows, 1, TASKS).selectExpr(*COLUMNS)
 
 
@@ -78,33 +78,33 @@ CONTENDERS: dict[str, Callable[[DataFrame, str], None]] = {
 
 
 def encoders(spark: SparkSession, rounds: int) -> None:
-    frame = rows_of(spark, BATCH_ROWS)
+    frame = build_rows(spark, BATCH_ROWS)
     fields = [to_arrow_field(field, field.name) for field in frame.schema]
     batch = pa.Table.to_batches(frame.toArrow().combine_chunks())[0]
     print("| encoder alone | CPU per row | bytes per row |")
     print("|---|---:|---:|")
     for name in FORMATS:
         row_format = build_format(name, fields, SchemaOptions()).row_format
-        seen = []
+        results = []
         for _ in range(10 * rounds + 1):
             before = time.process_time()
             encoded = row_format.encode_rows(batch.schema.names, batch.columns, batch.num_rows, b"")
-            seen.append((time.process_time() - before) / batch.num_rows * 1e9)
+            results.append((time.process_time() - before) / batch.num_rows * 1e9)
         size = encoded.nbytes / batch.num_rows - 4
-        print(f"| `{name}` | {statistics.median(seen[1:]):,.0f} ns | {size:,.0f} |")
+        print(f"| `{name}` | {statistics.median(results[1:]):,.0f} ns | {size:,.0f} |")
 
 
 def writes(
     spark: SparkSession, rows: int, rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
 ) -> Seen:
-    seen: Seen = {name: [] for name in contenders}
-    frame = rows_of(spark, rows)
-    for turn, name in in_turns(contenders, rounds + 1):
+    results: Seen = {name: [] for name in contenders}
+    frame = build_rows(spark, rows)
+    for turn, name in iterate_turns(contenders, rounds + 1):
         seconds, cpu = measured_write(partial(CONTENDERS[name], frame, bootstrap), broker)
         print(f"round {turn}: {name}: {rows / seconds:,.0f} rows/s, {cpu / rows * 1e9:,.0f} ns", file=sys.stderr)
         if turn:
-            seen[name].append({"rate": rows / seconds, "cpu": cpu / rows * 1e9})
-    return seen
+            results[name].append({"rate": rows / seconds, "cpu": cpu / rows * 1e9})
+    return results
 
 
 def lines(scale: Scale) -> Iterator[Line]:
@@ -112,9 +112,9 @@ def lines(scale: Scale) -> Iterator[Line]:
     with discard_broker(TOPICS) as (bootstrap, broker), contextlib.ExitStack() as stack:
         spark = start_spark()
         stack.callback(spark.stop)
-        seen = writes(spark, scale.of(2_000_000), scale.rounds, pair, bootstrap, broker)
-    yield line_of("**Values from columns**: JSON", "rows/s", seen, "rate", pair, "")
-    yield line_of("... CPU, JVM and Python", "ns/row", seen, "cpu", pair, "")
+        results = writes(spark, scale.scale_count(2_000_000), scale.rounds, pair, bootstrap, broker)
+    yield build_line("**Values from columns**: JSON", "rows/s", results, "rate", pair, "")
+    yield build_line("... CPU, JVM and Python", "ns/row", results, "cpu", pair, "")
 
 
 def main() -> None:
@@ -130,10 +130,10 @@ def main() -> None:
         spark = start_spark()
         stack.callback(spark.stop)
         encoders(spark, arguments.rounds)
-        seen = writes(spark, arguments.rows, arguments.rounds, list(CONTENDERS), bootstrap, broker)
+        results = writes(spark, arguments.rows, arguments.rounds, list(CONTENDERS), bootstrap, broker)
     for kind in ("json", "avro"):
         print()
-        show({name: runs for name, runs in seen.items() if kind in name})
+        show({name: runs for name, runs in results.items() if kind in name})
 
 
 if __name__ == "__main__":

@@ -57,16 +57,16 @@ def main() -> None:
 
 def throughput_row(certificates: Path, tls: bool, send_buffer: int, megabytes: int, rounds: int) -> str:
     client = _client_context(certificates) if tls else None
-    bare, ours, ratios = [], [], []
+    bare, our_times, ratios = [], [], []
     with sink(certificates if tls else None) as port:
         _bare(port, client, send_buffer, 50), _selector(port, client, send_buffer, 50)
         for _ in range(rounds):
             bare.append(_bare(port, client, send_buffer, megabytes))
-            ours.append(_selector(port, client, send_buffer, megabytes))
-            ratios.append(ours[-1] / bare[-1])
+            our_times.append(_selector(port, client, send_buffer, megabytes))
+            ratios.append(our_times[-1] / bare[-1])
     name = "TLS 1.3" if tls else "plaintext"
     buffer = "OS default" if send_buffer == OS_DEFAULT_BUFFER else f"{send_buffer}"
-    speeds = f"{statistics.median(bare):.0f} | {statistics.median(ours):.0f}"
+    speeds = f"{statistics.median(bare):.0f} | {statistics.median(our_times):.0f}"
     return f"| {name} | {buffer} | {speeds} | {statistics.median(ratios):.2f} |"
 
 

@@ -1,7 +1,6 @@
-"""What the benchmarks have measured, as the table and the chart of docs/benchmarks.md, a row of the README, and rows of
-history.md.
+"""Formats benchmark results as the table and chart of docs/benchmarks.md, a row of the README and rows of history.md.
 
-A part of the suite gives lines: ours, what it is compared with, and the ratio of the two in each round.
+Each part of the suite yields lines. A line contains the values of pykafka and of a baseline, one for each round.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ xychart-beta horizontal
 
 
 class Scale(NamedTuple):
-    """How much is measured: rounds, and the share of a full run's rows, records and micro-batches."""
+    """The size of a run: its rounds, and its share of the rows, records and micro-batches of a full run."""
 
     rounds: int
     share: float
 
-    def of(self, count: int, least: int = 1) -> int:
+    def scale_count(self, count: int, least: int = 1) -> int:
         return max(least, round(count * self.share))
 
 
@@ -68,53 +67,60 @@ FULL, QUICK = Scale(7, 1.0), Scale(2, 0.2)
 
 
 class Line(NamedTuple):
-    """`here` and `beside` are one figure of each round, in `unit`; the ratio is here to beside.
+    """A line of the table: the values of pykafka and of the baseline in each round, in `unit`.
 
-    `place`: where the rows went, in a line of rows per second that the chart shows.
+    `chart_label`: the destination of the rows, for a line of rows per second that the chart shows; otherwise empty.
     """
 
-    what: str
+    measurement: str
     unit: str
-    here: Sequence[float]
-    beside: Sequence[float]
-    whose: str
+    values: Sequence[float]
+    baseline_values: Sequence[float]
+    baseline: str
     goal: str = ""
-    place: str = ""
+    chart_label: str = ""
 
     @property
     def ratios(self) -> list[float]:
-        return [one / other for one, other in zip(self.here, self.beside, strict=True)]
+        return [one / other for one, other in zip(self.values, self.baseline_values, strict=True)]
 
-    def past_row(self) -> str:
-        figures = f"{_figure(self.here)} {self.unit} | {_figure(self.beside)} {self.unit}"
-        return f"{self.what} | {figures} | {self.whose} | {statistics.median(self.ratios):.2f} |"
+    def format_history_row(self) -> str:
+        figures = f"{_figure(self.values)} {self.unit} | {_figure(self.baseline_values)} {self.unit}"
+        return f"{self.measurement} | {figures} | {self.baseline} | {statistics.median(self.ratios):.2f} |"
 
-    def row(self) -> str:
+    def format_row(self) -> str:
         middle, rounds = statistics.median(self.ratios), ", ".join(f"{ratio:.2f}" for ratio in self.ratios)
-        figures = f"{_figure(self.here)} {self.unit} | {_figure(self.beside)}"
-        return f"| {self.what} | {figures} | {self.whose} | **{middle:.2f}** | {self.goal} | {rounds} |"
+        figures = f"{_figure(self.values)} {self.unit} | {_figure(self.baseline_values)}"
+        return f"| {self.measurement} | {figures} | {self.baseline} | **{middle:.2f}** | {self.goal} | {rounds} |"
 
 
-def line_of(
-    what: str, unit: str, seen: Mapping[str, Sequence[Mapping[str, float]]], key: str, pair: tuple[str, str], goal: str
+def build_line(
+    measurement: str,
+    unit: str,
+    results: Mapping[str, Sequence[Mapping[str, float]]],
+    key: str,
+    pair: tuple[str, str],
+    goal: str,
 ) -> Line:
-    """The figure `key` of two contenders, by their names; the second one's name is shown."""
-    here, beside = ([run[key] for run in seen[name]] for name in pair)
-    return Line(what, unit, here, beside, pair[1], goal)
+    """Build a line from the figure `key` of two contenders. `pair`: the names of the contender and of its baseline."""
+    here, beside = ([run[key] for run in results[name]] for name in pair)
+    return Line(measurement, unit, here, beside, pair[1], goal)
 
 
 def table(lines: Iterable[Line]) -> str:
     heads = ("measurement", "pykafka", "baseline", "which baseline", "ratio", "goal", "rounds")
-    return "\n".join([f"| {' | '.join(heads)} |", "|---|---:|---:|---|---:|---:|---|", *(line.row() for line in lines)])
+    return "\n".join(
+        [f"| {' | '.join(heads)} |", "|---|---:|---:|---|---:|---:|---|", *(line.format_row() for line in lines)]
+    )
 
 
 def chart(lines: Iterable[Line]) -> str:
-    """Ours and Spark's own sink, by the lines that measure rows per second of both; empty where none does."""
+    """Draw the rows per second of pykafka and of Spark's own sink. Return "" if no line has a chart label."""
     bars: dict[str, float] = {}
     for line in lines:
-        if line.place:
-            bars[f"pykafka, {line.place}"] = statistics.median(line.here) / 1000
-            bars[f"Spark, {line.place}"] = statistics.median(line.beside) / 1000
+        if line.chart_label:
+            bars[f"pykafka, {line.chart_label}"] = statistics.median(line.values) / 1000
+            bars[f"Spark, {line.chart_label}"] = statistics.median(line.baseline_values) / 1000
     if not bars:
         return ""
     names = ", ".join(f'"{name}: {rate:,.0f}"' for name, rate in bars.items())
@@ -122,27 +128,27 @@ def chart(lines: Iterable[Line]) -> str:
     return CHART.format(names=names, top=-(-int(max(bars.values())) // 100) * 100 + 100, bars=tops)
 
 
-def measured(lines: Sequence[Line], how: str) -> str:
-    """What stands between the page's two marks."""
-    return f"{BEGIN}\n{chart(lines)}\n{table(lines)}\n\n{how}\n\n{END}"
+def format_results(lines: Sequence[Line], conditions: str) -> str:
+    """Format the part of the page between BEGIN and END."""
+    return f"{BEGIN}\n{chart(lines)}\n{table(lines)}\n\n{conditions}\n\n{END}"
 
 
 def write_page(text: str, lines: Sequence[Line]) -> None:
     """Write the page, and the README's row: the first line of the chart and the line of `foreachPartition`."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(before + text + rest.partition(END)[2])
-    charted = next(line for line in lines if line.place)
-    foreach_partition = next(line for line in lines if line.whose == FOREACH_PARTITION)
-    rates = (charted.beside, foreach_partition.beside, charted.here)
+    charted = next(line for line in lines if line.chart_label)
+    foreach_partition = next(line for line in lines if line.baseline == FOREACH_PARTITION)
+    rates = (charted.baseline_values, foreach_partition.baseline_values, charted.values)
     figures = " | ".join(f"{round(statistics.median(rate), -3):,.0f}" for rate in rates)
     README.write_text(README_ROW.sub(rf"\1 | {figures} |", README.read_text()))
 
 
 def write_history(lines: Iterable[Line], day: str, commit: str) -> None:
-    """Add a row for each line, at the end; those that this commit has already are written anew."""
+    """Append a row for each line, and remove earlier rows of the same day and commit."""
     place = f"| {day} | `{commit}` |"
     other_rows = [row for row in HISTORY.read_text().splitlines() if not row.startswith(place)]
-    HISTORY.write_text("\n".join([*other_rows, *(f"{place} {line.past_row()}" for line in lines)]) + "\n")
+    HISTORY.write_text("\n".join([*other_rows, *(f"{place} {line.format_history_row()}" for line in lines)]) + "\n")
 
 
 def _figure(values: Sequence[float]) -> str:
@@ -150,7 +156,7 @@ def _figure(values: Sequence[float]) -> str:
     return f"{middle:,.0f}" if middle >= 10 else f"{middle:.1f}"
 
 
-def in_turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Each contender in each round; every second round goes backwards."""
+def iterate_turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Yield the number of each round with each contender. The order is reversed in every second round."""
     for turn in range(rounds):
         yield from ((turn, name) for name in (names if turn % 2 else names[::-1]))

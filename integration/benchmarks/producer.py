@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
+from integration.benchmarks.page import Line, Scale, build_line, iterate_turns, table
 from integration.benchmarks.rows import SHAPES
 from integration.support.artifacts import kafka_classpath
 
@@ -222,31 +222,31 @@ Seen = dict[str, list[dict[str, float]]]
 
 def in_rounds(rows: list[Row], rounds: int, scale: float) -> Seen:
     """The figures of each row, by its label, of each round."""
-    seen: Seen = {row.label: [] for row in rows}
+    results: Seen = {row.label: [] for row in rows}
     by_label = {row.label: row for row in rows}
     with discard_broker(TOPICS) as (bootstrap, _):
-        for turn, label in in_turns(list(by_label), rounds):
+        for turn, label in iterate_turns(list(by_label), rounds):
             row = by_label[label]
             records = max(ROWS, int(RECORDS[row.contender] * scale) // ROWS * ROWS)
-            seen[label].append(measure(bootstrap, row, records))
-            print(f"round {turn + 1}: {label}: {seen[label][-1]}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    return seen
+            results[label].append(measure(bootstrap, row, records))
+            print(f"round {turn + 1}: {label}: {results[label][-1]}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    return results
 
 
 def compare(rounds: int, scale: float, only: str) -> None:
-    seen = in_rounds([row for row in ROWS_OF_TABLE if only in row.label], rounds, scale)
+    results = in_rounds([row for row in ROWS_OF_TABLE if only in row.label], rounds, scale)
     print("| producer | records/s | CPU per record |\n|---|---:|---:|")
-    for label, runs in seen.items():
+    for label, runs in results.items():
         rate, cpu = (statistics.median(run[what] for run in runs) for what in ("rate", "cpu_ns"))
         print(f"| {label} | {rate:,.0f} | {cpu:,.0f} ns |")
     print()
-    print(table(_line(ratio, seen) for ratio in RATIOS if {ratio[1], ratio[2]} <= set(seen)))
+    print(table(_line(ratio, results) for ratio in RATIOS if {ratio[1], ratio[2]} <= set(results)))
 
 
-def _line(ratio: Ratio, seen: Seen) -> Line:
+def _line(ratio: Ratio, results: Seen) -> Line:
     what, label, other, name, target = ratio
     unit = "records/s" if what == "rate" else "ns/record"
-    return line_of(f"{label}: {name}", unit, seen, what, (label, other), target)
+    return build_line(f"{label}: {name}", unit, results, what, (label, other), target)
 
 
 ON_THE_PAGE: list[Ratio] = [
@@ -274,9 +274,9 @@ ON_THE_PAGE: list[Ratio] = [
 
 def lines(scale: Scale) -> Iterator[Line]:
     labels = {label for ratio in ON_THE_PAGE for label in ratio[1:3]}
-    seen = in_rounds([row for row in ROWS_OF_TABLE if row.label in labels], scale.rounds, max(0.3, scale.share))
+    results = in_rounds([row for row in ROWS_OF_TABLE if row.label in labels], scale.rounds, max(0.3, scale.share))
     for ratio in ON_THE_PAGE:
-        yield _line(ratio, seen)
+        yield _line(ratio, results)
 
 
 def main() -> None:

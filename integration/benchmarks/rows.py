@@ -1,7 +1,7 @@
-"""The rows that the benchmarks write, in the order in which their tables have them.
+"""The rows that the benchmarks write.
 
-real    JSON values of 60 to 140 bytes, keys of 1 to 7 digits: what `to_json(struct(*))` and `CAST(id AS STRING)` give
-even    values of 100 bytes, keys of 12
+real    JSON values of 60 to 140 bytes and keys of 1 to 7 digits, like `to_json(struct(*))` and `CAST(id AS STRING)`
+even    values of 100 bytes and keys of 12 bytes
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ Rows = tuple[pa.Array, pa.Array]
 
 
 def real_rows(rows: int) -> Rows:
-    chance = Random(7)
-    ids = [int(10 ** (7 * chance.random())) for _ in range(rows)]
-    return pa.array([b"%d" % row_id for row_id in ids], pa.binary()), pa.array(
-        [_json(row_id, chance) for row_id in ids]
-    )
+    rng = Random(7)
+    ids = [int(10 ** (7 * rng.random())) for _ in range(rows)]
+    return pa.array([b"%d" % row_id for row_id in ids], pa.binary()), pa.array([_json(row_id, rng) for row_id in ids])
 
 
 def even_rows(rows: int) -> Rows:
@@ -32,11 +30,11 @@ def even_rows(rows: int) -> Rows:
     return pa.array(keys, pa.binary()), pa.array([bytes(row) for row in letters], pa.binary())
 
 
-def _json(number: int, chance: Random) -> bytes:
-    """60 to 140 bytes."""
-    fields = {"id": number, "amount": round(1_000 * chance.random(), 2), "paid": chance.random() < 0.5}
-    rest = chance.randrange(60, 141) - len(json.dumps({**fields, "note": ""}))
-    note = "".join(chance.choices("etaoin shrdlu", k=max(0, rest)))
+def _json(number: int, rng: Random) -> bytes:
+    """Build a JSON value of 60 to 140 bytes."""
+    fields = {"id": number, "amount": round(1_000 * rng.random(), 2), "paid": rng.random() < 0.5}
+    rest = rng.randrange(60, 141) - len(json.dumps({**fields, "note": ""}))
+    note = "".join(rng.choices("etaoin shrdlu", k=max(0, rest)))
     return json.dumps({**fields, "note": note}).encode()
 
 

@@ -1,17 +1,17 @@
-"""What a small write costs: micro-batches of 1,000 rows in two tasks, and jobs of 1,000 rows in a warm session.
+"""Benchmark of small writes: micro-batches of 1,000 rows in two tasks, and jobs of 1,000 rows in a warm session.
 
     python -m integration.benchmarks.small_writes [--rounds 7] [--count 20] [--rows 1000] [--what stream,jobs]
 
-Each contender has a driver of its own (`local[2]`), because Spark's Python workers are shared by all sinks of a
-session: what one sink does to a worker would change what another one costs. All drivers are up before the first round,
-and take turns; while one works the others idle. Without `--bootstrap` a discard broker runs in a process of its own.
+Each contender has its own driver (`local[2]`). Sinks of one session would share Python workers, and so influence each
+other's cost. All drivers start before the first round and then take turns, so only one driver works at a time. Without
+`--bootstrap`, a discard broker runs in a separate process.
 
-- addBatch and trigger: from Spark's own progress of each micro-batch; the median of a round. Trigger is the time from
-  the beginning of one to the beginning of the next.
-- CPU: of all processes of the driver, by kind, over the same micro-batches. The broker is not included.
+- addBatch and trigger: medians of a round, from Spark's progress of each micro-batch. Trigger is the time between the
+  starts of consecutive micro-batches.
+- CPU: CPU time of all processes of the driver during these micro-batches, by kind of process, without the broker.
 
-`--conf name:key=value` adds a contender that is ours with a setting of Spark's; `--tree name=folder` one that is ours
-from another checkout of the project, so that a change is measured beside what was before it.
+`--conf NAME:KEY=VALUE` adds pykafka with a Spark setting as a contender. `--tree NAME=FOLDER` adds pykafka from another
+checkout of the project, so that a change can be compared with the code before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
+from integration.benchmarks.page import Line, Scale, build_line, iterate_turns, table
 from integration.benchmarks.spark_sink import TOPIC, TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,11 +54,11 @@ CONTENDERS = {
 
 
 class Driver:
-    """A process with a Spark session, which carries out commands."""
+    """A process with a Spark session that runs the requested workloads (small_writes_driver.py)."""
 
     def __init__(self, contender: Contender, bootstrap: str) -> None:
         options = {"kafka.bootstrap.servers": bootstrap, "topic": TOPIC, **contender.options}
-        what = json.dumps([contender.sink, dict(contender.conf), options, contender.rows])
+        workload = json.dumps([contender.sink, dict(contender.conf), options, contender.rows])
         environment = {
             **os.environ,
             "PYTHONPATH": contender.tree,
@@ -66,7 +66,7 @@ class Driver:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, DRIVER, what],
+            [sys.executable, DRIVER, workload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -80,10 +80,10 @@ class Driver:
             if not line:
                 raise RuntimeError("the driver has ended")
 
-    def run(self, what: str, count: int) -> dict[str, Any]:
+    def run(self, workload: str, count: int) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([what, count]) + "\n")
+        self._process.stdin.write(json.dumps([workload, count]) + "\n")
         self._process.stdin.flush()
         result: dict[str, Any] = json.loads(self._process.stdout.readline())
         return result
@@ -94,18 +94,25 @@ class Driver:
         self._process.wait()
 
 
-def figures(seen: dict[str, Any]) -> dict[str, float]:
-    """One round: medians, and CPU in all and by kind."""
-    times = {name: statistics.median(values) for name, values in seen.items() if name != "cpu"}
-    return {**times, "CPU": sum(seen["cpu"].values()), **{f"CPU {kind}": each for kind, each in seen["cpu"].items()}}
+def figures(results: dict[str, Any]) -> dict[str, float]:
+    """Compute the figures of a round: the median of each time, and the CPU time in total and by kind of process."""
+    times = {name: statistics.median(values) for name, values in results.items() if name != "cpu"}
+    return {
+        **times,
+        "CPU": sum(results["cpu"].values()),
+        **{f"CPU {kind}": each for kind, each in results["cpu"].items()},
+    }
 
 
 Seen = dict[str, list[dict[str, float]]]
-"""By contender: the figures of each round."""
+"""The figures of each round, by contender."""
 
 
 def compare(contenders: Mapping[str, Contender], counts: Mapping[str, int], rounds: int, bootstrap: str) -> list[Seen]:
-    """`counts`: how many micro-batches ("stream") and jobs ("jobs") a round has; the result is in the same order."""
+    """Run all contenders, and return the results of each workload.
+
+    `counts`: the number of micro-batches ("stream") and jobs ("jobs") in a round. The results have the same order.
+    """
     with contextlib.ExitStack() as stack:
         drivers: dict[str, Driver] = {}
         for name, contender in contenders.items():
@@ -113,56 +120,62 @@ def compare(contenders: Mapping[str, Contender], counts: Mapping[str, int], roun
             stack.callback(drivers[name].close)
         for driver in drivers.values():
             driver.await_ready()
-        return [_measured(drivers, what, count, rounds) for what, count in counts.items()]
+        return [_measured(drivers, workload, count, rounds) for workload, count in counts.items()]
 
 
-def _measured(drivers: Mapping[str, Driver], what: str, count: int, rounds: int) -> Seen:
-    seen: Seen = {name: [] for name in drivers}
+def _measured(drivers: Mapping[str, Driver], workload: str, count: int, rounds: int) -> Seen:
+    results: Seen = {name: [] for name in drivers}
     for driver in drivers.values():
-        driver.run(what, 2 * count)  # JVMs compile what they run often
-    for turn, name in in_turns(list(drivers), rounds):
-        one = figures(drivers[name].run(what, count))
-        seen[name].append(one)
-        words = ", ".join(f"{key} {value:.0f}" for key, value in one.items())
+        driver.run(workload, 2 * count)  # a warm-up, because JVMs compile code that runs often
+    for turn, name in iterate_turns(list(drivers), rounds):
+        round_figures = figures(drivers[name].run(workload, count))
+        results[name].append(round_figures)
+        summary = ", ".join(f"{key} {value:.0f}" for key, value in round_figures.items())
         load = os.getloadavg()[0]
-        print(f"round {turn + 1}: {what}: {name}: {words}; load {load:.1f}", file=sys.stderr, flush=True)
-    return seen
+        print(f"round {turn + 1}: {workload}: {name}: {summary}; load {load:.1f}", file=sys.stderr, flush=True)
+    return results
 
 
-def show(what: str, seen: Seen) -> None:
-    keys = [key for key in ("addBatch", "trigger", "job", "CPU") if key in next(iter(seen.values()))[0]]
-    kinds = sorted({key for runs in seen.values() for run in runs for key in run if key.startswith("CPU ")})
-    print(f"\n| {what} | " + " | ".join([*keys, *kinds]) + " |")
+def show(workload: str, results: Seen) -> None:
+    keys = [key for key in ("addBatch", "trigger", "job", "CPU") if key in next(iter(results.values()))[0]]
+    kinds = sorted({key for runs in results.values() for run in runs for key in run if key.startswith("CPU ")})
+    print(f"\n| {workload} | " + " | ".join([*keys, *kinds]) + " |")
     print("|---|" + "---:|" * len([*keys, *kinds]))
-    for name, runs in seen.items():
+    for name, runs in results.items():
         cells = [f"{statistics.median(run.get(key, 0.0) for run in runs):.0f}" for key in [*keys, *kinds]]
         print(f"| {name} | " + " | ".join(cells) + " |")
-    first, *others = seen
+    first, *others = results
     print()
-    print(table(line_of(f"{what}, {key}", "ms", seen, key, (first, other), "") for other in others for key in keys))
+    print(
+        table(
+            build_line(f"{workload}, {key}", "ms", results, key, (first, other), "") for other in others for key in keys
+        )
+    )
 
 
 def lines(scale: Scale, bootstrap: str) -> Iterator[Line]:
-    stream, jobs = compare(CONTENDERS, {"stream": scale.of(30), "jobs": scale.of(10, 4)}, scale.rounds, bootstrap)
+    stream, jobs = compare(
+        CONTENDERS, {"stream": scale.scale_count(30), "jobs": scale.scale_count(10, 4)}, scale.rounds, bootstrap
+    )
     batch = "a micro-batch of 1,000 rows in two tasks"
-    yield line_of(f"**Small writes**, {batch}: `addBatch`", "ms", stream, "addBatch", (OURS, COUNTING), "0.9")
-    yield line_of("... from trigger to trigger", "ms", stream, "trigger", (OURS, COUNTING), "0.95")
-    yield line_of("... CPU of all processes", "ms", stream, "CPU", (OURS, COUNTING), "1.1")
-    for key, what in (("addBatch", "`addBatch`"), ("trigger", "from trigger to trigger"), ("CPU", "CPU")):
+    yield build_line(f"**Small writes**, {batch}: `addBatch`", "ms", stream, "addBatch", (OURS, COUNTING), "0.9")
+    yield build_line("... from trigger to trigger", "ms", stream, "trigger", (OURS, COUNTING), "0.95")
+    yield build_line("... CPU of all processes", "ms", stream, "CPU", (OURS, COUNTING), "1.1")
+    for key, workload in (("addBatch", "`addBatch`"), ("trigger", "from trigger to trigger"), ("CPU", "CPU")):
         for other in (SPARKS, NOOP):
-            yield line_of(f"... {what}", "ms", stream, key, (OURS, other), "")
-    yield line_of("a job of 1,000 rows in a warm session", "ms", jobs, "job", (OURS, SPARKS), "1.5")
-    yield line_of("... CPU", "ms", jobs, "CPU", (OURS, SPARKS), "")
+            yield build_line(f"... {workload}", "ms", stream, key, (OURS, other), "")
+    yield build_line("a job of 1,000 rows in a warm session", "ms", jobs, "job", (OURS, SPARKS), "1.5")
+    yield build_line("... CPU", "ms", jobs, "CPU", (OURS, SPARKS), "")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What a small write costs.")
+    parser = argparse.ArgumentParser(description="Benchmark of small writes.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=20, help="micro-batches or jobs in a round")
-    parser.add_argument("--rows", type=int, default=1_000, help="of each of them: settings matter for large ones, too")
+    parser.add_argument("--rows", type=int, default=1_000, help="rows of each micro-batch or job")
     parser.add_argument("--what", default="stream,jobs")
     parser.add_argument("--bootstrap", help=f"a Kafka with the topic {TOPIC}, instead of the discard broker")
-    parser.add_argument("--only", default="", help="the contenders whose names have this in them, and ours")
+    parser.add_argument("--only", default="", help="run only pykafka and the contenders whose names contain this text")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME:KEY=VALUE")
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=FOLDER")
     arguments = parser.parse_args()
@@ -178,8 +191,8 @@ def main() -> None:
     counts = dict.fromkeys(arguments.what.split(","), arguments.count)
     with contextlib.ExitStack() as stack:
         bootstrap = arguments.bootstrap or stack.enter_context(discard_broker(TOPICS))[0]
-        for what, seen in zip(counts, compare(contenders, counts, arguments.rounds, bootstrap), strict=True):
-            show(what, seen)
+        for workload, results in zip(counts, compare(contenders, counts, arguments.rounds, bootstrap), strict=True):
+            show(workload, results)
 
 
 if __name__ == "__main__":

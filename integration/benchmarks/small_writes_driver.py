@@ -1,6 +1,6 @@
-"""A driver of small_writes.py: a Spark session that carries out what it reads, line by line, and prints what that took.
+"""A driver of small_writes.py: a Spark session that runs the workloads on stdin and prints their measurements.
 
-It runs on its own, in the folder of any checkout of the project, and imports what is there.
+It is a program that runs in the folder of any checkout of the project and imports the package from there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KINDS = {
     "pyspark.sql.worker.python_streaming_sink_runner": "commit",
     "pyspark.sql.worker.commit_data_source_write": "commit",
 }
-"""What a Python worker does, by the module that its daemon runs."""
+"""The work of a Python worker by the module that it runs."""
 
 
 class CountingWriter(DataSourceArrowWriter):
@@ -77,15 +77,15 @@ class CountingSource(DataSource):
 
 
 Cpu = dict[int, tuple[str, float]]
-"""By process: its kind, and seconds of CPU."""
+"""Process id -> kind of process, and its CPU time in seconds."""
 
 
-def cpu_of_all(root: int) -> Cpu:
+def measure_cpu_of_all(root: int) -> Cpu:
     return {pid: (_kind(pid, root), cpu_seconds(pid)) for pid in (root, *descendants(root))}
 
 
 def cpu_by_kind(before: Cpu, after: Cpu) -> dict[str, float]:
-    """Seconds of CPU in between, of the processes that are there after it: one that has ended takes nothing away."""
+    """Return the CPU seconds between two measurements by kind, without processes that ended in between."""
     seconds: dict[str, float] = defaultdict(float)
     for pid, (kind, used) in after.items():
         seconds[kind] += max(0.0, used - before.get(pid, (kind, 0.0))[1])
@@ -98,11 +98,13 @@ def _kind(pid: int, root: int) -> str:
         return "driver"
     if "pyspark.daemon" in line:
         return KINDS.get(line[-2], "other Python")
-    return "JVM" if any("java" in word for word in line[:1]) else "other"  # no words: it has ended meanwhile
+    return (
+        "JVM" if any("java" in word for word in line[:1]) else "other"
+    )  # an empty command line: the process has ended
 
 
 def serve(sink: str, conf: dict[str, str], options: dict[str, str], rows: int) -> None:
-    """Start a session, and carry out one command for each line of the standard input."""
+    """Start a session, and run one workload for each line of stdin."""
     builder = SparkSession.builder.master("local[2]")
     settings = {
         "spark.ui.enabled": "false",
@@ -121,22 +123,22 @@ def serve(sink: str, conf: dict[str, str], options: dict[str, str], rows: int) -
     runs = {"stream": run_stream, "jobs": run_jobs}
     print("ready", flush=True)
     for line in sys.stdin:
-        what, count = json.loads(line)
-        print(json.dumps(runs[what](spark, sink, options, rows, count)), flush=True)
+        workload, count = json.loads(line)
+        print(json.dumps(runs[workload](spark, sink, options, rows, count)), flush=True)
     spark.stop()
 
 
 def run_stream(spark: SparkSession, sink: str, options: dict[str, str], rows: int, batches: int) -> dict[str, Any]:
-    """Milliseconds of each micro-batch but the first ones, and the CPU of one by kind of process."""
+    """Run a stream. Return the times of its micro-batches after the warm-up, and the CPU time of one by kind."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", TASKS)
     frame = source.load().selectExpr("CAST(value AS STRING) AS key", REAL_ROW.format("value"))
     with tempfile.TemporaryDirectory() as folder:
         writer = frame.writeStream.format(sink).options(**options)
         query = writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
         first = _when_committed(query, folder, WARM_UP_BATCHES)
-        before = cpu_of_all(os.getpid())
+        before = measure_cpu_of_all(os.getpid())
         last = _when_committed(query, folder, first + batches)
-        after = cpu_of_all(os.getpid())
+        after = measure_cpu_of_all(os.getpid())
         query.stop()
         progress = [progress_row for progress_row in query.recentProgress if first <= progress_row["batchId"] <= last]
     starts = [datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).timestamp() for row in progress]
@@ -148,7 +150,7 @@ def run_stream(spark: SparkSession, sink: str, options: dict[str, str], rows: in
 
 
 def _when_committed(query: StreamingQuery, folder: str, batch: int) -> int:
-    """Wait until this micro-batch has ended. Return the last one that has."""
+    """Wait until a micro-batch is committed. Return the id of the last committed one."""
     commits = Path(folder) / "commits"
     while not (commits / str(batch)).exists():
         if not query.isActive:
@@ -158,14 +160,14 @@ def _when_committed(query: StreamingQuery, folder: str, batch: int) -> int:
 
 
 def run_jobs(spark: SparkSession, sink: str, options: dict[str, str], rows: int, jobs: int) -> dict[str, Any]:
-    """Milliseconds of each job, and the CPU of one by kind of process."""
+    """Run jobs. Return the milliseconds of each job, and the CPU time per job by kind of process."""
     frame = spark.range(0, rows, 1, TASKS).selectExpr("CAST(id AS STRING) AS key", REAL_ROW.format("id"))
-    milliseconds, before = [], cpu_of_all(os.getpid())
+    milliseconds, before = [], measure_cpu_of_all(os.getpid())
     for _ in range(jobs):
         started = time.perf_counter()
         frame.write.format(sink).options(**options).mode("append").save()
         milliseconds.append((time.perf_counter() - started) * 1000)
-    after = cpu_of_all(os.getpid())
+    after = measure_cpu_of_all(os.getpid())
     cpu = {kind: used / jobs * 1000 for kind, used in cpu_by_kind(before, after).items()}
     return {"job": milliseconds, "cpu": cpu}
 

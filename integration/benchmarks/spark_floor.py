@@ -1,12 +1,12 @@
-"""How near a sink in Python can come to a writer that only counts: what is left of ours if it is no producer.
+"""Benchmark of the minimum cost of a Python sink: the work per row that remains without a producer.
 
     python -m integration.benchmarks.spark_floor [--rows 10000000] [--rounds 5]
 
-Two writers do nothing but what a row needs, with the functions of our producer: a partition by its key, its place among
-the rows of that partition, its record, the checksum, the socket. They have no batches that go on, no memory limit, no
-thread that sends, no request and no answer. One encodes each Arrow batch as it comes, the other five of them together,
-as our producer does with twelve partitions. Beside them our sink, Spark's own, and the writer that only counts, in
-turns and on the same rows as in spark_sink.py.
+Two writers call the producer's functions for the necessary work only: choose a partition by key, group the rows by
+partition, encode the records, compute the checksum and write to a socket. They have no open batches, no memory limit,
+no sender thread, no requests and no responses. One encodes each Arrow batch, the other five Arrow batches at a time, as
+the producer does with twelve partitions. They take turns with pykafka, Spark's own sink and a writer that only counts,
+on the same rows as in spark_sink.py.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from integration.benchmarks.spark_sink import (
     SPARKS,
     TOPICS,
     Seen,
+    build_frames,
     compare,
-    frames_of,
     start_spark,
 )
 from spark_kafka_sink.producer.partitioner import compute_partitions_by_key
@@ -67,27 +67,27 @@ class RecordsWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         freeze_gc()
         disable_delayed_ack()
-        waiting: list[RecordColumns] = []
+        pending_rows: list[RecordColumns] = []
         with socket.create_connection(("127.0.0.1", self._port)) as sink:
             for batch in iterator:
-                waiting.append(RecordColumns(value=batch.column("value"), key=batch.column("key")))
-                if len(waiting) == self._batches:
-                    send(sink, waiting)
-                    waiting = []
-            if waiting:
-                send(sink, waiting)
+                pending_rows.append(RecordColumns(value=batch.column("value"), key=batch.column("key")))
+                if len(pending_rows) == self._batches:
+                    send(sink, pending_rows)
+                    pending_rows = []
+            if pending_rows:
+                send(sink, pending_rows)
         return WriterCommitMessage()
 
 
-def send(sink: socket.socket, waiting: Sequence[RecordColumns]) -> None:
-    """One record batch for each partition, without its header."""
-    keys = [rows.key for rows in waiting if rows.key is not None]
+def send(sink: socket.socket, pending_rows: Sequence[RecordColumns]) -> None:
+    """Send one record batch without a header for each partition."""
+    keys = [rows.key for rows in pending_rows if rows.key is not None]
     partitions = np.concatenate([compute_partitions_by_key(key, PARTITIONS)[0] for key in keys]).astype(np.uint8)
     stops = np.bincount(partitions, minlength=PARTITIONS).cumsum().tolist()
-    nothing = [0] * PARTITIONS
-    slices = BatchSlices(range(PARTITIONS), [0, *stops[:-1]], stops, nothing, [None] * PARTITIONS)
+    zeros = [0] * PARTITIONS
+    slices = BatchSlices(range(PARTITIONS), [0, *stops[:-1]], stops, zeros, [None] * PARTITIONS)
     order = partitions.argsort(kind="stable").astype(np.int32)
-    for encoded in encode_records(RecordColumns.concat(waiting), slices, 0, order):
+    for encoded in encode_records(RecordColumns.concat(pending_rows), slices, 0, order):
         crc32c(encoded.data)
         sink.sendall(encoded.data)
 
@@ -117,19 +117,19 @@ def write_records(frame: DataFrame, _bootstrap: str, _topic: str, *, port: str, 
     frame.write.format("records").option("port", port).option("batches", batches).mode("append").save()
 
 
-def shown(seen: Seen) -> Iterator[str]:
-    """Each contender beside the writer that only counts."""
+def format_comparison(results: Seen) -> Iterator[str]:
+    """Yield a table that compares each contender with the writer that only counts."""
     yield "| writer | rows/s | of those of the writer that only counts | CPU without the source's, ns/row | rounds |"
     yield "|---|---:|---:|---:|---|"
-    for name, writes in seen.items():
-        parts = [write["rate"] / most["rate"] for write, most in zip(writes, seen[COUNTING], strict=True)]
+    for name, writes in results.items():
+        parts = [write["rate"] / most["rate"] for write, most in zip(writes, results[COUNTING], strict=True)]
         rate, own = (median([write[figure] for write in writes]) for figure in ("rate", "own"))
         rounds = ", ".join(f"{part:.2f}" for part in parts)
         yield f"| {name} | {rate:,.0f} | {median(parts):.2f} | {own:,.0f} | {rounds} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What a row costs at least in Python.")
+    parser = argparse.ArgumentParser(description="Benchmark of the minimum cost of a Python sink.")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
@@ -141,8 +141,14 @@ def main() -> None:
         spark.dataSource.register(RecordsSource)
         for name, batches in FLOORS.items():
             CONTENDERS[name] = partial(write_records, port=port, batches=batches)
-        frames = frames_of(spark, arguments.rows, "real")
-        print("\n".join(shown(compare(frames, arguments.rounds, [COUNTING, *FLOORS, OURS, SPARKS], bootstrap, broker))))
+        frames = build_frames(spark, arguments.rows, "real")
+        print(
+            "\n".join(
+                format_comparison(
+                    compare(frames, arguments.rounds, [COUNTING, *FLOORS, OURS, SPARKS], bootstrap, broker)
+                )
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
+from integration.benchmarks.page import Line, Scale, build_line, iterate_turns, table
 from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, delete_topic, produce_all
@@ -147,15 +147,15 @@ SHAPES = {
 }
 
 
-def rows_of(spark: SparkSession, rows: int, shape: str) -> DataFrame:
+def build_rows(spark: SparkSession, rows: int, shape: str) -> DataFrame:
     """Real: keys of 1 to 7 digits and more, JSON values of 60 to 140 bytes. Even: 12-byte keys, 100-byte values."""
     numbers = spark.range(0, rows, 1, TASKS).selectExpr("id", "repeat('so ', int(9 + id * 7919 % 22)) AS rest")
     return numbers.selectExpr(*SHAPES[shape])
 
 
-def frames_of(spark: SparkSession, rows: int, shape: str) -> tuple[DataFrame, DataFrame]:
+def build_frames(spark: SparkSession, rows: int, shape: str) -> tuple[DataFrame, DataFrame]:
     """A few rows, and `rows` of them."""
-    return rows_of(spark, 1_000 * TASKS, shape), rows_of(spark, rows, shape)
+    return build_rows(spark, 1_000 * TASKS, shape), build_rows(spark, rows, shape)
 
 
 Seen = dict[str, list[dict[str, float]]]
@@ -169,10 +169,10 @@ def compare(
     """`frames`: a few rows, and those that count. `broker` is the process of a discard broker; None is a real Kafka,
     where each write has a topic of its own.
     """
-    seen: Seen = {name: [] for name in contenders}
+    results: Seen = {name: [] for name in contenders}
     few, frame = frames
     rows = frame.count()
-    for turn, name in in_turns(contenders, rounds + 1):
+    for turn, name in iterate_turns(contenders, rounds + 1):
         topic = TOPIC if broker else create_topic(bootstrap, partitions=PARTITIONS)
         source = measured_write(partial(noop, frame), broker)
         CONTENDERS[name](few, bootstrap, topic)
@@ -181,48 +181,48 @@ def compare(
             delete_topic(bootstrap, topic)
         cpu, own = (seconds / rows * 1e9 for seconds in (write.cpu, write.cpu - source.cpu))
         one = {"rate": rows / write.seconds, "cpu": cpu, "own": own}
-        words = f"{one['rate']:,.0f} rows/s, {cpu:,.0f} ns, {own:,.0f} without the source's"
-        print(f"round {turn}: {name}: {words}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+        label = f"{one['rate']:,.0f} rows/s, {cpu:,.0f} ns, {own:,.0f} without the source's"
+        print(f"round {turn}: {name}: {label}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         if turn:
-            seen[name].append(one)
-    return seen
+            results[name].append(one)
+    return results
 
 
 def lines(scale: Scale, *, with_for_each: bool) -> Iterator[Line]:
     """Real rows: a discard broker first, then a real Kafka of one node."""
-    rows = scale.of(10_000_000)
-    words = f"{rows / 1e6:.0f} million rows, four tasks"
+    rows = scale.scale_count(10_000_000)
+    label = f"{rows / 1e6:.0f} million rows, four tasks"
     with contextlib.ExitStack() as stack:
         bootstrap, broker = stack.enter_context(discard_broker(TOPICS))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         spark = start_spark()
         stack.callback(spark.stop)
-        frames = frames_of(spark, rows, "real")
-        seen = compare(frames, scale.rounds, [OURS, SPARKS, COUNTING], bootstrap, broker)
-        first = line_of(f"**Spark**, {words}", "rows/s", seen, "rate", (OURS, SPARKS), "1.8")
-        yield first._replace(place="no disk")
-        yield line_of("...", "rows/s", seen, "rate", (OURS, COUNTING), "0.8")
-        yield line_of("... CPU, JVM and Python", "ns/row", seen, "cpu", (OURS, SPARKS), "")
-        yield line_of("... CPU without the source's (noop)", "ns/row", seen, "own", (OURS, SPARKS), "0.55")
+        frames = build_frames(spark, rows, "real")
+        results = compare(frames, scale.rounds, [OURS, SPARKS, COUNTING], bootstrap, broker)
+        first = build_line(f"**Spark**, {label}", "rows/s", results, "rate", (OURS, SPARKS), "1.8")
+        yield first._replace(chart_label="no disk")
+        yield build_line("...", "rows/s", results, "rate", (OURS, COUNTING), "0.8")
+        yield build_line("... CPU, JVM and Python", "ns/row", results, "cpu", (OURS, SPARKS), "")
+        yield build_line("... CPU without the source's (noop)", "ns/row", results, "own", (OURS, SPARKS), "0.55")
         if with_for_each:  # last, since others would get its Python workers; and not as often, since it is slow
-            seen = compare(frames, 3, [OURS, FOR_EACH], bootstrap, broker)
-            yield line_of("...", "rows/s", seen, "rate", (OURS, FOR_EACH), "")
+            results = compare(frames, 3, [OURS, FOR_EACH], bootstrap, broker)
+            yield build_line("...", "rows/s", results, "rate", (OURS, FOR_EACH), "")
         kafka = stack.enter_context(KafkaCluster(folder / "cluster")).bootstrap()
-        rows = scale.of(3_000_000)
-        seen = compare(frames_of(spark, rows, "real"), scale.rounds, [OURS, SPARKS], kafka, None)
+        rows = scale.scale_count(3_000_000)
+        results = compare(build_frames(spark, rows, "real"), scale.rounds, [OURS, SPARKS], kafka, None)
         what = f"**A real Kafka** of one node, {rows / 1e6:.1f} million rows"
-        yield line_of(what, "rows/s", seen, "rate", (OURS, SPARKS), "1.6")._replace(place="a real Kafka")
+        yield build_line(what, "rows/s", results, "rate", (OURS, SPARKS), "1.6")._replace(chart_label="a real Kafka")
 
 
 FIGURES = (("rate", "rows/s", "rows/s"), ("cpu", "CPU", "ns/row"), ("own", "CPU without the source's", "ns/row"))
 
 
-def show(seen: Seen) -> None:
+def show(results: Seen) -> None:
     """Each contender beside the first one."""
-    first, *others = seen
+    first, *others = results
     for key, what, unit in FIGURES:
-        if key in seen[first][0]:
-            print(table(line_of(what, unit, seen, key, (first, other), "") for other in others))
+        if key in results[first][0]:
+            print(table(build_line(what, unit, results, key, (first, other), "") for other in others))
             print()
 
 
@@ -244,7 +244,7 @@ def main() -> None:
         stack.callback(spark.stop)
         for shape in arguments.shape or SHAPES:
             print(f"\n{shape} rows:\n")
-            frames = frames_of(spark, arguments.rows, shape)
+            frames = build_frames(spark, arguments.rows, shape)
             show(compare(frames, arguments.rounds, contenders, bootstrap, broker))
 
 

@@ -1,11 +1,11 @@
-"""How long a record takes from Kafka to Kafka through a stream of Spark, with this sink and with Spark's own.
+"""Benchmark of the latency of a record from Kafka to Kafka through a Spark stream, with pykafka and Spark's own sink.
 
     python -m integration.benchmarks.stream_latency [SECONDS]
 
-It starts a Kafka and a Spark, sends a record every 20 ms to one topic, and lets a stream copy them to another one as
-fast as micro-batches go, with each sink in turn and twice. The topic that is written to has LogAppendTime, so a
-record's latency is the difference of two times of this machine: from its creation to its place in the log. What
-micro-batches took is Spark's own progress. What comes before five seconds after the first micro-batch does not count.
+It starts Kafka and Spark, sends a record every 20 ms to one topic, and runs a stream that copies them to another topic
+in micro-batches without pauses, twice with each sink. The target topic uses LogAppendTime, so the latency of a record
+is the difference of two timestamps of this machine: its creation and its append to the target topic. The durations of
+micro-batches come from Spark's progress. The measurement starts five seconds after the first micro-batch.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def main(seconds: float) -> None:
         spark.sparkContext.setLogLevel("OFF")
         for turn in range(2):
             for sink in ("pykafka", "kafka"):
-                print(turn + 1, sink, measured(spark, cluster.bootstrap(), sink, f"{name}/{sink}-{turn}", seconds))
+                print(turn + 1, sink, measure(spark, cluster.bootstrap(), sink, f"{name}/{sink}-{turn}", seconds))
         spark.stop()
 
 
-def measured(spark: SparkSession, servers: str, sink: str, checkpoint: str, seconds: float) -> str:
+def measure(spark: SparkSession, servers: str, sink: str, checkpoint: str, seconds: float) -> str:
     source = create_topic(servers)
     target = create_topic(servers, message_timestamp_type="LogAppendTime")
-    ended = threading.Event()
-    sender = threading.Thread(target=send, args=(servers, source, ended))
+    stop_event = threading.Event()
+    sender = threading.Thread(target=send, args=(servers, source, stop_event))
     options = {"kafka.bootstrap.servers": servers}
     records = spark.readStream.format("kafka").options(**options).option("subscribe", source).load()
     writer = records.selectExpr("CAST(CAST(timestamp AS DOUBLE) * 1000 AS STRING) AS value").writeStream.format(sink)
@@ -56,16 +56,16 @@ def measured(spark: SparkSession, servers: str, sink: str, checkpoint: str, seco
         lambda: any(progress_row["numInputRows"] for progress_row in query.recentProgress), lambda: str(query.status)
     )
     time.sleep(WARM_UP_S)
-    begun, before = time.time(), len(query.recentProgress)
+    started, before = time.time(), len(query.recentProgress)
     time.sleep(seconds)
     progress = query.recentProgress[before:]
     query.stop()
-    ended.set()
+    stop_event.set()
     sender.join()
     table = read_topic(servers, target)
     created = np.array([float(value) for value in table["value"].to_pylist()])
     stored = table["timestamp"].cast("timestamp[ms]").cast("int64").to_numpy()
-    latencies = (stored - created)[created > begun * 1000]
+    latencies = (stored - created)[created > started * 1000]
     batches = [row["durationMs"] for row in progress if row["numInputRows"]]
     steps = ", ".join(f"{step} {np.median([batch.get(step, 0) for batch in batches]):.0f}" for step in STEPS)
     p50, p95, p99 = np.percentile(latencies, (50, 95, 99))
@@ -75,9 +75,9 @@ def measured(spark: SparkSession, servers: str, sink: str, checkpoint: str, seco
     )
 
 
-def send(servers: str, topic: str, ended: threading.Event) -> None:
+def send(servers: str, topic: str, stop_event: threading.Event) -> None:
     with KafkaProducer({"bootstrap.servers": servers, "linger.ms": "0"}) as producer:
-        while not ended.wait(EVERY_S):
+        while not stop_event.wait(EVERY_S):
             producer.send(topic, b"x")
 
 

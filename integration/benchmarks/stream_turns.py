@@ -1,10 +1,10 @@
-"""Two streams of one Spark session that take turns, block by block: what one adds to a micro-batch of the other.
+"""Compares two streams of one Spark session that take turns: the time that one needs more per micro-batch.
 
-Both have the same Python workers, the same JVM and the same Kafka, so what differs is what each does with a
-micro-batch, and not which driver is warmer. A block is a few micro-batches, one directly after the other, as a stream
-has them that never waits for its source: what a micro-batch leaves to brokers to be finished is met by the next one.
-One block of each makes a pair, and every second pair begins with the other one. What is added is the median of the
-differences within the pairs; how far it can be trusted is seen by their quartiles.
+Both streams use the same Python workers, JVM and Kafka, so the difference is not caused by drivers that are more or
+less warmed up. A turn is a block of consecutive micro-batches without pauses. Work that a micro-batch leaves to the
+brokers therefore delays the next one, as in a stream that never waits for its source. One block of each stream is a
+pair, and the order alternates between pairs. The result is the median of the differences within pairs. Their quartiles
+show how reliable it is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from integration.benchmarks.page import in_turns
+from integration.benchmarks.page import iterate_turns
 from integration.benchmarks.spark_sink import SHAPES, Seen
 from integration.support.librdkafka import create_topic
 from integration.support.processes import CpuMeter
@@ -31,16 +31,16 @@ from integration.support.processes import CpuMeter
 TASKS = 2
 ROWS_OF_TASK = 500
 BLOCK = 7
-"""Micro-batches. The first does not count: it follows a pause."""
+"""Number of micro-batches in a block. The first one follows a pause and is not counted."""
 WARM_UP_PAIRS = 20
-"""Of a full run: for about a hundred micro-batches of each, Spark and Kafka get faster (their JVMs compile)."""
+"""Pairs of a full run before the measurement. JVMs compile during the first hundred micro-batches of each stream."""
 
 
 class Stream:
-    """A query that sleeps until it gets a block. Each task reads one record: a number, of which rows are made.
+    """A query that is idle until `run_block`. Each task reads one record, a number, and expands it to rows.
 
-    The source is a topic, as that of most streams that write to Kafka. Of files, each task would read all settings of
-    Hadoop anew, which costs more than everything else in it.
+    The source is a topic, because with files each task would read Hadoop's settings, which costs more than all its
+    other work.
     """
 
     def __init__(self, spark: SparkSession, bootstrap: str, options: Mapping[str, str], folder: Path) -> None:
@@ -58,13 +58,11 @@ class Stream:
         self.query = writer.trigger(processingTime="0 seconds").start()
 
     def run_block(self) -> dict[str, float]:
-        """Medians of the block's micro-batches but the first: `addBatch`, and from trigger to trigger; and the CPU of
-        one.
-        """
+        """Run a block. Return the medians of addBatch and trigger without the first micro-batch, and CPU per batch."""
         with CpuMeter(excluded_pid=None) as meter:
             for number in range(BLOCK * TASKS):
                 self._producer.produce(self._topic, str(number).encode(), partition=number % TASKS)
-            self._producer.flush()  # the first micro-batch may begin before all are there, and does not count
+            self._producer.flush()  # the first micro-batch, which is not counted, may start before this
             self.query.processAllAvailable()
         progress = [row for row in self.query.recentProgress if row["batchId"] > self._last and row["numInputRows"]]
         assert [row["numInputRows"] for row in progress] == [TASKS] * BLOCK
@@ -84,28 +82,28 @@ def streams_in_turns(
     pairs: int,
     warm_up: int = WARM_UP_PAIRS,
 ) -> Seen:
-    """By contender, which is a name with the options of its stream: the figures of each block."""
-    # A query that has nothing to do asks for the ends of its source; by default a hundred times in a second.
+    """Run the streams in turns, and return the figures of each block. `contenders`: stream options by name."""
+    # An idle query polls the end offsets of its source, a hundred times per second by default.
     spark.conf.set("spark.sql.streaming.pollingDelay", "100ms")
-    seen: Seen = {name: [] for name in contenders}
+    results: Seen = {name: [] for name in contenders}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         streams: dict[str, Stream] = {}
         for name, options in contenders.items():
             streams[name] = Stream(spark, bootstrap, options, folder / name)
             stack.callback(streams[name].query.stop)
-        for turn, name in in_turns(list(contenders), warm_up + pairs):
+        for turn, name in iterate_turns(list(contenders), warm_up + pairs):
             block = streams[name].run_block()
-            words = ", ".join(f"{key} {value:.0f}" for key, value in block.items())
+            summary = ", ".join(f"{key} {value:.0f}" for key, value in block.items())
             pair, load = turn - warm_up, os.getloadavg()[0]
-            print(f"pair {pair}: {name}: {words}; load {load:.1f}", file=sys.stderr, flush=True)
+            print(f"pair {pair}: {name}: {summary}; load {load:.1f}", file=sys.stderr, flush=True)
             if pair >= 0:
-                seen[name].append(block)
-    return seen
+                results[name].append(block)
+    return results
 
 
 class Added(NamedTuple):
-    """By which one contender is above the other, in pairs of blocks."""
+    """The difference between two contenders in pairs of blocks."""
 
     middle: float
     quartiles: tuple[float, float]
@@ -122,9 +120,9 @@ def added(here: Sequence[Mapping[str, float]], beside: Sequence[Mapping[str, flo
     return Added(middle, (low, high), len(differences))
 
 
-def by_round(seen: Seen, rounds: int) -> Seen:
-    """Medians of the blocks of each round: as many as there are, in their order, in equal parts."""
-    return {name: list(_medians(blocks, len(blocks) // rounds)) for name, blocks in seen.items()}
+def by_round(results: Seen, rounds: int) -> Seen:
+    """Split the blocks of each contender into rounds of equal size, and return the medians of each round."""
+    return {name: list(_medians(blocks, len(blocks) // rounds)) for name, blocks in results.items()}
 
 
 def _medians(blocks: Sequence[Mapping[str, float]], size: int) -> Iterator[dict[str, float]]:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from integration.benchmarks.page import FULL, Line, Scale, in_turns, line_of
+from integration.benchmarks.page import FULL, Line, Scale, build_line, iterate_turns
 from integration.benchmarks.rows import SHAPES
 
 ROWS = 10_000
@@ -157,32 +157,36 @@ Seen = dict[str, list[Figures]]
 
 def in_rounds(rounds: int, records: int, clusters: Sequence[int] = NODES) -> Seen:
     """The figures of each contender with each cluster and topic, by `name_of`, of each round."""
-    seen: Seen = {}
+    results: Seen = {}
     for nodes in clusters:
         with cluster(nodes) as bootstrap:
             cases = {name_of(who, nodes, count): (who, count) for count in PARTITIONS for who in CONTENDERS}
-            for turn, name in in_turns(list(cases), rounds):
+            for turn, name in iterate_turns(list(cases), rounds):
                 who, partitions = cases[name]
-                seen.setdefault(name, []).append(measure(who, bootstrap, partitions, records))
-                print(f"round {turn + 1}: {name}: {seen[name][-1]}", file=sys.stderr, flush=True)
-    return seen
+                results.setdefault(name, []).append(measure(who, bootstrap, partitions, records))
+                print(f"round {turn + 1}: {name}: {results[name][-1]}", file=sys.stderr, flush=True)
+    return results
 
 
-def lines_of(seen: Seen, clusters: Sequence[int] = NODES) -> Iterator[Line]:
+def lines_of(results: Seen, clusters: Sequence[int] = NODES) -> Iterator[Line]:
     few, many = PARTITIONS[0], PARTITIONS[-1]
     for nodes in clusters:
         for partitions in PARTITIONS:
             pair = name_of("pykafka", nodes, partitions), name_of("confluent-kafka", nodes, partitions)
-            yield line_of(f"CPU of {nodes} brokers, {partitions:,} partitions", "ns/record", seen, "cpu_ns", pair, "")
+            yield build_line(
+                f"CPU of {nodes} brokers, {partitions:,} partitions", "ns/record", results, "cpu_ns", pair, ""
+            )
         ours_of_many = name_of("pykafka", nodes, many)
         to_few = ours_of_many, name_of("pykafka", nodes, few)
         theirs = ours_of_many, name_of("confluent-kafka", nodes, many)
         where = f"{nodes} brokers, {many:,} partitions"
-        yield line_of(f"... {where} to {few}", "ns/record", seen, "cpu_ns", to_few, "4")
-        yield line_of(f"first acknowledgement, {where}: CPU (goal 200 ms)", "ms", seen, "first_cpu_ms", theirs, "")
-        yield line_of(f"most memory, {where} (goal 230 MB)", "MB", seen, "peak_mb", theirs, "")
-        yield line_of(f"requests, {where}", "requests", seen, "requests", theirs, "")
-        shares = [100 * run["refresh_cpu_ms"] / MAX_AGE_MS for run in seen[ours_of_many]]
+        yield build_line(f"... {where} to {few}", "ns/record", results, "cpu_ns", to_few, "4")
+        yield build_line(
+            f"first acknowledgement, {where}: CPU (goal 200 ms)", "ms", results, "first_cpu_ms", theirs, ""
+        )
+        yield build_line(f"most memory, {where} (goal 230 MB)", "MB", results, "peak_mb", theirs, "")
+        yield build_line(f"requests, {where}", "requests", results, "requests", theirs, "")
+        shares = [100 * run["refresh_cpu_ms"] / MAX_AGE_MS for run in results[ours_of_many]]
         yield Line(f"refreshes of metadata, {where}: of a core", "%", shares, [1.0] * len(shares), "the goal", "1")
 
 
@@ -191,7 +195,7 @@ def lines(scale: Scale) -> Iterator[Line]:
     has the smallest cluster alone.
     """
     clusters = NODES if scale is FULL else NODES[:1]
-    yield from lines_of(in_rounds(scale.rounds // 2, scale.of(RECORDS // ROWS, 20) * ROWS, clusters), clusters)
+    yield from lines_of(in_rounds(scale.rounds // 2, scale.scale_count(RECORDS // ROWS, 20) * ROWS, clusters), clusters)
 
 
 def compare(rounds: int, records: int) -> None:

@@ -1,8 +1,8 @@
-"""What a Spark worker spends on our imports, beside numpy, pyarrow and pyspark, which it needs for any Arrow writer.
+"""Benchmark of a Spark worker's imports of the package, compared with the imports that every Arrow writer needs.
 
     python -m integration.benchmarks.worker_import [--rounds 11]
 
-CPU of processes that import and end, in turns.
+It measures the CPU time of processes that only import these modules, in turns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
+from integration.benchmarks.page import Line, Scale, build_line, iterate_turns, table
 
 OURS, BARE = PAIR = ("with pykafka", "numpy, pyarrow, pyspark")
 _BARE = "import numpy, pyarrow, pyspark.worker, pyspark.sql.datasource"
@@ -28,12 +28,12 @@ def cpu_milliseconds(code: str) -> float:
 
 
 def measure(rounds: int) -> Line:
-    seen: dict[str, list[dict[str, float]]] = {name: [] for name in PAIR}
-    for turn, name in in_turns(PAIR, rounds + 1):
-        one = {"CPU": cpu_milliseconds(CODE[name])}
-        if turn:  # what is imported has been compiled then
-            seen[name].append(one)
-    return line_of("**A worker's import**, CPU", "ms", seen, "CPU", PAIR, "")
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in PAIR}
+    for turn, name in iterate_turns(PAIR, rounds + 1):
+        figures = {"CPU": cpu_milliseconds(CODE[name])}
+        if turn:  # the first round compiles the modules to bytecode
+            results[name].append(figures)
+    return build_line("**A worker's import**, CPU", "ms", results, "CPU", PAIR, "")
 
 
 def lines(scale: Scale) -> Iterator[Line]:
@@ -41,7 +41,7 @@ def lines(scale: Scale) -> Iterator[Line]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What a Spark worker spends on our imports.")
+    parser = argparse.ArgumentParser(description="Benchmark of a Spark worker's imports.")
     parser.add_argument("--rounds", type=int, default=11)
     print(table([measure(parser.parse_args().rounds)]))
 
