@@ -15,12 +15,12 @@ Task = Callable[[], None]
 
 
 class RequestPurgatory:
-    """Tasks that wait for a deadline or a change. Thread-safe, but only one thread may call `get`."""
+    """Tasks that wait for a deadline or a change of the cluster. Thread-safe, but only one thread may call `get`."""
 
-    def __init__(self, *, now: Callable[[], float], change_count: Callable[[], int]) -> None:
-        """`now` returns the time in milliseconds, `change_count` the number of changes of the cluster so far."""
-        self._get_now_ms = now
-        self._get_change_count = change_count
+    def __init__(self, *, get_now_ms: Callable[[], float], get_change_count: Callable[[], int]) -> None:
+        """`get_change_count`: return the number of changes of the cluster so far."""
+        self._get_now_ms = get_now_ms
+        self._get_change_count = get_change_count
         self._lock = threading.Lock()
         self._task_condition = threading.Condition(self._lock)
         self._due_tasks: deque[Task] = deque()
@@ -46,7 +46,7 @@ class RequestPurgatory:
             self._task_condition.notify()
 
     def release_on_change(self) -> None:
-        """Make the tasks due that wait for a change, if the cluster has changed."""
+        """Make the tasks that wait for a change due if the cluster has changed."""
         if self._tasks_awaiting_change:
             with self._lock:
                 self._release_changed()
@@ -76,7 +76,7 @@ class RequestPurgatory:
         return self._closed
 
     def close(self) -> None:
-        """Wake the thread that waits in `get`. Tasks that are left are not executed."""
+        """Wake the thread that waits in `get`. The remaining tasks are never executed."""
         with self._lock:
             self._closed = True
             self._task_condition.notify()

@@ -54,7 +54,7 @@ class SocketServer:
         self._control = control
         channels, advertised_host = config.security.build_channels(cluster), config.resolve_advertised_host()
         self._system = OperatingSystem()
-        self._purgatory = RequestPurgatory(now=self._system.now, change_count=lambda: cluster.change_count)
+        self._purgatory = RequestPurgatory(get_now_ms=self._system.now, get_change_count=lambda: cluster.change_count)
         self._purgatory_thread = threading.Thread(
             target=self._resume_delayed_requests, name="embedded-broker-purgatory", daemon=True
         )

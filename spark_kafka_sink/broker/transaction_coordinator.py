@@ -237,16 +237,18 @@ class TransactionCoordinator:
     def end_transaction(
         self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, version: int
     ) -> ProducerIdentity:
-        """Commit or abort the transaction. Return the producer's next identity (new in version 2) or an error."""
+        """Commit or abort the transaction.
+
+        Return the producer's identity, which has a new epoch in version 2, or a ProducerIdentity with an error code.
+        """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return ProducerIdentity(error_code=error_codes.INVALID_PRODUCER_ID_MAPPING)
-        result = _check_end(transaction, identity, commit=commit, version=version)
-        if result is not None:
-            if result:
-                return ProducerIdentity(error_code=result)
-            return ProducerIdentity(transaction.producer_id, transaction.epoch)
-        self._end(transaction, commit=commit, version=version)
+        final_code = _find_final_code(transaction, identity, commit=commit, version=version)
+        if final_code is None:
+            self._end(transaction, commit=commit, version=version)
+        elif final_code != error_codes.NONE:
+            return ProducerIdentity(error_code=final_code)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
     def abort_timed_out(self, now: float) -> list[str]:
@@ -333,8 +335,11 @@ def _is_expected_identity_valid(transaction: Transaction, expected: ProducerIden
     )
 
 
-def _check_end(transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int) -> int | None:
-    """Return None if the transaction must be ended now, 0 if it has ended this way already, else an error code."""
+def _find_final_code(transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int) -> int | None:
+    """Return the code of the response to EndTxn, or None if the transaction must be ended first.
+
+    The code is NONE if the request is repeated and the transaction has already ended in the requested way.
+    """
     state = transaction.state
     has_ended = transaction.is_ending or state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     has_new_epoch = transaction.version >= 2 and has_ended
@@ -358,6 +363,6 @@ def _check_end(transaction: Transaction, identity: ProducerIdentity, *, commit: 
         return error_codes.CONCURRENT_TRANSACTIONS if is_same_end else error_codes.INVALID_TXN_STATE
     if is_repeated:
         is_same_end = state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
-        return 0 if is_same_end else error_codes.INVALID_TXN_STATE
+        return error_codes.NONE if is_same_end else error_codes.INVALID_TXN_STATE
     # No transaction has begun. A producer of version 2 cannot know that, because its batches may have been rejected.
     return None if version >= 2 and not commit else error_codes.INVALID_TXN_STATE

@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
     _check_arguments(args)
     options = {"client.id": "pykafka-bench", **parse_client_options(args)}
     check_write_access(ProducerConfig.parse(options), args.topic)
-    rows = min(args.rows_per_call, args.records)
-    max_calls = min(MAX_DISTINCT_CALLS, -(-args.records // rows))
-    calls = build_calls(max_calls, rows, args.value_bytes)
+    rows_per_call = min(args.rows_per_call, args.records)
+    distinct_calls = min(MAX_DISTINCT_CALLS, -(-args.records // rows_per_call))
+    calls = build_calls(distinct_calls, rows_per_call, args.value_bytes)
     with KafkaProducer(options) as producer:
         producer.partitions_for(args.topic)
         with Progress("records", args.records, prints_total=False) as progress:

@@ -44,7 +44,7 @@ class SignalWait:
             signal.signal(number, signal.SIG_DFL)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         faulthandler.cancel_dump_traceback_later()
         for number, handler in zip(_SIGNALS, self._previous_handlers, strict=True):

@@ -14,7 +14,10 @@ JITTER = 0.2
 
 
 class ExponentialBackoff:
-    """Stateless, except for the random numbers: the caller passes their generator, so that tests are repeatable."""
+    """A backoff that doubles with each consecutive failure up to a maximum, with random jitter.
+
+    The caller counts the failures, and passes the random generator so that tests are repeatable.
+    """
 
     def __init__(self, initial_ms: float, maximum_ms: float, random: Random) -> None:
         self._initial_ms = min(initial_ms, maximum_ms)

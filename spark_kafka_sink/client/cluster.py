@@ -39,7 +39,7 @@ class PartitionInfo:
     index: int
     leader: int | None
     leader_epoch: int | None
-    """None if it is unknown, or if the response came from a broker whose leader epochs are unreliable."""
+    """The leader's epoch; None if it is unknown, or if the broker that responded sends unreliable leader epochs."""
     replicas: tuple[int, ...] = ()
     error_code: int = 0
 

@@ -95,7 +95,7 @@ class _NodeConnection:
 
 
 class ConnectionStates:
-    """Sender thread only."""
+    """The connection states of all nodes. Only the sender thread may use them."""
 
     def __init__(
         self,

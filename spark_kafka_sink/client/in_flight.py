@@ -64,7 +64,10 @@ class InFlightRequest:
 
 
 class InFlightRequests:
-    """Sender thread only, except `count()` without a node, which any thread may read."""
+    """The requests to each node that have no response yet, oldest first.
+
+    Only the sender thread may use them, except `count()` without a node, which any thread may call.
+    """
 
     def __init__(self, max_per_node: int) -> None:
         self._max_per_node = max_per_node

@@ -74,6 +74,8 @@ class MetadataQuery:
 
 
 class Metadata:
+    """The topics in use, the latest snapshot of the cluster, and the times of metadata updates. Thread-safe."""
+
     def __init__(
         self,
         nodes: Sequence[Node],

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class MetadataFetch:
-    """Sender thread only."""
+    """The metadata request in flight, and the decision to rebootstrap. Only the sender thread may use it."""
 
     def __init__(self, metadata: Metadata, config: ClientConfig, system: System, wakeup: Callable[[], None]) -> None:
         """`wakeup`: called on another thread when a lookup of bootstrap.servers has finished."""

@@ -76,7 +76,10 @@ _NOT_RECORDED_WITH_NAME = (
 
 
 class Driver:
-    """A context manager. Used by one thread."""
+    """A driver that begins, commits and aborts the batches of one prefix.
+
+    A context manager that leases a client. Only one thread may use it.
+    """
 
     def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
         self._delivery = delivery
@@ -88,16 +91,16 @@ class Driver:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._query.__exit__(kind, error, trace)
+        self._query.__exit__(exc_type, exc, traceback)
 
     # --- begin
 
     def begin(self, name: str) -> BatchStart:
-        """Begin a batch: become the driver of the prefix, and finish or abort what earlier drivers have left.
+        """Begin a batch: claim the prefix, and finish or abort the batches of earlier drivers.
 
-        `name`: of one start of a query, or of one job. Another start of the same query has another name.
+        `name`: the name of this driver. Each start of a query and each job has its own name.
         """
         with precommit_errors.convert_start_errors():
             self._query.log.prefetch_topic()

@@ -104,7 +104,10 @@ class Entry:
     claim_identity: ProducerIdAndEpoch = NO_PRODUCER_ID
     """Producer id and epoch under which the newest driver claimed the prefix."""
     writer_kind: WriterKind | None = None
-    """None if an earlier version wrote the last claim, or if no claim has stated the kind: see `owner_kind`."""
+    """The kind of writer that owns the prefix; None if the last claim does not contain the kind (see `owner_kind`).
+
+    A claim by an earlier version contains no kind.
+    """
     driver_number: int = FIRST_DRIVER_NUMBER
     """Number of the driver id under which the next record is written."""
     written_by: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)

@@ -109,7 +109,10 @@ class _TimeoutRejectedError(Exception):
 
 
 class QueryTransactions:
-    """A context manager. Used by one thread. `topic` is the decision log."""
+    """The transactions of a prefix, and its entry in the decision log, whose topic is `topic`.
+
+    A context manager that leases a client. Only one thread may use it.
+    """
 
     def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
         self.prefix = prefix
@@ -131,9 +134,9 @@ class QueryTransactions:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._resources.__exit__(kind, error, trace)
+        self._resources.__exit__(exc_type, exc, traceback)
 
     # --- the producer identity, and the log
 
@@ -170,10 +173,10 @@ class QueryTransactions:
     def read_current_entry(
         self, description: TransactionDescription | None
     ) -> tuple[TransactionDescription | None, Entry]:
-        """Read the newest entry and switch to the driver id that it names.
+        """Read the newest entry, and switch to the driver id that the entry names.
 
-        Return a description of this driver id, made before the entry was read, and the entry. The description is the
-        given one unless the driver id has changed.
+        Return a description of the driver id and the entry. The description is always older than the entry. It is
+        `description`, unless the entry names another driver id than the current one.
         """
         for _ in range(MAX_TRIES):
             entry = self._read_newest_entry()
@@ -191,9 +194,9 @@ class QueryTransactions:
     ) -> ResultT:
         """Call `action` with a description of the driver id and the entry read after it, and return its result.
 
-        If the action is fenced by another driver, or has handed over to the next driver id, it is tried again with a
-        new description and entry. Raise ProducerFencedError after MAX_TRIES. `hint`: the entry for the first try, if
-        it was read already.
+        Repeat the call with a new description and entry if another driver has fenced the action, or if the action has
+        handed over to the next driver id. Raise ProducerFencedError after MAX_TRIES calls. `hint`: the entry for the
+        first call, if the caller has already read it.
         """
         tries_left = MAX_TRIES
         while True:

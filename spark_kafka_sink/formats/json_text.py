@@ -57,7 +57,7 @@ class JsonColumn(NamedTuple):
 
     values: pa.Array
     needs_quotes: bool = False
-    """True if each value must still be enclosed in quotation marks."""
+    """Whether the values must still be enclosed in quotation marks."""
 
 
 @dataclass(frozen=True)

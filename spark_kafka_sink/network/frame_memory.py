@@ -15,7 +15,10 @@ OwnerT = TypeVar("OwnerT")
 
 
 class FrameMemory(Generic[OwnerT]):
-    """Not thread-safe. An owner reads one frame at a time."""
+    """Reservations of frame memory by owner, up to `max_bytes` in total.
+
+    Not thread-safe. An owner reads one frame at a time, so it has at most one reservation.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes

@@ -46,7 +46,10 @@ MAX_WAIT_MS = 3_600_000.0
 
 
 class Selector:
-    """Not thread-safe, except `wakeup`, which any thread may call at any time."""
+    """A nonblocking multiplexer of channels: connects them, sends frames and receives frames.
+
+    Not thread-safe, except `wakeup`, which any thread may call at any time.
+    """
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ class StoredRange(NamedTuple):
     base_offset: int
     """The offset of the first row; -1 if it is unknown."""
     log_append_time: int
-    """-1 if the records keep their own timestamps."""
+    """The timestamp that the broker assigned to the records; -1 if the records keep their own timestamps."""
 
 
 make_stored_range: Callable[[tuple[int, int, int, int, int]], StoredRange] = partial(tuple.__new__, StoredRange)
@@ -47,9 +47,9 @@ class FailedRows:
     """Row indices in the columns or the table that the caller passed."""
     error: KafkaSinkError
     topic: str | None
-    """None if the topic column of a table is null in these rows."""
+    """The topic of the rows; None if the topic column of the table is null in these rows."""
     partition: int | None = None
-    """None if the rows failed before they were assigned to a partition."""
+    """The partition of the rows; None if the rows failed before they were assigned to a partition."""
 
 
 class Call(Protocol):

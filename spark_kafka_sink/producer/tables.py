@@ -59,7 +59,7 @@ class TableResult:
     """Offsets of the written rows, by topic and partition."""
     failures: list[FailedRows] = field(default_factory=list)
     is_complete: bool = True
-    """False if reading stopped early, because more than `failed_rows_max` rows failed or an exception was raised."""
+    """Whether all rows were read. Reading stops when more than `failed_rows_max` rows fail, or at an exception."""
 
     @property
     def rows_processed(self) -> int:

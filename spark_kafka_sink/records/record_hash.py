@@ -230,21 +230,25 @@ def _add_blocks(
     starts: NDArray[np.int64],
     block_counts: NDArray[np.int64],
 ) -> None:
-    """Multiply the sums of the tails by the weight of their block, and add the sums of the complete blocks."""
-    rows = np.flatnonzero(block_counts)
-    counts = block_counts.take(rows)
-    ends = counts.cumsum()
-    positions = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
-    block_starts = np.repeat(starts.take(rows), counts) + positions * _BLOCK_BYTES
-    block_sums = np.empty(len(positions), np.uint64), np.empty(len(positions), np.uint64)
-    for start in range(0, len(positions), _CHUNK_WORDS // _BLOCK_WORDS):
-        blocks = slice(start, start + _CHUNK_WORDS // _BLOCK_WORDS)
-        words = _gather_words(data, block_starts[blocks], _BLOCK_WORDS)
-        block_sums[0][blocks], block_sums[1][blocks] = _sum_words(words)
-    for stream, stream_sums, by_block in zip(_STREAMS, sums, block_sums, strict=True):
-        powers = _compute_powers(stream.block, int(counts.max()) + 1)
-        by_block *= powers.take(positions)
-        stream_sums[rows] = stream_sums[rows] * powers.take(counts) + np.add.reduceat(by_block, ends - counts)
+    """Add the sums of the complete blocks to `sums`, which contain the sums of the tails, in place.
+
+    Block number i of a row has the weight stream.block ** i, and the tail follows the last complete block.
+    """
+    row_indices = np.flatnonzero(block_counts)
+    counts = block_counts.take(row_indices)
+    first_blocks = counts.cumsum() - counts
+    block_numbers = np.arange(int(counts.sum())) - np.repeat(first_blocks, counts)
+    block_starts = np.repeat(starts.take(row_indices), counts) + block_numbers * _BLOCK_BYTES
+    block_sums = np.empty(len(block_numbers), np.uint64), np.empty(len(block_numbers), np.uint64)
+    for start in range(0, len(block_numbers), _CHUNK_WORDS // _BLOCK_WORDS):
+        chunk = slice(start, start + _CHUNK_WORDS // _BLOCK_WORDS)
+        words = _gather_words(data, block_starts[chunk], _BLOCK_WORDS)
+        block_sums[0][chunk], block_sums[1][chunk] = _sum_words(words)
+    for stream, row_sums, weighted_sums in zip(_STREAMS, sums, block_sums, strict=True):
+        weights = _compute_powers(stream.block, int(counts.max()) + 1)
+        weighted_sums *= weights.take(block_numbers)
+        tail_sums = row_sums[row_indices] * weights.take(counts)
+        row_sums[row_indices] = tail_sums + np.add.reduceat(weighted_sums, first_blocks)
 
 
 def _compute_powers(base: np.uint64, count: int) -> UInt64Array:

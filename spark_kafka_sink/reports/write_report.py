@@ -58,7 +58,7 @@ class WriteReport(WriteTotals):
     status: str = COMMITTED
     """`committed` or `failed`. A failed write counts the rows of its successful tasks, unless they were aborted."""
     is_acknowledged: bool = True
-    """False with acks=0: the rows were sent, but no broker has confirmed that it stored them."""
+    """Whether brokers have confirmed that they stored the rows. False with acks=0."""
     started_ms: int = 0
     """Time at which the first task started, in milliseconds since 1970."""
     duration_ms: int = 0

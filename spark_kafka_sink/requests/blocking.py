@@ -55,10 +55,10 @@ class _NodeQueue:
 
 
 class BlockingClient:
-    """A context manager that is not thread-safe.
+    """A client whose calls block the caller's thread until all requests of the call have results.
 
     `timeout_ms`: how long a call may make no progress. `node_timeout_ms`: how long a node may be unresponsive;
-    request.timeout.ms by default.
+    request.timeout.ms by default. A context manager. Not thread-safe.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class BlockingClient:
         self._max_node_timeout_ms = float(config.request_timeout_ms)
         self._node_timeout_ms = min(self._max_node_timeout_ms, node_timeout_ms or self._max_node_timeout_ms)
         self._queues: dict[int, _NodeQueue] = {}
-        self._ended = 0  # the number of attempts that have ended
+        self._ended_attempt_count = 0
         self._timeout_counts: dict[int, int] = {}  # node id -> consecutive timeouts
         self.metadata = create_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = create_network_client(config, self.metadata, system=self._system)
@@ -216,8 +216,8 @@ class BlockingClient:
 
     def poll_until(self, until_ms: float) -> None:
         """Poll the client until an attempt has ended, or until this time."""
-        ended = self._ended
-        while self._ended == ended and (now := self._system.now()) < until_ms:
+        ended = self._ended_attempt_count
+        while self._ended_attempt_count == ended and (now := self._system.now()) < until_ms:
             self._run_once(now, until_ms - now)
 
     # --- node queues
@@ -234,10 +234,10 @@ class BlockingClient:
 
     def _run_once(self, now: float, timeout_ms: float) -> None:
         """Send queued requests and poll the client once."""
-        ended = self._ended
+        ended = self._ended_attempt_count
         for queue in self._queues.values():
             self._send_next(queue, now)
-        if self._ended == ended:
+        if self._ended_attempt_count == ended:
             self._poll(max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now))))
 
     def _send_next(self, queue: _NodeQueue, now: float) -> None:
@@ -275,7 +275,7 @@ class BlockingClient:
             self._fail_attempt(queued.attempt, DisconnectedError(reason))
 
     def _fail_attempt(self, attempt: Attempt, error: KafkaSinkError) -> None:
-        self._ended += 1
+        self._ended_attempt_count += 1
         self._pending.handle_failure(attempt, error, self._system.now())
 
     def _disconnect_unresponsive_nodes(self, now: float) -> float:
@@ -324,7 +324,7 @@ class BlockingClient:
         if response.message is not None:
             self._timeout_counts.pop(queue.node.id, None)
             queue.last_response_ms = response.received_ms
-            self._ended += 1
+            self._ended_attempt_count += 1
             self._pending.handle_response(attempt, response.message, self._system.now())
         else:
             disconnected = DisconnectedError(response.reason)

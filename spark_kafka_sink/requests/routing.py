@@ -13,9 +13,10 @@ MAX_COORDINATORS = 1_000
 
 
 class Routing:
-    """Not thread-safe. `choose_node`: return a node for requests that any broker can answer, at a given time."""
+    """Looks up the node for a route, and caches coordinators. Not thread-safe."""
 
     def __init__(self, metadata: Metadata, choose_node: Callable[[float], Node | None]) -> None:
+        """`choose_node`: return a node for requests that any broker can handle, given the current time."""
         self._metadata = metadata
         self._choose_node = choose_node
         self._coordinators: dict[CoordinatorKey, Node] = {}

@@ -226,7 +226,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     transaction: TransactionIdentity
     commit: bool
     has_begun: bool = True
-    """False if the transaction may not have begun on the brokers; INVALID_TXN_STATE is a success then."""
+    """Whether the transaction has begun on the brokers. If this is not certain, INVALID_TXN_STATE counts as success."""
 
     @property
     def coordinator(self) -> CoordinatorKey:

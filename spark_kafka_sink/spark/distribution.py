@@ -78,7 +78,7 @@ class Distribution:
     order: tuple[tuple[int, bool], ...]
     """The columns to sort by, each with whether its order is descending."""
     task_count: int | None
-    """None for Spark's default."""
+    """The number of tasks after the shuffle; None for Spark's default."""
     partition_count: int
     """The number of partitions of the topic; 0 for BY_KEY."""
 

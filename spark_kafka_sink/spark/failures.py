@@ -78,11 +78,9 @@ class Failures:
             lines.append(
                 f"- {destination}: {format_count(group.count, 'record')}, for example with {group.sample_key}.{suffix}"
             )
-        listed = sum(group.count for group in self._groups.values())
-        if listed < self._record_count:
-            lines.append(
-                f"- and {self._record_count - listed:,} more, in other topics or partitions, or for other reasons."
-            )
+        other_count = self._record_count - sum(group.count for group in self._groups.values())
+        if other_count:
+            lines.append(f"- and {other_count:,} more, in other topics or partitions, or for other reasons.")
         errors = [group.error for group in self._groups.values()]
         lines += _suggest_remedies(errors, options)
         error = DeliveryError("\n".join(lines))

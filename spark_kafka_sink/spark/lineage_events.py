@@ -81,7 +81,7 @@ class LineageRun:
     is_stream: bool
     kafka_namespace: str
     topic: str | None
-    """None if the rows name their topics."""
+    """The topic of all rows; None if each row names its topic."""
     columns: tuple[tuple[str, str], ...]
     """Name and type of each column that the sink uses."""
     spark_version: str

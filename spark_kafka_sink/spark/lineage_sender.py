@@ -61,16 +61,15 @@ class EventSender:
                 self._is_running = self._start_thread()
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until all events are sent, and return the number of those that were not.
+        """Wait until all events are sent or the timeout has passed. Return the number of events that were not sent.
 
-        Send the events on the caller's thread if the sender's thread could not be started. It sends no further event
-        after the timeout.
+        If the sender's thread could not be started, this thread sends the events, and stops at the timeout.
         """
         deadline = time.monotonic() + timeout_s
         with self._condition:
-            is_sender = bool(self._events) and not self._is_running
-            self._is_running |= is_sender
-        if is_sender:
+            must_send = bool(self._events) and not self._is_running
+            self._is_running |= must_send
+        if must_send:
             self._send_all(deadline)
         with self._condition:
             self._condition.wait_for(lambda: not (self._events and self._is_running), deadline - time.monotonic())

@@ -73,14 +73,14 @@ class TaskReport(WriterCommitMessage):
     host: str = ""
     is_acknowledged: bool = True
     was_already_committed: bool = False
-    """Exactly once: an earlier run has committed this batch, so this task wrote nothing."""
+    """Whether an earlier run has committed this batch, so that this task wrote nothing (exactly once only)."""
     skipped_rows: dict[str, int] = field(default_factory=dict)
-    """Exactly once: the number of rows that were skipped because the batch was already committed, by topic."""
+    """Number of rows by topic that were skipped because the batch was already committed (exactly once only)."""
     skipped_bytes: int = 0
     transaction: TransactionIdentity | None = None
-    """Exactly once: the open transaction that contains the rows until the driver commits it."""
+    """The open transaction that contains the rows until the driver commits it (exactly once only)."""
     start: BatchStart | None = None
-    """Exactly once, streams only: the start of the batch, for the process that commits it."""
+    """The start of the batch, for the process that commits the batch (exactly-once streams only)."""
 
     def rows_by_topic(self) -> dict[str, int]:
         """Return the number of rows that were written, or that were skipped if the batch was already committed."""

@@ -19,7 +19,7 @@ class Clock:
         self.change_count = 0
 
     def new_purgatory(self) -> RequestPurgatory:
-        return RequestPurgatory(now=lambda: self.now_ms, change_count=lambda: self.change_count)
+        return RequestPurgatory(get_now_ms=lambda: self.now_ms, get_change_count=lambda: self.change_count)
 
 
 def new_task() -> Callable[[], None]:

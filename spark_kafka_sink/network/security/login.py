@@ -30,13 +30,13 @@ _IAM_UNSUPPORTED_MESSAGE = (
 )
 _RETRIEVER_OPTION = "sasl.oauthbearer.jwt.retriever.class"
 _RETRIEVER_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
-_RETRIEVERS = (
+_RETRIEVER_CLASSES = (
     "DefaultJwtRetriever",
     "ClientCredentialsJwtRetriever",
     "JwtBearerJwtRetriever",
     "FileJwtRetriever",
 )
-_DEFAULT_RETRIEVER = _RETRIEVERS[0]
+_DEFAULT_RETRIEVER = _RETRIEVER_CLASSES[0]
 _ASSERTION_PREFIX = "sasl.oauthbearer.assertion."
 _TOKEN_SOURCE_OPTIONS = ("sasl.oauthbearer.token", ENDPOINT_URL_OPTION)
 _TOKEN_CALLBACK_OPTION = "sasl.oauthbearer.token.callback"
@@ -228,11 +228,11 @@ def _parse_retriever(options: Mapping[str, str], url: str, faults: OptionFaults)
     """
     class_name = get_option(options, _RETRIEVER_OPTION)
     retriever = class_name.rpartition(".")[2]
-    if class_name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVERS:
+    if class_name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVER_CLASSES:
         faults.add(
             _RETRIEVER_OPTION,
-            f"must be one of Kafka's own classes, {', '.join(_RETRIEVERS)} of {_RETRIEVER_PACKAGE}*. To get tokens "
-            "from another source, set {sasl.oauthbearer.token.callback} to a function.",
+            f"must be one of Kafka's own classes, {', '.join(_RETRIEVER_CLASSES)} of {_RETRIEVER_PACKAGE}*. To get "
+            "tokens from another source, set {sasl.oauthbearer.token.callback} to a function.",
         )
     elif retriever != _DEFAULT_RETRIEVER and not url:
         faults.add(_RETRIEVER_OPTION, f"{retriever} requires {{sasl.oauthbearer.token.endpoint.url}}.")

@@ -125,25 +125,26 @@ class TokenSource:
             return self._token
 
     def _renew(self) -> None:
-        requested_s = self._now_s()
+        """Replace the token before it expires. After a failure, try again after half of the remaining lifetime."""
+        request_time_s = self._now_s()
         response: _TokenResponse | None = None
         try:
             response = self._request_token(max_attempts=1)
         except AuthenticationError as error:
-            remaining_s = self._expires_s - requested_s
+            remaining_s = self._expires_s - request_time_s
             _log.warning("Failed to renew the token, which expires in at most %.0f s. %s", remaining_s, error)
         finally:
             with self._lock:
                 self._is_renewing = False
                 if response is None:
-                    self._renewal_due_s = requested_s + (self._expires_s - requested_s) / 2
+                    self._renewal_due_s = request_time_s + (self._expires_s - request_time_s) / 2
                 else:
-                    self._store(response, requested_s)
+                    self._store(response, request_time_s)
 
-    def _store(self, response: _TokenResponse, requested_s: float) -> None:
-        lifetime_s = self._lifetime_s(response, requested_s)
-        self._token, self._expires_s = response.token, requested_s + lifetime_s
-        self._renewal_due_s = requested_s + lifetime_s * self._config.refresh_window_factor
+    def _store(self, response: _TokenResponse, request_time_s: float) -> None:
+        lifetime_s = self._lifetime_s(response, request_time_s)
+        self._token, self._expires_s = response.token, request_time_s + lifetime_s
+        self._renewal_due_s = request_time_s + lifetime_s * self._config.refresh_window_factor
 
     def _request_token(self, max_attempts: int) -> _TokenResponse:
         response = self._send_with_retries(max_attempts)
@@ -152,7 +153,7 @@ class TokenSource:
             raise AuthenticationError("OAUTHBEARER: the response of the token endpoint has no access_token")
         return _TokenResponse(token, response.get("expires_in"))
 
-    def _lifetime_s(self, response: _TokenResponse, requested_s: float) -> float:
+    def _lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:
         """Return the lifetime that the response or the token itself states; 0 if neither states one."""
         lifetime_s = response.expires_in
         if isinstance(lifetime_s, int | float) and not isinstance(lifetime_s, bool) and lifetime_s > 0:
@@ -161,7 +162,7 @@ class TokenSource:
             expires_s = parse_token_expiry_s(decode_token_part(response.token, 1))
         except AuthenticationError:
             return 0.0  # an opaque token, which is allowed
-        return max(0.0, expires_s - requested_s) if expires_s is not None else 0.0
+        return max(0.0, expires_s - request_time_s) if expires_s is not None else 0.0
 
     def _send_with_retries(self, max_attempts: int) -> dict[str, object]:
         """Send a token request. Retry if the server cannot be reached or is busy, but not if it rejects the request."""

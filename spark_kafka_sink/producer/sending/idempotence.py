@@ -257,7 +257,7 @@ class Idempotence:
         state = self._partitions[batch.topic_partition]
         was_pending = batch in state.pending_batches
         state.remove(batch)
-        if not was_pending:  # it has no sequence or was abandoned
+        if not was_pending:  # the batch has no sequence, or it was abandoned
             return
         if in_doubt:
             state.has_unresolved_sequence = True

@@ -49,7 +49,7 @@ class OpenTransaction:
     is_end_sent: bool = False
     """Whether EndTxn was sent, so that no record may follow and the coordinator decides the outcome."""
     accepts_records: bool = True
-    """False while the transaction is being prepared: no record or offset may be added any more."""
+    """Whether records and offsets may still be added. False once the transaction is being prepared."""
 
     def is_empty(self, *, aborting: bool) -> bool:
         """Return whether brokers do not know the transaction, and nothing remains to be added before its end."""

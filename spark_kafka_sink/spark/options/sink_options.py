@@ -27,7 +27,7 @@ class SinkOptions:
     """The topic to create if `topic` is missing. Only the driver uses it."""
 
     distribution: DistributionOptions | None = None
-    """None if rows stay in their tasks, or if they are already distributed."""
+    """How rows are distributed over tasks; None if rows stay in their tasks or are already distributed."""
 
     dead_letter_topic: str | None = None
     check_connection: bool = True
@@ -37,20 +37,20 @@ class SinkOptions:
     lineage_folder: str | None = None
     """A folder for reports, if the program that called save() or start() sends OpenLineage events."""
     has_receipt: bool = False
-    """True if the report contains digests of the written rows."""
+    """Whether the report contains digests of the written rows."""
     bytes_per_second: float | None = None
     """One task's share of maxBytesPerSecond."""
     client_rack_env: str | None = None
     """The environment variable with the rack of a task. If it is set, `producer` lacks partitioner.rack.aware."""
     formats: tuple[FormatOptions, ...] = ()
     registry: RegistryOptions | None = None
-    """Only the driver uses it. It is not pickled to the tasks, which do not need its secrets."""
+    """The schema registry's options. They are not pickled to the tasks, because only the driver needs their secrets."""
 
     write_method: str | None = None
     """DATA_SOURCE or MAP_IN_ARROW; None if the user has not set the option."""
 
     exactly_once: DeliveryOptions | None = None
-    """None for at-least-once delivery."""
+    """The options of exactly-once delivery; None for at-least-once delivery."""
 
     def producer_config(self) -> ProducerConfig:
         """Return the parsed configuration of the producer. It cannot fail after `parse_options`."""
