@@ -108,11 +108,17 @@ class Control:
     def collect_effects(
         self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions
     ) -> FaultEffects:
-        """Count a request in all rules that select it, and return the effects of those that strike it."""
+        """Count a request in all rules that select it, and return the effects of those that strike it.
+
+        Filters run without the lock: one that blocks must not delay the requests of other connections.
+        """
         effects = FaultEffects()
         with self._lock:
-            for rule in self._rules:
-                rule.apply_to(node, request, client_id, topic_partitions, effects, self._random)
+            rules = list(self._rules)
+        for rule in rules:
+            if rule.accepts(node, request, client_id, topic_partitions):
+                with self._lock:
+                    rule.apply_to(effects, self._random)
         return effects
 
     # --- changes of the cluster

@@ -134,17 +134,13 @@ class FaultRule:
         """End the rule: it strikes no further request."""
         self._removed = True
 
-    def apply_to(
-        self,
-        node: int,
-        request: Message,
-        client_id: str | None,
-        topic_partitions: TopicPartitions,
-        effects: FaultEffects,
-        random: Random,
-    ) -> None:
-        """Count the request if the filter accepts it, and add the fault to `effects` if the rule strikes it."""
-        if self._removed or not self._filter.accepts(node, request, client_id, topic_partitions):
+    def accepts(self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions) -> bool:
+        """Return whether the filter accepts the request. False once the rule is removed."""
+        return not self._removed and self._filter.accepts(node, request, client_id, topic_partitions)
+
+    def apply_to(self, effects: FaultEffects, random: Random) -> None:
+        """Count a request that was accepted, and add the fault to its `effects` if the rule strikes it."""
+        if self._removed:
             return
         self.request_count += 1
         if self.request_count < self._nth or (self._times is not None and self.struck >= self._times):

@@ -13,12 +13,12 @@ from spark_kafka_sink.broker import socket_server
 from spark_kafka_sink.broker.kafka_apis import handle_request
 from spark_kafka_sink.broker.request_queue import RequestQueue
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import embedded_broker
 from tests.broker.loopback_client import LoopbackClient, broker_threads
 from tests.broker.wire_client import batch, produce_request
-from tests.waiting import eventually
+from tests.waiting import WAIT_TIMEOUT_SECONDS, eventually
 
 METADATA = (MetadataRequest(topics=None), 9)
 
@@ -58,6 +58,28 @@ def test_blocked_handler_delays_no_other_connection_of_its_processor(handlers: B
             assert other.request(*METADATA) is not None
         finally:
             handlers.released.set()
+        assert blocked.receive() is not None
+
+
+def test_blocked_fault_filter_delays_no_other_request() -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    def block(request: Message) -> bool:
+        entered.set()
+        return released.wait(WAIT_TIMEOUT_SECONDS)
+
+    with (
+        embedded_broker({"t": 1}) as broker,
+        LoopbackClient(broker.bootstrap_servers) as blocked,
+        LoopbackClient(broker.bootstrap_servers) as other,
+    ):
+        broker.control.when(api=ApiKey.PRODUCE, matches=block).delay(0)
+        blocked.send((produce_request(batch(b"a")), 9))
+        assert entered.wait(WAIT_TIMEOUT_SECONDS)
+        try:
+            assert other.request(*METADATA) is not None
+        finally:
+            released.set()
         assert blocked.receive() is not None
 
 
