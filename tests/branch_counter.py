@@ -28,7 +28,7 @@ class Branch:
     """A branch of a function, marked by a text that occurs in the function once."""
 
     name: str
-    """What happens when the branch is reached."""
+    """A sentence about the event that reaches the branch."""
     function: str
     """The function within the package, for example `producer.sending.idempotence:Idempotence.admit`."""
     text: str

@@ -38,7 +38,7 @@ class OtherBroker(ABC):
     """A cluster of BROKERS nodes. It is a context manager, and is stopped at the end of the block."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {}
-    """What the broker does instead, by missing capability."""
+    """The missing capabilities, each with the behaviour of the broker that replaces it."""
     reader_config: ClassVar[Mapping[str, str]] = {}
     """Settings with which librdkafka can read topics with transactions."""
     max_in_flight: ClassVar[int] = 5
