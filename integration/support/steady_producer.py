@@ -56,7 +56,7 @@ class Gate:
 
     def _watch(self) -> None:
         while not self._stop_event.wait(POLL_SECONDS):
-            self._byte[:] = b"1" if self._producer.metrics()["futures-threads"] else b"0"
+            self._byte[:] = b"1" if self._producer.metrics()["waiting-threads"] else b"0"
 
     def open_permanently(self) -> None:
         self._stop_event.set()
