@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from tools.accepted_survivors import ACCEPTED_SURVIVORS
 from tools.mutation_tester import (
     ROOT,
+    accepted_survivor_key,
     code_location,
     compile_mutant,
     delete_statement,
@@ -113,8 +116,48 @@ def test_reports_killing_test_and_surviving_mutants(tmp_path: Path) -> None:
         "6: while found < 0:",
         "7: found += 1",
         "8: return found  # test_five",
-        " 7 mutants, 3 survived",
+        " 7 mutants, 4 killed, 3 survived, 0 accepted survivors",
     ]
+
+
+def test_omits_accepted_survivors_and_reports_those_that_a_test_kills(tmp_path: Path) -> None:
+    module, tests = tmp_path / "mutated_module.py", tmp_path / "test_mutated_module.py"
+    module.write_text("class Numbers:\n    def five(self):\n        unused = 1\n        return 5\n")
+    tests.write_text("import mutated_module\n\n\ndef test_five():\n    assert mutated_module.Numbers().five() == 5\n")
+    keys = [f"mutated_module.py: Numbers.five: {text}" for text in ("unused = 1", "return 5")]
+    output = run_mutation_plugin(tmp_path, module, tests, accepted_survivors=dict.fromkeys(keys, "a reason"))
+    lines = [line for line in output.splitlines() if line.startswith("mutated_module")]
+    assert [re.sub("(# |fails ).*::", r"\1", line) for line in lines] == [
+        "mutated_module.py:4: return 5  # test_five",
+        f"{keys[1]}: remove it from ACCEPTED_SURVIVORS, because it fails test_five",
+        "mutated_module.py: 2 mutants, 1 killed, 0 survived, 1 accepted survivors",
+    ]
+
+
+def test_limits_tests_of_mutant_to_fastest(tmp_path: Path) -> None:
+    module, tests = tmp_path / "mutated_module.py", tmp_path / "test_mutated_module.py"
+    module.write_text("def double(number):\n    if number > 0:\n        number *= 2\n    return number\n")
+    tests.write_text(
+        "import mutated_module, time\n\n\ndef test_slow():\n    time.sleep(0.01)\n"
+        "    assert mutated_module.double(1) == 2\n\n\ndef test_fast():\n    assert mutated_module.double(0) == 0\n"
+    )
+    output = run_mutation_plugin(tmp_path, module, tests, max_seconds=0.0).splitlines()
+    lines = [line.partition(":")[2] for line in output if line.startswith("mutated_module")]
+    assert [re.sub("# .*::", "# ", line) for line in lines] == [
+        "2: if number > 0:",
+        "3: number *= 2  # test_slow",
+        "4: return number  # test_slow",  # has failed on another mutant of the function
+        " 3 mutants, 2 killed, 1 survived, 0 accepted survivors",
+    ]
+
+
+def test_tests_mutants_concurrently(tmp_path: Path) -> None:
+    module, tests = tmp_path / "mutated_module.py", tmp_path / "test_mutated_module.py"
+    module.write_text("def five():\n    unused = 1\n    unused = 2\n    return 5\n")
+    tests.write_text("import mutated_module\n\n\ndef test_five():\n    assert mutated_module.five() == 5\n")
+    output = run_mutation_plugin(tmp_path, module, tests, processes=2)
+    assert sorted(re.findall(r"mutated_module.py:(\d)", output)) == ["2", "3", "4"]
+    assert "3 mutants, 1 killed, 2 survived" in output
 
 
 def test_reports_test_that_fails_on_unchanged_module(tmp_path: Path) -> None:
@@ -125,14 +168,14 @@ def test_reports_test_that_fails_on_unchanged_module(tmp_path: Path) -> None:
     assert re.search(r"(?s)fails on the unchanged modules: .*::test_six.*AssertionError: a reason", output)
 
 
-def run_mutation_plugin(folder: Path, module: Path, tests: Path) -> str:
+def run_mutation_plugin(folder: Path, module: Path, tests: Path, **arguments: Any) -> str:
     """Run the plugin on a module in a new process, and return its output."""
     program = f"""
 import pathlib, pytest, sys
 from tools import mutation_tester
 sys.path.insert(0, {str(folder)!r})
 mutation_tester.ROOT = pathlib.Path({str(folder)!r})
-plugin = mutation_tester.MutationPlugin([pathlib.Path({str(module)!r})], show_killed=True)
+plugin = mutation_tester.MutationPlugin([pathlib.Path({str(module)!r})], show_killed=True, **{arguments!r})
 pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], plugins=[plugin])
 """
     command = [sys.executable, "-c", program]
@@ -144,3 +187,13 @@ def test_targets_and_their_tests_exist() -> None:
     names = {module.name for modules, _ in targets for module in modules}
     assert {"driver.py", "manager.py"} <= names
     assert all((ROOT / path).exists() for _, tests in targets for path in tests)
+
+
+def test_accepted_survivors_exist() -> None:
+    keys = {
+        accepted_survivor_key(module.relative_to(ROOT).as_posix(), statement)
+        for modules, _ in resolve_targets()
+        for module in modules
+        for statement in find_statements(module.read_text())
+    }
+    assert set(ACCEPTED_SURVIVORS) - keys == set()

@@ -5,14 +5,17 @@
     python -m tools.mutation_tester --all-targets                  all modules of TARGETS (hours)
 
 A mutant is a module without one of its statements. A mutant that passes all tests survives: either a test is missing,
-or the statement has no effect. The program prints one line for each surviving mutant. With `--show-killed` it also
-prints each other mutant and the first test that failed on it. Arguments that it does not know are passed to pytest.
+or the statement has no effect. The program prints one line for each surviving mutant, except those that
+tools/accepted_survivors.py lists with a reason. It also prints listed mutants that a test now detects. With
+`--show-killed` it prints each other mutant and the first test that failed on it. Arguments that it does not know are
+passed to pytest.
 
 The parent process collects the tests and never runs them. A first child runs all tests on the unchanged modules, and
 records the duration of each test and the lines of the modules that it executes. Then one child for each mutant replaces
 the code of the function that contains the statement, and runs the tests that execute the statement, the fastest first,
-until one fails. No file changes, so programs that a test starts run the unchanged modules. Docstrings, imports,
-definitions and assertions are never deleted.
+until one fails. Tests that have failed on other mutants of the same function come before those. `--max-seconds` limits
+the tests of a mutant to the first ones that take that long on the unchanged modules. No file changes, so programs that
+a test starts run the unchanged modules. Docstrings, imports, definitions and assertions are never deleted.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import contextlib
 import copy
 import gc
 import importlib
+import itertools
 import os
 import pickle
 import signal
@@ -30,13 +34,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import IO, Any
 
 import pytest
+
+from tools.accepted_survivors import ACCEPTED_SURVIVORS
 
 ROOT = Path(__file__).resolve().parent.parent
 _EXCLUDED_NODE_TYPES = (
@@ -53,21 +60,29 @@ _EXACTLY_ONCE_TESTS = (
     "tests/spark/test_exactly_once_starts.py",
     "tests/spark/options/test_delivery.py",
 )
+_TRANSACTIONAL_PRODUCER_TESTS = tuple(
+    f"tests/producer/test_transactional_{suffix}.py"
+    for suffix in ("producer", "calls", "failures", "faults", "handover")
+)
 _TRANSACTION_TESTS = (
     "tests/producer/transactions",
-    *(
-        f"tests/producer/test_transactional_{suffix}.py"
-        for suffix in ("producer", "calls", "failures", "faults", "handover")
-    ),
+    *_TRANSACTIONAL_PRODUCER_TESTS,
     "tests/producer/sending",
     "tests/producer/scenarios",
     *_EXACTLY_ONCE_TESTS,
+)
+_SENDING_TESTS = (
+    "tests/producer/sending",
+    "tests/producer/scenarios",
+    "tests/producer/transactions",
+    *(f"tests/producer/test_{suffix}.py" for suffix in ("producer", "results", "topic_waits", "windows")),
+    *_TRANSACTIONAL_PRODUCER_TESTS,
 )
 TARGETS = {
     "spark_kafka_sink/exactly_once": _EXACTLY_ONCE_TESTS,
     "spark_kafka_sink/spark/exactly_once.py": _EXACTLY_ONCE_TESTS,
     "spark_kafka_sink/producer/transactions": _TRANSACTION_TESTS,
-    "spark_kafka_sink/producer/sending/cluster_requests.py": _TRANSACTION_TESTS,
+    "spark_kafka_sink/producer/sending": _SENDING_TESTS,
     "spark_kafka_sink/requests": ("tests/requests", *_TRANSACTION_TESTS),
 }
 """Packages and modules in which an untested statement could lose or duplicate rows, with the paths of their tests."""
@@ -88,20 +103,22 @@ class Statement:
     last_line: int
     indent: int
     text: str
+    function_name: str
+    """The name of the module-level function, or of the class and method, that contains the statement."""
     function_line: int
-    """The line of the `def` of the module-level function or method that contains the statement."""
+    """The line of its `def`."""
 
 
 def find_statements(source: str) -> list[Statement]:
     """Find all deletable statements of functions: each compound statement, and each statement in its body."""
     lines = source.splitlines()
     statements = []
-    for function in _find_functions(ast.parse(source)):
+    for name, function in _find_functions(ast.parse(source)):
         for node in _iter_nested_statements(function):
             if not isinstance(node, _EXCLUDED_NODE_TYPES) and not _is_docstring(node):
                 assert node.end_lineno is not None
                 text = lines[node.lineno - 1].strip()
-                statements.append(Statement(node.lineno, node.end_lineno, node.col_offset, text, function.lineno))
+                statements.append(Statement(node.lineno, node.end_lineno, node.col_offset, text, name, function.lineno))
     return sorted(statements, key=lambda statement: (statement.first_line, -statement.last_line))
 
 
@@ -122,13 +139,13 @@ class _StatementDeleter(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _find_functions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
-    """Yield the functions and methods of a module, but no nested functions."""
+def _find_functions(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield the functions and methods of a module with their qualified names, but no nested functions."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            yield node
+            yield prefix + node.name, node
         elif isinstance(node, ast.ClassDef):
-            yield from _find_functions(node)
+            yield from _find_functions(node, f"{prefix}{node.name}.")
 
 
 def _iter_nested_statements(node: ast.AST) -> Iterator[ast.stmt]:
@@ -148,7 +165,7 @@ def _is_docstring(node: ast.stmt) -> bool:
 def compile_mutant(module: Path, source: str, statement: Statement) -> CodeType:
     """Compile the function that contains the statement, without the statement."""
     tree = delete_statement(source, statement)
-    function = next(node for node in _find_functions(tree) if node.lineno == statement.function_line)
+    function = next(node for _, node in _find_functions(tree) if node.lineno == statement.function_line)
     first_line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
     location = (str(module), function.name, first_line)
     module_code = compile(tree, str(module), "exec")
@@ -188,20 +205,33 @@ class BaselineRun:
 class MutationPlugin:
     """A pytest plugin that replaces the test loop: it runs the collected tests on each mutant of the modules."""
 
-    def __init__(self, modules: Sequence[Path], *, lines: Collection[int] = (), show_killed: bool = False) -> None:
+    def __init__(
+        self,
+        modules: Sequence[Path],
+        *,
+        lines: Collection[int] = (),
+        show_killed: bool = False,
+        processes: int = 1,
+        max_seconds: float = float("inf"),
+        accepted_survivors: Mapping[str, str] = ACCEPTED_SURVIVORS,
+    ) -> None:
         """`lines`: first lines of the statements to delete. All statements are deleted if it is empty."""
         self._lines = lines
         self._sources = {module: module.read_text() for module in modules}
         self._filenames = {str(module) for module in modules}
         self._show_killed = show_killed
+        self._processes = processes
+        self._max_seconds = max_seconds
+        self._accepted_survivors = accepted_survivors
         self._baseline_runs: list[BaselineRun] = []
         self._failure_text = ""
         self._functions: dict[CodeLocation, list[FunctionType]] = {}
+        self._killing_tests: dict[tuple[Path, str], set[str]] = {}
+        """Ids of the tests that have killed mutants of each function."""
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._baseline_runs, imported_modules, failure_text = _call_in_child(
-            lambda: (self._run_baseline(session), list(sys.modules), self._failure_text)
-        )
+        baseline = _start_child(lambda: (self._run_baseline(session), list(sys.modules), self._failure_text))
+        self._baseline_runs, imported_modules, failure_text = _read_result(baseline)
         if len(self._baseline_runs) < len(session.items):
             failed_test = session.items[len(self._baseline_runs)].nodeid
             pytest.exit(f"fails on the unchanged modules: {failed_test}\n{failure_text}", 1)
@@ -210,19 +240,18 @@ class MutationPlugin:
                 importlib.import_module(name)
         self._functions = find_loaded_functions()
         gc.freeze()
+        report = MutationReport(self._accepted_survivors, show_killed=self._show_killed)
+        children: dict[int, tuple[Child, Path, Statement]] = {}
         for module, source in self._sources.items():
-            statements = find_statements(source)
-            if self._lines:
-                statements = [statement for statement in statements if statement.first_line in self._lines]
-            survivors = 0
-            for statement in statements:
-                failed_test = self._find_failing_test(session, module, statement)
-                survivors += not failed_test
-                if not failed_test or self._show_killed:
-                    suffix = f"  # {failed_test}" if failed_test else ""
-                    location = f"{module.relative_to(ROOT)}:{statement.first_line}"
-                    print(f"{location}: {statement.text}{suffix}", flush=True)
-            print(f"{module.relative_to(ROOT)}: {len(statements)} mutants, {survivors} survived", flush=True)
+            for statement in find_statements(source):
+                if not self._lines or statement.first_line in self._lines:
+                    if len(children) == self._processes:
+                        self._wait_for_any(children, report)
+                    child = self._start_mutant(session, module, statement)
+                    children[child.pid] = child, module, statement
+        while children:
+            self._wait_for_any(children, report)
+        report.print_summary()
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -255,12 +284,27 @@ class MutationPlugin:
 
         return lambda frame, event, value: trace_line if frame.f_code.co_filename in self._filenames else None
 
-    def _find_failing_test(self, session: pytest.Session, module: Path, statement: Statement) -> str:
-        """Run the tests that execute the statement without it. Return the id of the first that fails, or ""."""
+    def _select_tests(
+        self, session: pytest.Session, module: Path, statement: Statement
+    ) -> list[tuple[pytest.Item, BaselineRun]]:
+        """Select and order the tests that execute the statement."""
         lines = {(str(module), number) for number in range(statement.first_line, statement.last_line + 1)}
+        killing_tests = self._killing_tests.get((module, statement.function_name), ())
         pairs = zip(session.items, self._baseline_runs, strict=True)
-        tests = sorted((pair for pair in pairs if pair[1].executed_lines & lines), key=lambda pair: pair[1].seconds)
+        tests = sorted(
+            (pair for pair in pairs if pair[1].executed_lines & lines),
+            key=lambda pair: (pair[0].nodeid not in killing_tests, pair[1].seconds),
+        )
+        end_times = itertools.accumulate(run.seconds for _, run in tests)
+        return [
+            test
+            for index, (test, end) in enumerate(zip(tests, end_times, strict=True))
+            if not index or end <= self._max_seconds
+        ]
 
+    def _start_mutant(self, session: pytest.Session, module: Path, statement: Statement) -> Child:
+        """Start a child that runs the tests without the statement. Its result is the first that fails, or ""."""
+        tests = self._select_tests(session, module, statement)
         code = compile_mutant(module, self._sources[module], statement)
         functions = self._functions[code_location(code)]
 
@@ -269,8 +313,62 @@ class MutationPlugin:
                 function.__code__ = code
             return next((item.nodeid for item, run in tests if not _run_test(session, item, run.seconds)), "")
 
-        failed_test = _call_in_child(run_tests)
-        return _TIMED_OUT_TEST if failed_test is None else str(failed_test)
+        return _start_child(run_tests)
+
+    def _wait_for_any(self, children: dict[int, tuple[Child, Path, Statement]], report: MutationReport) -> None:
+        """Wait until one of the children has ended, remove it and report its mutant."""
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        child, module, statement = children.pop(ended.si_pid)
+        failed_test = _read_result(child)
+        if failed_test:
+            self._killing_tests.setdefault((module, statement.function_name), set()).add(failed_test)
+        report.add(module, statement, _TIMED_OUT_TEST if failed_test is None else failed_test)
+
+
+class MutationReport:
+    """Prints the mutants of all modules as they end, and their numbers at the end."""
+
+    def __init__(self, accepted_survivors: Mapping[str, str], *, show_killed: bool) -> None:
+        self._accepted_survivors = accepted_survivors
+        self._show_killed = show_killed
+        self._killed: Counter[str] = Counter()
+        self._survived: Counter[str] = Counter()
+        self._accepted: Counter[str] = Counter()
+        self._killed_keys: dict[str, str] = {}
+        self._accepted_keys: set[str] = set()
+
+    def add(self, module: Path, statement: Statement, failed_test: str) -> None:
+        """Count a mutant, and print it if it survived. `failed_test` is empty if it survived."""
+        name = module.relative_to(ROOT).as_posix()
+        key = accepted_survivor_key(name, statement)
+        if failed_test:
+            self._killed[name] += 1
+            self._killed_keys[key] = failed_test
+        elif key in self._accepted_survivors:
+            self._accepted[name] += 1
+            self._accepted_keys.add(key)
+            return
+        else:
+            self._survived[name] += 1
+        if not failed_test or self._show_killed:
+            comment = f"  # {failed_test}" if failed_test else ""
+            print(f"{name}:{statement.first_line}: {statement.text}{comment}", flush=True)
+
+    def print_summary(self) -> None:
+        """Print the accepted survivors that a test has killed, and the numbers of mutants of each module."""
+        for key, failed_test in self._killed_keys.items():
+            if key in self._accepted_survivors and key not in self._accepted_keys:
+                print(f"{key}: remove it from ACCEPTED_SURVIVORS, because it fails {failed_test}")
+        for name in sorted({*self._killed, *self._survived, *self._accepted}):
+            killed, survived, accepted = self._killed[name], self._survived[name], self._accepted[name]
+            counts = f"{killed} killed, {survived} survived, {accepted} accepted survivors"
+            print(f"{name}: {killed + survived + accepted} mutants, {counts}", flush=True)
+
+
+def accepted_survivor_key(module_name: str, statement: Statement) -> str:
+    """Build the key of a mutant in ACCEPTED_SURVIVORS, which stays when other lines of the module change."""
+    return f"{module_name}: {statement.function_name}: {statement.text}"
 
 
 def _run_test(session: pytest.Session, item: pytest.Item, baseline_seconds: float | None = None) -> bool:
@@ -287,23 +385,37 @@ def _run_test(session: pytest.Session, item: pytest.Item, baseline_seconds: floa
     return session.testsfailed == failed_before
 
 
-def _call_in_child(function: Callable[[], Any]) -> Any:
-    """Call `function` in a child process and return its result, or None if the child ended without one."""
-    with tempfile.TemporaryFile() as result_file:
-        child = os.fork()
-        if not child:
-            try:
-                os.setpgid(0, 0)
-                null_device = os.open(os.devnull, os.O_RDWR)
-                for descriptor in (0, 1, 2):
-                    os.dup2(null_device, descriptor)
-                pickle.dump(function(), result_file)
-                result_file.flush()
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # processes that the child's tests have started and not stopped
+@dataclass(frozen=True)
+class Child:
+    """A child process, and the file into which it writes its pickled result."""
+
+    pid: int
+    result_file: IO[bytes]
+
+
+def _start_child(function: Callable[[], Any]) -> Child:
+    """Start a child process that calls `function`."""
+    result_file = tempfile.TemporaryFile()  # noqa: SIM115 - _read_result closes it
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setpgid(0, 0)
+            null_device = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(null_device, descriptor)
+            pickle.dump(function(), result_file)
+            result_file.flush()
+        finally:
+            os._exit(0)
+    return Child(pid, result_file)
+
+
+def _read_result(child: Child) -> Any:
+    """Wait for a child and return the result of its function, or None if the child ended without one."""
+    os.waitpid(child.pid, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)  # processes that the child's tests have started and not stopped
+    with child.result_file as result_file:
         result_file.seek(0)
         pickled = result_file.read()
     return pickle.loads(pickled) if pickled else None
@@ -324,6 +436,8 @@ def main() -> None:
         "--lines", nargs="+", type=int, default=[], help="first lines of the statements to delete; default: all"
     )
     parser.add_argument("--all-targets", action="store_true", help="mutate all modules of TARGETS")
+    parser.add_argument("--processes", type=int, default=1, help="number of mutants that are tested concurrently")
+    parser.add_argument("--max-seconds", type=float, default=float("inf"), help="limit for the tests of a mutant")
     parser.add_argument("--show-killed", action="store_true", help="also print the mutants that a test detects")
     options, pytest_arguments = parser.parse_known_args()
     requested_modules = [module.resolve() for module in options.modules]
@@ -339,9 +453,14 @@ def main() -> None:
         )
         if modules:
             command = ["-q", "-p", "no:cacheprovider", "--capture=sys", *pytest_arguments, *(options.tests or tests)]
-            pytest.main(
-                command, plugins=[MutationPlugin(modules, lines=options.lines, show_killed=options.show_killed)]
+            plugin = MutationPlugin(
+                modules,
+                lines=options.lines,
+                show_killed=options.show_killed,
+                processes=options.processes,
+                max_seconds=options.max_seconds,
             )
+            pytest.main(command, plugins=[plugin])
 
 
 if __name__ == "__main__":
