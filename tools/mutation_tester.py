@@ -306,7 +306,7 @@ class MutationPlugin:
         """Start a child that runs the tests without the statement. Its result is the first that fails, or ""."""
         tests = self._select_tests(session, module, statement)
         code = compile_mutant(module, self._sources[module], statement)
-        functions = self._functions[code_location(code)]
+        functions = self._functions.get(code_location(code), [])  # none if no test imports the module
 
         def run_tests() -> str:
             for function in functions:
