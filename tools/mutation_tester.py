@@ -235,6 +235,8 @@ class MutationPlugin:
         if len(self._baseline_runs) < len(session.items):
             failed_test = session.items[len(self._baseline_runs)].nodeid
             pytest.exit(f"fails on the unchanged modules: {failed_test}\n{failure_text}", 1)
+        baseline_seconds = sum(run.seconds for run in self._baseline_runs)
+        print(f"{len(session.items)} tests passed on the unchanged modules in {baseline_seconds:.0f} s", flush=True)
         for name in imported_modules:  # once here, because otherwise every child imports the modules that tests import
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
