@@ -31,6 +31,7 @@ LIMIT = 3
 
 def largest(numbers: list[int]) -> int:
     """Return the largest."""
+    number: int
     found = 0
     for number in numbers:
         if number > found:
