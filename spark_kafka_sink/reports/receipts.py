@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_hash import DIGEST_MODULUS, RecordHashes, UInt64Array, hash_records
+from spark_kafka_sink.records.record_hash import DIGEST_MODULUS, UInt64Array, compute_digest, hash_records
 
 MAX_LOCATED_RECORDS = 10_000_000
-"""Maximum number of records in a range among which extra records are searched. Each needs 24 bytes of memory."""
+"""Maximum number of records in a range among which extra records are searched. Each needs 16 bytes of memory."""
 
 
 class Outcome(Enum):
@@ -65,16 +65,16 @@ class FoundRecords:
         """First offset that the partition still has."""
         self.log_end_offset: int | None = None
         """Offset after the last record of the partition, or None if it is not known."""
-        self._chunks: list[tuple[NDArray[np.int64], RecordHashes]] = []
+        self._chunks: list[tuple[NDArray[np.int64], UInt64Array]] = []
 
     def add(self, table: pa.Table) -> None:
         """Add records, in the order of their offsets. `table` has the columns of Spark's Kafka source."""
         hashes = hash_records(RecordColumns(table["value"], table["key"], table["headers"]))
         self.add_hashes(table["offset"].combine_chunks().to_numpy(zero_copy_only=False), hashes)
 
-    def add_hashes(self, offsets: NDArray[np.int64], hashes: RecordHashes) -> None:
+    def add_hashes(self, offsets: NDArray[np.int64], hashes: UInt64Array) -> None:
         self.rows += len(offsets)
-        self.digest = (self.digest + hashes.digest()) % DIGEST_MODULUS
+        self.digest = (self.digest + compute_digest(hashes)) % DIGEST_MODULUS
         if self.rows <= MAX_LOCATED_RECORDS:
             self._chunks.append((offsets, hashes))
         else:
@@ -89,35 +89,27 @@ class FoundRecords:
         if not self._chunks or not 0 < count <= self.rows:
             return None
         offsets = np.concatenate([chunk_offsets for chunk_offsets, _ in self._chunks])
-        high = np.concatenate([hashes.high for _, hashes in self._chunks])
-        low = np.concatenate([hashes.low for _, hashes in self._chunks])
-        extra = _find_run(high, low, count, digest)
+        hashes = np.concatenate([chunk_hashes for _, chunk_hashes in self._chunks])
+        extra = _find_run(hashes, count, digest)
         if extra is None:
-            copies = _find_later_copies(high, low)
-            if len(copies) != count or RecordHashes(high, low).take(copies).digest() != digest:
+            extra = _find_later_copies(hashes)
+            if len(extra) != count or compute_digest(hashes[extra]) != digest:
                 return None
-            extra = copies
-        has_copies = bool(np.isin(high[extra], np.delete(high, extra)).all())
+        has_copies = bool(np.isin(hashes[extra], np.delete(hashes, extra)).all())
         return offsets[extra], has_copies
 
 
-def _find_run(high: UInt64Array, low: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
+def _find_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
     """Return the positions of the last run of `count` records whose hashes add up to `digest`."""
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(low)])
-    candidates = np.flatnonzero(sums[count:] - sums[:-count] == np.uint64(digest & ((1 << 64) - 1)))
-    for start in candidates[::-1].tolist():
-        run = np.arange(start, start + count)
-        if RecordHashes(high, low).take(run).digest() == digest:
-            return run
-    return None
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])
+    starts = np.flatnonzero(sums[count:] - sums[:-count] == np.uint64(digest))
+    return np.arange(starts[-1], starts[-1] + count) if len(starts) else None
 
 
-def _find_later_copies(high: UInt64Array, low: UInt64Array) -> NDArray[np.int64]:
+def _find_later_copies(hashes: UInt64Array) -> NDArray[np.int64]:
     """Return the positions of all records that have an equal record before them."""
-    order = np.lexsort((low, high))
-    is_copy = np.zeros(len(order), np.bool_)
-    is_copy[1:] = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
-    return np.sort(order[is_copy])
+    _, first_positions = np.unique(hashes, return_index=True)
+    return np.delete(np.arange(len(hashes)), first_positions)
 
 
 def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundRecords]) -> dict[int, PartitionResult]:

@@ -9,13 +9,13 @@ from spark_kafka_sink.producer.calls import StoredRange, StoredRanges
 from spark_kafka_sink.producer.record_digests import DigestCollector
 from spark_kafka_sink.producer.results import ColumnsResult, OffsetRange, OffsetRangeCollector
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_hash import hash_records
+from spark_kafka_sink.records.record_hash import compute_digest, hash_records
 
 COLUMNS = RecordColumns(pa.array([b"%d" % number for number in range(10)]))
 
 
 def digest(*rows: int) -> int:
-    return hash_records(COLUMNS.take(list(rows))).digest() if rows else 0
+    return compute_digest(hash_records(COLUMNS.take(list(rows))))
 
 
 def collect(*results: ColumnsResult) -> dict[str, dict[int, OffsetRange]]:
@@ -43,7 +43,7 @@ def test_adds_digests_of_several_results_and_topics() -> None:
     results = [
         ColumnsResult("a", (), 3, [[StoredRange(0, 3, 0, 0, -1)]], [indices]),
         ColumnsResult("b", (), 1, [[StoredRange(5, 6, 2, 0, -1)]], [indices]),
-        ColumnsResult("a", (), 2, [[StoredRange(0, 1, 0, 3, -1), StoredRange(4, 5, 3, 0, -1)]], [indices]),
+        ColumnsResult("a", (), 2, [[StoredRange(0, 1, 0, 3, -1)], [StoredRange(4, 5, 3, 0, -1)]], [indices, indices]),
         ColumnsResult("c", (), 0, ()),
     ]
     assert collect(*results) == {
@@ -53,7 +53,7 @@ def test_adds_digests_of_several_results_and_topics() -> None:
 
 
 def test_sum_of_ranges_has_a_digest_only_if_both_have_one() -> None:
-    with_digest, without = OffsetRange(0, 1, 2, (1 << 128) - 1), OffsetRange(2, 3, 2)
-    assert with_digest + with_digest == OffsetRange(0, 1, 4, (1 << 128) - 2)
+    with_digest, without = OffsetRange(0, 1, 2, (1 << 64) - 1), OffsetRange(2, 3, 2)
+    assert with_digest + with_digest == OffsetRange(0, 1, 4, (1 << 64) - 2)
     assert (with_digest + without).digest is None
     assert (without + with_digest).digest is None

@@ -15,7 +15,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.record_digests import DigestCollector
 from spark_kafka_sink.producer.results import OffsetRange, OffsetRangeCollector
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_hash import RecordHashes, hash_records
+from spark_kafka_sink.records.record_hash import UInt64Array, compute_digest, hash_records
 from spark_kafka_sink.reports import receipts
 from spark_kafka_sink.reports.receipts import FoundRecords, Outcome, compare_partition, compare_topic
 from spark_kafka_sink.testing import embedded_broker, read_topic
@@ -68,19 +68,15 @@ def find(rows: pa.Table) -> FoundRecords:
     return found
 
 
-def hash_table(rows: pa.Table) -> RecordHashes:
+def hash_table(rows: pa.Table) -> UInt64Array:
     return hash_records(RecordColumns(rows["value"], rows["key"], rows["headers"]))
 
 
-def build_found(*parts: RecordHashes) -> FoundRecords:
+def build_found(*parts: UInt64Array) -> FoundRecords:
     found = FoundRecords()
-    hashes = RecordHashes(np.concatenate([part.high for part in parts]), np.concatenate([part.low for part in parts]))
+    hashes = np.concatenate(parts)
     found.add_hashes(np.arange(len(hashes)), hashes)
     return found
-
-
-def select(hashes: RecordHashes, start: int, stop: int | None = None) -> RecordHashes:
-    return RecordHashes(hashes.high[start:stop], hashes.low[start:stop])
 
 
 def alter(rng: random.Random, record: Record) -> Record:
@@ -131,7 +127,7 @@ def test_finds_each_of_10_000_single_faults(written: Written) -> None:
     found_faults = 0
     for number, (fault, partition, row) in enumerate(faults):
         own = hashes[partition]
-        record, before, after = select(own, row, row + 1), select(own, 0, row), select(own, row + 1)
+        record, before, after = own[row : row + 1], own[:row], own[row + 1 :]
         found = {other: build_found(hashes[other]) for other in range(3) if other != partition}
         expected = {partition: outcomes.get(fault, Outcome.MOVED)}
         if fault == "lost":
@@ -139,17 +135,15 @@ def test_finds_each_of_10_000_single_faults(written: Written) -> None:
         elif fault == "doubled":
             found[partition] = build_found(before, record, record, after)
         elif fault == "altered":
-            found[partition] = build_found(before, select(altered, number, number + 1), after)
+            found[partition] = build_found(before, altered[number : number + 1], after)
         else:
             other = (partition + 1) % 3
             other_row = rng.randrange(len(hashes[other]))
-            moved = select(hashes[other], other_row, other_row + 1)
-            if moved.digest() == record.digest():  # equal records, whose exchange is no fault
+            moved = hashes[other][other_row : other_row + 1]
+            if moved == record:  # equal records, whose exchange is no fault
                 expected = {}
             found[partition] = build_found(before, moved, after)
-            found[other] = build_found(
-                select(hashes[other], 0, other_row), record, select(hashes[other], other_row + 1)
-            )
+            found[other] = build_found(hashes[other][:other_row], record, hashes[other][other_row + 1 :])
             expected |= {other: Outcome.MOVED} if expected else {}
         results = compare_topic(receipt, found)
         assert {p: result.outcome for p, result in results.items() if result.outcome.is_failure} == expected, fault
@@ -174,15 +168,15 @@ def test_intact_partitions_cause_no_alarm_in_any_order_and_chunks(written: Writt
 def test_locates_duplicated_run(written: Written) -> None:
     receipt, rows = written
     own = hash_table(rows[0])
-    found = build_found(select(own, 0, 20), select(own, 10, 20), select(own, 20))
+    found = build_found(own[:20], own[10:20], own[20:])
     result = compare_partition(receipt[0], found)
     assert (result.outcome, result.detail) == (Outcome.DUPLICATED, "10 records duplicated, at offsets 20 to 29")
 
 
 def test_finds_duplicates_at_several_places() -> None:
     own = hash_records(build_columns([{"key": None, "value": b"%d" % row, "headers": None} for row in range(10)]))
-    receipt = OffsetRange(0, 11, 10, own.digest())
-    found = build_found(select(own, 5, 6), own, select(own, 2, 3))
+    receipt = OffsetRange(0, 11, 10, compute_digest(own))
+    found = build_found(own[5:6], own, own[2:3])
     result = compare_partition(receipt, found)
     assert (result.outcome, result.detail) == (Outcome.DUPLICATED, "2 records duplicated, between offsets 6 and 11")
 
@@ -190,17 +184,17 @@ def test_finds_duplicates_at_several_places() -> None:
 def test_records_of_other_writers_are_no_failure_if_they_are_consecutive(written: Written) -> None:
     receipt, rows = written
     own, other = hash_table(rows[0]), hash_records(build_columns([{"key": b"o", "value": b"v", "headers": None}] * 3))
-    result = compare_partition(receipt[0], build_found(select(own, 0, 7), other, select(own, 7)))
+    result = compare_partition(receipt[0], build_found(own[:7], other, own[7:]))
     assert (result.outcome, result.detail) == (Outcome.OTHERS, "3 records of other writers, at offsets 7 to 9")
     assert not result.outcome.is_failure
-    scattered = build_found(select(other, 0, 1), own, select(other, 0, 1))
+    scattered = build_found(other[:1], own, other[:1])
     assert compare_partition(receipt[0], scattered).outcome is Outcome.EXTRA
 
 
 def test_extra_record_does_not_hide_altered_one(written: Written) -> None:
     receipt, rows = written
     own, other = hash_table(rows[0]), hash_records(build_columns([{"key": b"o", "value": b"v", "headers": None}]))
-    found = build_found(other, other, select(own, 1))
+    found = build_found(other, other, own[1:])
     assert compare_partition(receipt[0], found).outcome is Outcome.EXTRA
 
 

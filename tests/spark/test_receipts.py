@@ -8,7 +8,7 @@ import pytest
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_hash import hash_records
+from spark_kafka_sink.records.record_hash import compute_digest, hash_records
 from spark_kafka_sink.reports.write_report import parse_report
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.pool import ProducerPool
@@ -28,7 +28,7 @@ def stored_ranges(broker: EmbeddedBroker) -> dict[int, OffsetRange]:
         rows = table.filter(pa.compute.equal(table["partition"], partition))
         offsets = rows["offset"].to_pylist()
         columns = RecordColumns(rows["value"], rows["key"], rows["headers"])
-        ranges[partition] = OffsetRange(min(offsets), max(offsets), len(offsets), hash_records(columns).digest())
+        ranges[partition] = OffsetRange(min(offsets), max(offsets), len(offsets), compute_digest(hash_records(columns)))
     return ranges
 
 
@@ -40,7 +40,7 @@ def test_report_has_digests_of_all_partitions(broker: EmbeddedBroker, pool: Prod
     report = build_write_report(tasks)
     assert report.partitions == {TOPIC: stored_ranges(broker)}
     assert parse_report(report.to_json()).partitions == report.partitions
-    assert f'"digest": "{report.partitions[TOPIC][0].digest:032x}"' in report.to_json()
+    assert f'"digest": "{report.partitions[TOPIC][0].digest:016x}"' in report.to_json()
 
 
 def test_report_has_no_digests_by_default(broker: EmbeddedBroker, pool: ProducerPool) -> None:
