@@ -36,7 +36,8 @@ class ColumnsEncoder:
 
     `fields` has the names and types that the driver sees. Only the tasks know the time zone of a timestamp.
     `header` precedes each encoded row. It holds the schema id in formats with a schema registry. `record_header` is the
-    name and the value of a header of each record, which holds the GUID of the schema instead.
+    name and the value of a header of each record, which holds the GUID of the schema instead. `ignored_key_bytes` is
+    the number of bytes at the start of each key that the partitioner ignores: the length of `header`, or 0.
     """
 
     format: RowFormat
@@ -45,6 +46,7 @@ class ColumnsEncoder:
     parent: int | None = None
     header: bytes = b""
     record_header: tuple[str, bytes] | None = None
+    ignored_key_bytes: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -99,7 +99,10 @@ def _replace_format(
 ) -> ColumnsEncoder:
     if not registry.has_id_in_header:
         header = schema_format.build_header(registered.id)
-        return dataclasses.replace(encoder, format=schema_format.row_format, header=header)
+        ignored_bytes = len(header) if options.side == "key" and registry.partitioner_ignore_schema_id else 0
+        return dataclasses.replace(
+            encoder, format=schema_format.row_format, header=header, ignored_key_bytes=ignored_bytes
+        )
     if registered.guid is None:
         raise SchemaRegistryError(
             f"The schema registry returned no GUID of the schema of subject '{subject}', which "

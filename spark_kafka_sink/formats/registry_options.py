@@ -37,6 +37,7 @@ class RegistryOptions:
     schema_source: str = SCHEMA_SOURCES[0]
     subject_name_strategy: str = SUBJECT_NAME_STRATEGIES[0]
     schema_id_location: str = SCHEMA_ID_LOCATIONS[0]
+    partitioner_ignore_schema_id: bool = False
 
     @property
     def has_id_in_header(self) -> bool:
@@ -117,6 +118,13 @@ REGISTRY_OPTIONS = (
         "`prefix`: the schema id precedes each value and key; `header`: a record header has the GUID of the schema, "
         "and [values and keys have no prefix](registry.md#put-the-schema-id-into-a-header)",
     ),
+    Option(
+        "partitionerIgnoreSchemaId",
+        RegistryOptions.partitioner_ignore_schema_id,
+        parse_boolean,
+        "true: the partition of a key does not depend on the schema id before it, so that a key "
+        "[keeps its partition](registry.md#keep-keys-in-their-partition) when its schema gets another id",
+    ),
     *_TLS_OPTIONS,
 )
 
@@ -142,7 +150,30 @@ def parse_registry_options(
     registry = _parse_registry(parsed_options)
     for options in registry_formats:
         _check_subject(options, registry, topic, parsed_options.faults)
+    if registry.partitioner_ignore_schema_id:
+        _check_keys_have_prefix(formats, registry, parsed_options)
     return registry
+
+
+def _check_keys_have_prefix(
+    formats: Sequence[FormatOptions], registry: RegistryOptions, parsed_options: ParsedOptions
+) -> None:
+    """Add a fault if `partitionerIgnoreSchemaId` has no effect because keys have no schema id before them."""
+    key_format = next((options for options in formats if options.side == "key"), None)
+    if (key_format is None or not key_format.has_registry) and "keyFormat" not in parsed_options.invalid_fields:
+        format_name = "" if key_format is None else key_format.format
+        reason = f"is '{format_name}', which writes no schema id" if format_name else "is not set"
+        counterpart = _REGISTRY_COUNTERPARTS.get(format_name, "avro-confluent")
+        parsed_options.faults.add(
+            "partitionerIgnoreSchemaId",
+            f"has no effect, because {{keyFormat}} {reason}. Set {{keyFormat}} to '{counterpart}', or remove the "
+            "option.",
+        )
+    if registry.has_id_in_header:
+        parsed_options.faults.add(
+            "partitionerIgnoreSchemaId",
+            "has no effect, because {schemaIdLocation} is 'header', so the keys have no prefix. Remove the option.",
+        )
 
 
 def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None, faults: OptionFaults) -> None:
@@ -192,4 +223,10 @@ def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
         timeout_ms=values["request_timeout_ms"],
         normalize=values["normalize_schemas"],
     )
-    return RegistryOptions(config, values["schemaSource"], values["subjectNameStrategy"], values["schemaIdLocation"])
+    return RegistryOptions(
+        config,
+        values["schemaSource"],
+        values["subjectNameStrategy"],
+        values["schemaIdLocation"],
+        values["partitionerIgnoreSchemaId"],
+    )

@@ -36,6 +36,11 @@ class ColumnPlan:
     fixed_topic: str | None = None
     fixed_partition: int | None = None
 
+    @property
+    def ignored_key_bytes(self) -> int:
+        """The number of bytes at the start of each key that the partitioner ignores."""
+        return 0 if self.key is None or isinstance(self.key, int) else self.key.ignored_key_bytes
+
     def positions(self) -> list[int]:
         """Return the positions of all columns that the plan reads, in ascending order."""
         used: set[int] = set()

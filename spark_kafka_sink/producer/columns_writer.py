@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,7 @@ class ColumnsProducer(Protocol):
         partition: int | pa.Array | None = None,
         *,
         keep_row_indices: bool = False,
+        ignored_key_bytes: int = 0,
     ) -> ColumnsFuture: ...
 
     def prefetch_topics(self, topics: Iterable[str]) -> set[str]: ...
@@ -90,7 +91,9 @@ class ColumnsWriter(Generic[ContextT]):
         self._system = system if system is not None else OperatingSystem()
         self._producer = producer
         self._plan = plan
-        self._send_arguments = {"keep_row_indices": True} if keep_row_indices else {}
+        self._send_arguments: dict[str, Any] = {"keep_row_indices": True} if keep_row_indices else {}
+        if plan.ignored_key_bytes:
+            self._send_arguments["ignored_key_bytes"] = plan.ignored_key_bytes
         self._pending: deque[_PendingCall[ContextT]] = deque()
         self._has_warned_about_seconds = False
         config = producer.config

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
@@ -228,6 +229,13 @@ def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: i
     if column.null_count:
         partitions[null_mask(column)] = UNSPECIFIED_PARTITION
     return partitions
+
+
+def strip_key_prefix(columns: RecordColumns, prefix_bytes: int) -> RecordColumns:
+    """Return the columns for a partitioner that ignores the first bytes of each key. Null keys stay null."""
+    if columns.key is None:
+        return columns
+    return RecordColumns(columns.value, pc.binary_replace_slice(columns.key, 0, prefix_bytes, b""))
 
 
 def _assign_by_key(

@@ -46,7 +46,7 @@ from spark_kafka_sink.producer.method_suggestions import (
     suggest_counterparts,
 )
 from spark_kafka_sink.producer.metrics import ProducerMetrics, build_client_gauges
-from spark_kafka_sink.producer.partitioner import Partitioner, RecordPartitioner
+from spark_kafka_sink.producer.partitioner import Partitioner, RecordPartitioner, strip_key_prefix
 from spark_kafka_sink.producer.record import (
     EMPTY_FIELDS,
     MAX_RECORD_OVERHEAD_BYTES,
@@ -292,6 +292,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         partition: int | pa.Array | None = None,
         *,
         keep_row_indices: bool = False,
+        ignored_key_bytes: int = 0,
     ) -> ColumnsFuture:
         """Send all rows of the columns and return one future. Its result contains the rows that were not written.
 
@@ -300,13 +301,23 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
         `keep_row_indices`: keep in the result which rows each stored range contains, at 8 bytes per row.
 
+        `ignored_key_bytes`: the number of bytes at the start of each key that do not affect its partition, such as the
+        5 bytes of a schema id.
+
         Example:
 
             columns = RecordColumns(value=pa.array(["12.50", "8.00"]), key=pa.array(["o-1", "o-2"]))
             result = producer.send_columns("orders", columns).result(timeout=60)
             result.raise_for_failures()
         """
-        return self._send_columns(topic, columns, partition, self._ensure_can_send(), keep_row_indices=keep_row_indices)
+        return self._send_columns(
+            topic,
+            columns,
+            partition,
+            self._ensure_can_send(),
+            keep_row_indices=keep_row_indices,
+            ignored_key_bytes=ignored_key_bytes,
+        )
 
     def _send_columns(
         self,
@@ -316,6 +327,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         check_open: OpenTransactionCheck | None,
         *,
         keep_row_indices: bool,
+        ignored_key_bytes: int,
     ) -> ColumnsFuture:
         """Send all rows of the columns in the transaction of `check_open`, if there is one."""
         now = self._system.now()
@@ -344,7 +356,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             raise
         rows = self._fail_rows(rows, find_missing_partition_rows(topic, rows, snapshot, partition), check_open)
         if len(rows):
-            self._append_rows(topic, rows, snapshot, check_open)
+            self._append_rows(topic, rows, snapshot, check_open, ignored_key_bytes)
         return call
 
     def _fail_rows(self, rows: Rows, failures: list[FailedRows], check_open: OpenTransactionCheck | None) -> Rows:
@@ -368,12 +380,16 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             return snapshot if latest.partition_count(topic) is None else latest
 
     def _append_rows(
-        self, topic: str, rows: Rows, snapshot: ClusterSnapshot, check_open: OpenTransactionCheck | None
+        self,
+        topic: str,
+        rows: Rows,
+        snapshot: ClusterSnapshot,
+        check_open: OpenTransactionCheck | None,
+        ignored_key_bytes: int,
     ) -> None:
         loads = partial(self._accumulator.partition_loads, topic, snapshot)
-        rows.assign(
-            self._partitioner.assign(topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, loads)
-        )
+        columns = strip_key_prefix(rows.columns, ignored_key_bytes) if ignored_key_bytes else rows.columns
+        rows.assign(self._partitioner.assign(topic, columns, rows.sizes, rows.requested_partitions, snapshot, loads))
         largest, total = int(np.maximum.reduce(rows.sizes)), int(np.add.reduce(rows.sizes))
         self._metrics.record_row_sizes(len(rows), total, largest, self._system.now())
         block_ms = 0.0 if self._loop.is_current() else None

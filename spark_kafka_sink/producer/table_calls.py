@@ -41,6 +41,7 @@ class TableCalls:
             partition: int | pa.Array | None = None,
             *,
             keep_row_indices: bool = False,
+            ignored_key_bytes: int = 0,
         ) -> ColumnsFuture: ...
 
         def prefetch_topics(self, topics: Iterable[str]) -> set[str]: ...
@@ -57,6 +58,7 @@ class TableCalls:
             check_open: OpenTransactionCheck | None,
             *,
             keep_row_indices: bool,
+            ignored_key_bytes: int,
         ) -> ColumnsFuture: ...
 
     def send_table(  # noqa: PLR0913 - one argument for each record field
@@ -180,10 +182,18 @@ class _TableTransaction:
         partition: int | pa.Array | None = None,
         *,
         keep_row_indices: bool = False,
+        ignored_key_bytes: int = 0,
     ) -> ColumnsFuture:
         """Send columns. Raise IllegalStateError if the transaction has ended."""
         check_open = self._ensure_can_send()
-        return self._producer._send_columns(topic, columns, partition, check_open, keep_row_indices=keep_row_indices)
+        return self._producer._send_columns(
+            topic,
+            columns,
+            partition,
+            check_open,
+            keep_row_indices=keep_row_indices,
+            ignored_key_bytes=ignored_key_bytes,
+        )
 
     def prevent_commit(self, error: KafkaSinkError) -> None:
         """Make the transaction abortable because of rows that are not sent. Raise if the producer cannot send now."""

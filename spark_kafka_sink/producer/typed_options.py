@@ -150,6 +150,7 @@ class TableOptions(TypedDict, total=False):
     schema_source: Literal["register", "lookup", "latest"] | None
     subject_name_strategy: Literal["topic", "record", "topicRecord"] | None
     schema_id_location: Literal["prefix", "header"] | None
+    partitioner_ignore_schema_id: Boolean
     schema_registry_ssl_truststore_location: Text
     schema_registry_ssl_truststore_password: Text
     schema_registry_ssl_truststore_type: Text

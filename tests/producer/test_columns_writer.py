@@ -66,7 +66,7 @@ class ScriptedProducer:
         self.prefetched.append([*topics])
         return set()
 
-    def send_columns(self, *_: object, keep_row_indices: bool = False) -> ScriptedFuture:
+    def send_columns(self, *_: object, keep_row_indices: bool = False, ignored_key_bytes: int = 0) -> ScriptedFuture:
         future = ScriptedFuture(self)
         if len(self.futures) not in self._slow:
             future.answer()

@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.formats.options import find_encoded_sides, parse_format_options
 from spark_kafka_sink.formats.registry_options import REGISTRY_PREFIX, parse_registry_options
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
-from spark_kafka_sink.producer.options import UNSUPPORTED_PARTITIONER_MESSAGE
+from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER, UNSUPPORTED_PARTITIONER_MESSAGE
 from spark_kafka_sink.spark.constants import (
     ALREADY_CHECKED_OPTION,
     CONCURRENT_TASKS_OPTION,
@@ -102,7 +102,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     )
     check_rack_awareness(parsed_options, parsed_producer_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, parsed_producer_options)
-    _check_receipt(parsed_options, parsed_producer_options)
+    _check_producer_options(parsed_options, parsed_producer_options)
     decision_log_topic = None if delivery is None else delivery.topic
     bytes_per_second = _compute_bytes_per_second(parsed_options, by_lowercase.get(CONCURRENT_TASKS_OPTION))
     _check_topics_differ(
@@ -229,13 +229,23 @@ def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: s
     return None
 
 
-def _check_receipt(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
-    """Add a fault if a receipt cannot contain offsets."""
-    if parsed_options.values["receipt"] and parsed_producer_options.values["acks"] == 0:
+def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
+    """Add a fault for each option of the sink that cannot have its effect with the options of the producer."""
+    producer_values = parsed_producer_options.values
+    if parsed_options.values["receipt"] and producer_values["acks"] == 0:
         parsed_options.faults.add(
             "receipt",
             f"is true, so {KAFKA_PREFIX}acks must not be 0: without acknowledgements, brokers return no offsets.",
         )
+    if not parsed_options.values["partitionerIgnoreSchemaId"]:
+        return
+    for option, value, ignores_keys in (
+        ("partitioner.ignore.keys", "true", producer_values["partitioner_ignore_keys"]),
+        ("partitioner.class", ROUND_ROBIN_PARTITIONER, producer_values["partitioner_class"] == ROUND_ROBIN_PARTITIONER),
+    ):
+        if ignores_keys:
+            fault = f"has no effect, because {KAFKA_PREFIX}{option} is {value}. Remove one of them."
+            parsed_options.faults.add("partitionerIgnoreSchemaId", fault)
 
 
 def _check_topics_differ(parsed_options: ParsedOptions, **topics: str | None) -> None:

@@ -14,8 +14,11 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from kafka.partitioner.default import murmur2
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError, SchemaError, SchemaRegistryError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.schema_registry import get_registry_client
@@ -24,6 +27,7 @@ from spark_kafka_sink.spark.constants import STREAM_START_OPTION
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.testing import embedded_broker, read_topic
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.test_protobuf import compile_proto, message_class
 from tests.spark.planned import planned
@@ -114,6 +118,7 @@ def test_header_contains_schema_id(registry: FakeRegistry) -> None:
     assert rows == [b"\0\x00\x01\x02\x03\x02\x02\x02a", b"\0\x00\x01\x02\x03\x04\x00"]
 
 
+CONFLUENT_KEYS = {"keyFormat": "avro-confluent", "keyColumns": "id", "partitionerIgnoreSchemaId": "true"}
 FIELDS: list[dict[str, Any]] = [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]
 
 
@@ -135,6 +140,26 @@ def test_strategy_determines_subject_name(registry: FakeRegistry, strategy: str,
         keySchemaName="com.acme.OrderKey",
     )
     assert list(registry.subjects) == subjects
+
+
+@pytest.mark.needs("java")
+@pytest.mark.parametrize("write_method", ["dataSource", "mapInArrow"])
+def test_key_keeps_its_partition_when_its_schema_id_changes(
+    spark: SparkSession, registry: FakeRegistry, write_method: str
+) -> None:
+    orders = spark.range(40).selectExpr("id", "CAST(id AS STRING) AS value")
+    with embedded_broker({"orders": 6}) as broker:
+        register(spark)
+        for schema_name in ("com.acme.OldName", "com.acme.NewName"):
+            writer = orders.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+            writer = writer.option("topic", "orders").option("schema.registry.url", registry.url)
+            writer.options(**CONFLUENT_KEYS, keySchemaName=schema_name, writeMethod=write_method).save()
+        records = read_topic(broker.bootstrap_servers, "orders")
+    keys = records["key"].to_pylist()
+    assert len({key[:5] for key in keys}) == 2
+    pairs = {(key[5:], partition) for key, partition in zip(keys, records["partition"].to_pylist(), strict=True)}
+    assert pairs == {(payload, (murmur2(payload) & 0x7FFF_FFFF) % 6) for payload, _ in pairs}
+    assert len(pairs) == 40
 
 
 def test_lookup_does_not_register_schema(registry: FakeRegistry) -> None:
@@ -259,10 +284,33 @@ def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
             "Option 'schema.registry.normalize.schemas' must be true or false. It is 'yes'.",
         ),
         ({"valueFormat": "avro-confluent", "schema__registry__user": "a"}, "Unknown option 'schema.registry.user'"),
+        (
+            {"valueFormat": "avro", "partitionerIgnoreSchemaId": "true"},
+            "Option 'partitionerIgnoreSchemaId' has no effect, because no format uses a schema registry.",
+        ),
+        (
+            {"valueFormat": "avro-confluent", "partitionerIgnoreSchemaId": "true"},
+            "Option 'partitionerIgnoreSchemaId' has no effect, because 'keyFormat' is not set. "
+            "Set 'keyFormat' to 'avro-confluent', or remove the option.",
+        ),
+        (
+            {**CONFLUENT_KEYS, "kafka__partitioner__ignore__keys": "true"},
+            "has no effect, because kafka.partitioner.ignore.keys is true. Remove one of them.",
+        ),
+        (
+            {**CONFLUENT_KEYS, "kafka__partitioner__class": "RoundRobinPartitioner"},
+            "has no effect, because kafka.partitioner.class is RoundRobinPartitioner. Remove one of them.",
+        ),
     ],
 )
 def test_rejects_invalid_registry_options(options: dict[str, str], message: str) -> None:
     assert message in faults(**options)
+
+
+def test_invalid_key_format_is_the_only_fault_of_ignored_schema_id() -> None:
+    url = {"schema__registry__url": "http://registry:8081"}
+    (fault,) = faults(**{**CONFLUENT_KEYS, **url, "valueFormat": "avro-confluent", "keyFormat": "x"}).splitlines()
+    assert fault.startswith("Option 'keyFormat' must be one of")
 
 
 @pytest.mark.parametrize(
