@@ -92,16 +92,22 @@ def _sum_fields(column: ByteColumn) -> UInt64Array:
     offsets = column.offsets.astype(np.int64)
     starts, sizes = offsets[:-1], offsets[1:] - offsets[:-1]
     data = np.frombuffer(column.data, np.uint8) if column.data.size else np.zeros(0, np.uint8)
-    sums = _sum_blocks(data, starts, sizes) if sizes.max(initial=0) <= _BLOCK_BYTES else _sum_long(data, starts, sizes)
+    is_long = sizes > _BLOCK_BYTES
+    if is_long.any():
+        sums = np.empty(len(sizes), np.uint64)
+        sums[is_long] = _sum_long_fields(data, starts[is_long], sizes[is_long])
+        sums[~is_long] = _sum_blocks(data, starts[~is_long], sizes[~is_long])
+    else:
+        sums = _sum_blocks(data, starts, sizes)
     sums += _LENGTH_FACTOR * (sizes + 1).view(np.uint64)
     if column.nulls is not None:
         sums[column.nulls] = 0
     return sums
 
 
-def _sum_long(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
-    """Return the weighted sum of each field's words. Fields may have several blocks."""
-    counts = np.maximum(-(-sizes // _BLOCK_BYTES), 1)
+def _sum_long_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
+    """Return the weighted sum of the words of each field. The fields have several blocks."""
+    counts = -(-sizes // _BLOCK_BYTES)
     first_blocks = counts.cumsum() - counts
     block_numbers = np.arange(int(counts.sum())) - np.repeat(first_blocks, counts)
     block_offsets = block_numbers * _BLOCK_BYTES
