@@ -61,6 +61,9 @@ def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_w
     message = str(caught.value)
     assert "1 record with the key 'order-17' for topic t, partition 0, failed" in message
     assert codes.lookup_error_code(code).name in message
+    record_error = caught.value.__cause__
+    assert isinstance(record_error, DeliveryError)
+    assert codes.lookup_error_code(code).name in str(record_error.__cause__)
     producer.abort_transaction()
     assert [committed(cluster, partition) for partition in (0, 1)] == [[], []]
     with producer.transaction():
@@ -232,6 +235,20 @@ def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch
     cluster.control.clear()
     producer.abort_transaction()
     assert sender_of(producer).idempotence.id_and_epoch.epoch == before.epoch + 1
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]
+
+
+def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
+    cluster, producer = begun(1, delivery_timeout_ms=500, request_timeout_ms=100)
+    cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN, times=None).never_answer()
+    future = send(producer, b"1", key=b"k")
+    with pytest.raises(TransactionAbortableError, match="1 record for topic t, partition 0, failed: .*Never sent"):
+        producer.commit_transaction()
+    assert isinstance(future.exception(0), DeliveryTimeoutError)
+    cluster.control.clear()
+    producer.abort_transaction()
     with producer.transaction():
         send(producer, b"2")
     assert committed(cluster) == [b"2"]
