@@ -12,6 +12,7 @@ from spark_kafka_sink.errors import AuthorizationError, BrokerError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS
 from spark_kafka_sink.requests.topic_admin import create_if_missing, fetch_topic_settings, topic_exists
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -62,3 +63,33 @@ def test_retries_reading_of_settings(cluster: SimulatedCluster, client: Blocking
     cluster.control.when(api=ApiKey.DESCRIBE_CONFIGS).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="topic t: the attempt to describe its settings was rejected"):
         fetch_topic_settings(client, "t", ["cleanup.policy"])
+
+
+def test_waits_for_partitions_of_new_topic(cluster: SimulatedCluster, client: BlockingClient) -> None:
+    """Brokers learn of a new topic one after another."""
+    cluster.control.when(api=ApiKey.METADATA, topic="t", times=3).fail(codes.UNKNOWN_TOPIC_OR_PARTITION)
+    assert len(client.topic("t").partitions) == 1
+
+
+def test_gives_up_on_topic_that_stays_unknown(cluster: SimulatedCluster, client: BlockingClient) -> None:
+    started_ms = client.now()
+    with pytest.raises(BrokerError, match="topic missing: UNKNOWN_TOPIC_OR_PARTITION"):
+        client.topic("missing")
+    assert MAX_UNKNOWN_TOPIC_MS < client.now() - started_ms < MAX_UNKNOWN_TOPIC_MS + 1_000
+
+
+def test_raises_at_once_for_topic_that_user_may_not_describe(cluster: SimulatedCluster, client: BlockingClient) -> None:
+    cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(codes.TOPIC_AUTHORIZATION_FAILED)
+    started_ms = client.now()
+    with pytest.raises(AuthorizationError, match="topic t"):
+        client.topic("t")
+    assert client.now() - started_ms < 1_000
+
+
+def test_requests_metadata_of_partition_with_unknown_leader(cluster: SimulatedCluster, client: BlockingClient) -> None:
+    client.topic("t")
+    cluster.control.add_partitions("t", 2)
+    client.pause(1_000)
+    assert client.leader("t", 1) is None
+    client.pause(1_000)
+    assert client.leader("t", 1) is not None
