@@ -65,9 +65,10 @@ def test_retries_reading_of_settings(cluster: SimulatedCluster, client: Blocking
         fetch_topic_settings(client, "t", ["cleanup.policy"])
 
 
-def test_waits_for_partitions_of_new_topic(cluster: SimulatedCluster, client: BlockingClient) -> None:
+@pytest.mark.parametrize("code", [codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_SERVER_ERROR])
+def test_waits_for_partitions_of_new_topic(cluster: SimulatedCluster, client: BlockingClient, code: int) -> None:
     """Brokers learn of a new topic one after another."""
-    cluster.control.when(api=ApiKey.METADATA, topic="t", times=3).fail(codes.UNKNOWN_TOPIC_OR_PARTITION)
+    cluster.control.when(api=ApiKey.METADATA, topic="t", times=3).fail(code)
     assert len(client.topic("t").partitions) == 1
 
 
