@@ -20,6 +20,7 @@ from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.transaction_admin import (
     TransactionListing,
     describe_transactions,
@@ -72,6 +73,14 @@ def test_looks_up_unknown_coordinators_in_one_request(cluster: Cluster, prepared
         assert end_transactions(other_client, prepared, commit=True) == {}
     assert cluster.total(ApiKey.FIND_COORDINATOR) == 1
     assert cluster.total(ApiKey.END_TXN) == 300
+
+
+def test_spreads_requests_for_any_broker_over_connected_nodes(cluster: Cluster, client: BlockingClient) -> None:
+    TransactionListing(client, ONGOING).wait_for_rows()  # connects to all nodes
+    for call in [client.begin([InitProducerId(None)]) for _ in range(6)]:
+        client.finish(call)
+    counts = cluster.counts()
+    assert [counts[node, ApiKey.INIT_PRODUCER_ID] for node in range(3)] == [2, 2, 2]
 
 
 def test_coordinator_describes_all_its_ids_in_one_response(
