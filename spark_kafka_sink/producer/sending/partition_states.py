@@ -86,16 +86,14 @@ class PartitionState:
         self.in_flight_batches: dict[ProducerBatch, int] = {}  # node id by batch, even if it has failed
         self.in_flight_node_id = -1  # all requests in flight are to this node
         self.phase = PROBING
-        self.confirmed_connection: NodeApiVersions | None = (
-            None  # while PIPELINED: the one on which a request succeeded
-        )
+        self.confirmed_connection: NodeApiVersions | None  # set by `confirm`; the one on which a request succeeded
         self.pending_batches: list[ProducerBatch] = []  # in sequence order
         self.in_doubt_batches = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
         self.gap_start: int | None = None  # first sequence of the gap
         self.has_unresolved_sequence = False
         self.id_and_epoch = NO_PRODUCER_ID
-        self.next_sequence = 0
-        self.last_acked_sequence = -1
+        self.next_sequence: int  # set by `start_sequences`, as is the next field
+        self.last_acked_sequence: int  # -1 if there is none
 
     def __repr__(self) -> str:
         return (
@@ -110,7 +108,6 @@ class PartitionState:
         if phase not in TRANSITIONS[self.phase]:
             raise IllegalStateError(f"{self!r} cannot move to the state {phase.value}.")
         self.phase = phase
-        self.confirmed_connection = None
 
     def confirm(self, connection: NodeApiVersions) -> None:
         """PROBING -> PIPELINED: a request on this connection has succeeded, and no batch is pending."""
