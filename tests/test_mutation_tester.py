@@ -41,6 +41,12 @@ def largest(numbers: list[int]) -> int:
     except OSError:
         found = 1
     return found
+
+
+def find_first(numbers: list[int]) -> int | None:
+    if numbers:
+        return numbers[0]
+    return None
 '''
 
 
@@ -54,6 +60,8 @@ def test_deletes_each_statement_of_a_function_once() -> None:
         'os.stat("x")',
         "found = 1",
         "return found",
+        "if numbers:",
+        "return numbers[0]",
     ]
 
 
@@ -167,6 +175,15 @@ def test_reports_test_that_fails_on_unchanged_module(tmp_path: Path) -> None:
     tests.write_text("import mutated_module\n\n\ndef test_six():\n    assert mutated_module.five() == 6, 'a reason'\n")
     output = run_mutation_plugin(tmp_path, module, tests)
     assert re.search(r"(?s)fails on the unchanged modules: .*::test_six.*AssertionError: a reason", output)
+
+
+def test_does_not_mutate_if_tests_cannot_be_collected(tmp_path: Path) -> None:
+    module, tests = tmp_path / "mutated_module.py", tmp_path / "test_mutated_module.py"
+    module.write_text("def five():\n    return 5\n")
+    tests.write_text("from mutated_module import six\n")
+    output = run_mutation_plugin(tmp_path, module, tests)
+    assert "mutants" not in output
+    assert "the tests cannot be collected" in output
 
 
 def run_mutation_plugin(folder: Path, module: Path, tests: Path, **arguments: Any) -> str:

@@ -15,8 +15,8 @@ records the duration of each test and the lines of the modules that it executes.
 the code of the function that contains the statement, and runs the tests that execute the statement, the fastest first,
 until one fails. Tests that have failed on other mutants of the same function come before those. `--max-seconds` limits
 the tests of a mutant to the first ones that take that long on the unchanged modules. No file changes, so programs that
-a test starts run the unchanged modules. Docstrings, imports, definitions, declarations of types and assertions are
-never deleted.
+a test starts run the unchanged modules. Docstrings, imports, definitions, assertions, and statements that never have an
+effect are not deleted.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def find_statements(source: str) -> list[Statement]:
     statements = []
     for name, function in _find_functions(ast.parse(source)):
         for node in _iter_nested_statements(function):
-            if not isinstance(node, _EXCLUDED_NODE_TYPES) and not _is_docstring(node) and not _is_declaration(node):
+            if not isinstance(node, _EXCLUDED_NODE_TYPES) and not _has_no_effect(node, function):
                 assert node.end_lineno is not None
                 text = lines[node.lineno - 1].strip()
                 statements.append(Statement(node.lineno, node.end_lineno, node.col_offset, text, name, function.lineno))
@@ -159,13 +159,12 @@ def _iter_nested_statements(node: ast.AST) -> Iterator[ast.stmt]:
         yield from _iter_nested_statements(handler)
 
 
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _is_declaration(node: ast.stmt) -> bool:
-    """Return whether the statement only declares the type of a variable, which has no effect when it runs."""
-    return isinstance(node, ast.AnnAssign) and node.value is None
+def _has_no_effect(node: ast.stmt, function: ast.FunctionDef) -> bool:
+    """Return whether the statement is a docstring, a declaration of a type, or `return None` at the end."""
+    if isinstance(node, ast.Return) and node is function.body[-1]:
+        return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
+    is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_docstring or (isinstance(node, ast.AnnAssign) and node.value is None)
 
 
 def compile_mutant(module: Path, source: str, statement: Statement) -> CodeType:
@@ -236,6 +235,8 @@ class MutationPlugin:
         """Ids of the tests that have killed mutants of each function."""
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            raise session.Interrupted("the tests cannot be collected")
         baseline = _start_child(lambda: (self._run_baseline(session), list(sys.modules), self._failure_text))
         self._baseline_runs, imported_modules, failure_text = _read_result(baseline)
         if len(self._baseline_runs) < len(session.items):
