@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unittest.mock import Mock
+from uuid import UUID
 
 import numpy as np
 import pytest
 
 from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse
-from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.cluster import ClusterSnapshot, TopicInfo
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import (
     BrokerError,
@@ -17,22 +19,33 @@ from spark_kafka_sink.errors import (
     DeliveryError,
     InvalidRecordError,
     KafkaSinkError,
+    ProducerClosedError,
     RecordTooLargeError,
     UnsupportedVersionError,
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
+from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.sending.deliveries import fail_futures
 from spark_kafka_sink.producer.sending.delivery_errors import (
     build_attempt_error,
+    build_encoding_error,
     build_final_error,
     build_record_errors,
+    find_timeout_cause,
+    mark_possibly_stored,
 )
 from spark_kafka_sink.producer.sending.outcome import Fail
-from spark_kafka_sink.producer.sending.produce_exchange import PartitionResponse, SentBatches, parse_partition_responses
+from spark_kafka_sink.producer.sending.produce_exchange import (
+    PartitionResponse,
+    SentBatches,
+    build_produce_request,
+    parse_partition_responses,
+)
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -123,6 +136,13 @@ def test_each_batch_gets_response_of_its_partition_and_others_are_ignored() -> N
     }
 
 
+def test_response_names_rejected_records() -> None:
+    record_errors = [BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="has no key")]
+    row = PartitionProduceResponse(index=0, error_code=codes.INVALID_RECORD, record_errors=record_errors)
+    message = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[row])])
+    assert answers(response(message), sent_to_partitions(0))[0].record_messages == {2: "has no key"}
+
+
 def test_partition_missing_in_response_is_not_stored() -> None:
     """Whatever acks is: with acks=0 there is no answer that could leave one out."""
     rows = [PartitionProduceResponse(index=0, base_offset=3)]
@@ -166,3 +186,43 @@ def test_data_error_is_raised_for_single_record_of_batch(code: int, kind: type[K
 
 def test_rejection_for_other_reasons_is_no_data_error() -> None:
     assert not isinstance(final(codes.TOPIC_AUTHORIZATION_FAILED, 1), DataError)
+
+
+def test_record_that_may_be_stored_gets_marked_copy_of_error() -> None:
+    cause = OSError("reset")
+    error = ProducerClosedError("closed")
+    error.__cause__ = cause
+    marked = mark_possibly_stored(error)
+    assert (marked.possibly_stored, error.possibly_stored) == (True, False)
+    assert "may have been stored" in str(marked)
+    assert marked.__cause__ is cause
+
+
+def test_encoding_error_names_topic_and_cause() -> None:
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    batch.error = MemoryError("no memory")
+    error = build_encoding_error(batch)
+    assert "topic t: the rows could not be encoded: MemoryError('no memory')" in str(error)
+    assert error.__cause__ is batch.error
+
+
+@pytest.mark.parametrize("has_been_sent", [False, True])
+def test_timeout_is_caused_by_rejection_of_last_attempt(has_been_sent: bool) -> None:
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    batch.error = build_attempt_error(batch, PartitionResponse(codes.NOT_ENOUGH_REPLICAS))
+    batch.drained_ms = 0 if has_been_sent else -1
+    metadata = Mock(snapshot=ClusterSnapshot(), topic_error=Mock(return_value=None), has_connection_failures=False)
+    assert find_timeout_cause(batch, metadata, Mock()) is batch.error
+
+
+def test_request_uses_topic_names_unless_all_topic_ids_are_known() -> None:
+    topics = {"a": TopicInfo("a", UUID(int=1)), "b": TopicInfo("b")}
+    batches = [
+        Mock(topic_partition=TopicPartition(topic, 0), build_wire_segments=Mock(return_value=[])) for topic in topics
+    ]
+    config = ProducerConfig.parse({"bootstrap.servers": "broker:9092"})
+    last_versions = [
+        build_produce_request(sent_batches, ClusterSnapshot(topics=topics), config).versions.max
+        for sent_batches in (batches[:1], batches, batches[::-1])
+    ]
+    assert last_versions == [ProduceRequest.VERSIONS.max, 12, 12]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, UnsupportedVersionError
+from spark_kafka_sink.producer.sending.producer_id_call import ProducerIdCall
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from tests.fake_system import FakeSystem
 from tests.producer.sending.sender_cases import pass_time, requests_of, send, simulated, wait
 from tests.producer.virtual_time import loop_of, simulated_producer
@@ -54,3 +58,18 @@ def test_backs_off_after_rejection_although_next_record_waits() -> None:
     future = send(producer, b"2")
     wait(producer, future)
     assert future.exception(0) is None
+
+
+def test_backoff_restarts_after_success() -> None:
+    failure_counts: list[int] = []
+
+    def retry_backoff_ms(failure_count: int) -> float:
+        failure_counts.append(failure_count)
+        return 100.0
+
+    call = ProducerIdCall(lambda: True, Mock(), Mock(), retry_backoff_ms)
+    rejected = codes.CLUSTER_AUTHORIZATION_FAILED
+    for error_code in (rejected, rejected, codes.NONE, rejected):
+        response = InitProducerIdResponse(error_code=error_code, producer_id=7, producer_epoch=0)
+        call.handle_result(InitProducerId(None), "", response, 0)
+    assert failure_counts == [0, 1, 0]
