@@ -244,7 +244,7 @@ def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
     cluster, producer = begun(1, delivery_timeout_ms=500, request_timeout_ms=100)
     cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN, times=None).never_answer()
     future = send(producer, b"1", key=b"k")
-    with pytest.raises(TransactionAbortableError, match="1 record for topic t, partition 0, failed: .*Never sent"):
+    with pytest.raises(TransactionAbortableError, match=r"1 record for topic t, partition 0, failed: .*Never sent"):
         producer.commit_transaction()
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     cluster.control.clear()
