@@ -231,7 +231,7 @@ def test_decides_and_commits_batch_of_many_tasks_despite_broker_failure(
     query = Query(cast(EmbeddedBroker, Brokers(kafka3.bootstrap())), prefix=topic, data=topic, timeout_ms=TIMEOUT_MS)
     start = query.begin()
     with connect_client(kafka3) as client:
-        tasks = begin_transactions(client, topic, [start.task_id(task, 0) for task in range(TASKS)])
+        tasks = begin_transactions(client, topic, [start.build_task_id(task, 0) for task in range(TASKS)])
         failed_node = busiest_coordinator(client)
     inject(kafka3, failed_node)
     try:

@@ -203,7 +203,7 @@ def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
     prefix, servers = "pykafka-left-over", ["--bootstrap-server", strict_kafka.bootstrap()]
     with Driver(Delivery(client_config({"bootstrap.servers": kafka.bootstrap()}), prefix)) as driver:
-        name = driver.begin("a start").task_id(0, 0)
+        name = driver.begin("a start").build_task_id(0, 0)
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": name}) as producer:
         producer.init_transactions()
         producer.begin_transaction()

@@ -40,7 +40,7 @@ from integration.support.linearizability import (
 from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import find_row_anomalies
 from integration.support.transactional_writer import find_coordinator, find_leader
-from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, driver_id, normalize_checkpoint
+from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, derive_prefix, normalize_checkpoint
 from tests.exactly_once.log_history import HISTORY_FOLDER
 from tests.exactly_once.protocol_steps import ABORT, COMMIT, DECIDE, START, SUPERSEDED, TASK, WRITE
 from tests.history import Kind
@@ -159,7 +159,7 @@ class Streams:
             node = find_leader(self.kafka, topic)
         else:
             prefix = derive_prefix("stream", normalize_checkpoint(str(self.folder / topic)))
-            node = find_coordinator(self.kafka, driver_id(prefix))
+            node = find_coordinator(self.kafka, build_driver_id(prefix))
         self.kafka.kill(node)
         self.kafka.start_node(node, wait=False)
         return role

@@ -28,7 +28,7 @@ from integration.support.plain_driver import PARTITIONS, REJECTED_STATUS, format
 from integration.support.processes import stop
 from integration.support.transactional_writer import find_coordinator
 from spark_kafka_sink.exactly_once.clients import create_client
-from spark_kafka_sink.exactly_once.transaction_names import driver_id, parse_task_attempt
+from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, parse_task_attempt
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
@@ -235,7 +235,7 @@ def test_decision_log_of_suspended_drivers_is_linearizable(
 @contextmanager
 def suspended_coordinator(drivers: Drivers) -> Iterator[None]:
     """Suspend the coordinator of the drivers' transactional id during the block."""
-    node = find_coordinator(drivers.cluster, driver_id(drivers.topic))
+    node = find_coordinator(drivers.cluster, build_driver_id(drivers.topic))
     drivers.cluster.pause(node)
     try:
         yield

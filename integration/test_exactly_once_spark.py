@@ -30,7 +30,7 @@ from integration.support.open_transactions import list_ongoing_lines, list_open_
 from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import find_row_anomalies
 from spark_kafka_sink.exactly_once.operations import abort
-from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, normalize_checkpoint, split_task_id
+from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, normalize_checkpoint, parse_task_id
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -190,7 +190,7 @@ def test_aborts_transactions_of_killed_unnamed_job_by_prefix(
         driver.kill()
     write_job(spark, kafka.bootstrap(), topic)
     remaining_ids = list_open_ids(kafka, "pykafka-job") - before
-    (prefix,) = {split[0] for split in map(split_task_id, remaining_ids) if split is not None}
+    (prefix,) = {task_id.prefix for task_id in map(parse_task_id, remaining_ids) if task_id is not None}
     assert abort({"bootstrap.servers": kafka.bootstrap()}, prefix)
     assert list_ongoing_lines(kafka, prefix) == []
     assert count_numbers(kafka, topic) == dict.fromkeys(range(ROWS_PER_BATCH), 1)

@@ -30,7 +30,7 @@ from spark_kafka_sink.client.versions import build_api_versions_request
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions
-from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, TaskAttempt, task_id
+from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, TaskAttempt, build_task_id
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
@@ -280,7 +280,7 @@ def test_topics_are_listed_and_described(broker: KafkaOfVersion, capsys: Output)
 def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersion, capsys: Output) -> None:
     topic = create_topic(broker.bootstrap())
     save(spark, broker, topic, EXACTLY_ONCE | {"transactionalIdPrefix": topic})
-    name = task_id(topic, TaskAttempt(1, 0, 0))
+    name = build_task_id(topic, TaskAttempt(1, 0, 0))
     with KafkaProducer({"bootstrap.servers": broker.bootstrap(), "transactional.id": name}) as producer:
         producer.init_transactions()
         producer.begin_transaction()

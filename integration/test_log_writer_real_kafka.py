@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once import driver, query_transactions
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write
-from spark_kafka_sink.exactly_once.transaction_names import driver_id
+from spark_kafka_sink.exactly_once.transaction_names import build_driver_id
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -112,7 +112,7 @@ def test_driver_continues_under_next_id_when_epochs_are_exhausted(cluster: Kafka
     topic = create_topic(cluster.bootstrap(), partitions=2)
     query = Query(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix=topic, data=topic)
     query.run(0)
-    name = driver_id(topic)
+    name = build_driver_id(topic)
     with connect_client(cluster) as client:
         first = describe_transactions(client, [name])[name]
         identity = first.id_and_epoch
@@ -120,7 +120,7 @@ def test_driver_continues_under_next_id_when_epochs_are_exhausted(cluster: Kafka
             identity = init_producer_id(client, name, first.timeout_ms, identity)
         for number in range(1, 6):
             query.run(number)
-        next_name = driver_id(topic, 2)
+        next_name = build_driver_id(topic, 2)
         now = describe_transactions(client, [name, next_name])
     assert now[name].id_and_epoch.producer_id == first.id_and_epoch.producer_id
     assert now[name].id_and_epoch.epoch >= hand_over_epoch

@@ -58,17 +58,17 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a fenced driver claims the prefix again",
         f"{_QUERY}._try_reclaim",
-        "return (WriterState(self.claim(identity, found, claim)), claim)",
+        "return (WriterState(self.claim(identity, previous_entry, claim)), claim)",
     ),
     Branch(
         "a fenced driver finds another driver's entry before it requests an epoch",
         f"{_QUERY}._try_reclaim",
-        "if not any(map(hint.is_same_except_identity, own_entries)):",
+        "if not any(map(entry_hint.is_same_except_identity, own_entries)):",
     ),
     Branch(
         "a fenced driver finds another driver's entry under its new epoch",
         f"{_QUERY}._try_reclaim",
-        "if not any(map(found.is_same_except_identity, own_entries)):",
+        "if not any(map(previous_entry.is_same_except_identity, own_entries)):",
     ),
     Branch(
         "the response to the EndTxn of an entry is lost",
@@ -107,7 +107,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a commit is rejected because a newer driver has finished the batch",
         f"{_QUERY}.commit",
-        "if rejected and self._is_superseded(identity):",
+        "if rejections and self._is_superseded(identity):",
     ),
     Branch(
         "a failure after the commit is logged", "exactly_once.driver:_log_failure", "except KafkaSinkError as error:"
@@ -144,7 +144,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "the transactional id of an attempt is in use",
         f"{_ATTEMPTS}:choose_task_attempt",
-        "return task_attempt._replace(attempt=rerun_attempt_number(task_attempt.attempt, task_attempt_id))",
+        "return task_attempt._replace(attempt=compute_rerun_attempt_number(task_attempt.attempt, task_attempt_id))",
     ),
     Branch(
         "an attempt is late when it has its transactional id",

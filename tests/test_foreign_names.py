@@ -167,7 +167,7 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
             start = driver.begin(f"start {number}")
             producer = simulated_producer(cluster, transactional_id="x", max_block_ms=3_000)
             try:
-                producer.init_transactions(start.task_id(0, 0))
+                producer.init_transactions(start.build_task_id(0, 0))
                 producer.begin_transaction()
                 producer.send("t", b"v")
                 prepared = producer.prepare_transaction()

@@ -84,7 +84,7 @@ def write(query: Query, start: BatchStart, number: int, tasks: int) -> list[Tran
     try:
         for task in range(tasks):
             if task:
-                producer.init_transactions(start.task_id(task, 0))
+                producer.init_transactions(start.build_task_id(task, 0))
             producer.begin_transaction()
             producer.send(
                 ProducerRecord(query.data, format_value(number, task, query.name), partition=task % PARTITIONS)

@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _find_affected_transactions(survey: PrefixStatus, action: str) -> Sequence[str]:
     if action == ABORT:
-        return [transaction.transactional_id for transaction in survey.undecided]
-    return survey.decided
+        return [transaction.transactional_id for transaction in survey.undecided_transactions]
+    return survey.decided_ids
 
 
 def _describe_action(survey: PrefixStatus, action: str, transactional_ids: Sequence[str]) -> str:
@@ -112,15 +112,15 @@ def _print_finished(finished: FinishResult | None, prefix: str, action: str) -> 
     if finished is None:
         print(f"The prefix {prefix} has no decided transactions any more, because another process finished them.")
         return 0
-    print(f"Committed: {', '.join(finished.committed) or 'nothing'}.")
-    for name, error in finished.lost.items():
+    print(f"Committed: {', '.join(finished.committed_ids) or 'nothing'}.")
+    for name, error in finished.lost_rejections.items():
         print(f"Lost: {name}: {error}")
-    if finished.lost and action == FINISH:
+    if finished.lost_rejections and action == FINISH:
         print(
             "The decision was not marked as done, because the rows of the lost transactions are not in the topic. To "
             "accept the loss, run give-up."
         )
-    return 1 if finished.lost else 0
+    return 1 if finished.lost_rejections else 0
 
 
 def _print_list(surveys: Sequence[PrefixStatus], *, as_json: bool) -> None:
@@ -152,7 +152,7 @@ def _describe_owner(survey: PrefixStatus) -> str:
 
 def _to_rows(survey: PrefixStatus) -> list[tuple[object, ...]]:
     """Return a row for each open transaction, or one row without a transaction if none is open."""
-    if not survey.open:
+    if not survey.open_transactions:
         return [(survey.prefix, _describe_owner(survey), _format_decision(survey), "", "", "")]
     return [
         (
@@ -163,7 +163,7 @@ def _to_rows(survey: PrefixStatus) -> list[tuple[object, ...]]:
             _format_utc(transaction.started_ms),
             ", ".join(f"{topic}-{partition}" for topic, partition in transaction.partitions),
         )
-        for transaction in survey.open
+        for transaction in survey.open_transactions
     ]
 
 
@@ -182,7 +182,7 @@ def _survey_to_json(survey: PrefixStatus) -> dict[str, object]:
         "batch": None
         if survey.entry is None or survey.entry.last_decided_batch is None
         else str(survey.entry.last_decided_batch),
-        "decided": list(survey.decided),
+        "decided": list(survey.decided_ids),
         "open": [
             {
                 "transactional_id": transaction.transactional_id,
@@ -190,6 +190,6 @@ def _survey_to_json(survey: PrefixStatus) -> dict[str, object]:
                 "timeout_ms": transaction.timeout_ms,
                 "partitions": [list(partition) for partition in transaction.partitions],
             }
-            for transaction in survey.open
+            for transaction in survey.open_transactions
         ],
     }

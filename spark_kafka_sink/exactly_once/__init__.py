@@ -6,10 +6,10 @@ batch_content.py          the row counts that identify a batch together with its
 entries.py                the state of a prefix: its last decision and its newest driver
 entry_json.py             JSON format of this state in the decision log
 delivery.py               the settings of a query or job, and the names derived from them
-batch_start.py            the driver's knowledge at the start of a batch, for its tasks and for the commit
+batch_start.py            the state of a prefix when a batch starts, for its tasks and for the commit
 driver.py                 the driver of a query: begins, commits and aborts batches
 query_transactions.py     the transactions under one prefix, the identity of its driver, and its log entries
-driver_ids.py             the transactional ids of a prefix's driver, one after the other
+driver_ids.py             the successive transactional ids of a prefix's driver
 decision_log.py           the newest valid entry of a prefix, read from the decision log
 log_topic.py              creation and configuration check of the log's topic
 log_writer.py             log records, each write in a transaction of its own

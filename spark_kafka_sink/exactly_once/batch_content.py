@@ -1,8 +1,9 @@
 """BatchContent: the row count of each topic, which identifies a batch together with its name.
 
-A batch is named by a batch id or an idempotency key, but different rows can have the same name: after a checkpoint was
-restored or copied, if a source returns other rows when it is read again, or if two jobs use one key. The decision log
-therefore stores the content together with the name, and a batch is skipped only if both are equal.
+A batch is named by its batch id or its idempotency key, but the name alone does not identify the rows: a checkpoint may
+have been restored or copied, a source may return different rows when it is read again, or two jobs may use the same
+key. The decision log therefore stores the content together with the name, and a batch is skipped only if both are
+equal.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class BatchContent:
     rows: int
     """The number of rows in all topics."""
     payload_bytes: int
-    """The size of all keys and values, for messages. It is not compared: a time in a value can have another length when
-    the row is written again."""
+    """The total size of keys and values, shown in messages. It is not compared, because a row that is written again may
+    have a different length, for example if its value contains the current time."""
     topics: tuple[tuple[str, int], ...]
     """Names and row counts of the first MAX_LISTED_TOPICS topics, sorted by name."""
     digest: str
@@ -33,12 +34,12 @@ class BatchContent:
     def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchContent:
         """Create the content from the number of rows of each topic."""
         topics = sorted((topic, count) for topic, count in row_counts.items() if count)
-        hashed = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in topics).encode())
+        digest = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in topics).encode())
         return cls(
             sum(count for _, count in topics),
             payload_bytes,
             tuple(topics[:MAX_LISTED_TOPICS]),
-            hashed.hexdigest()[:_DIGEST_CHARACTERS],
+            digest.hexdigest()[:_DIGEST_CHARACTERS],
         )
 
     def has_same_row_counts(self, other: BatchContent) -> bool:

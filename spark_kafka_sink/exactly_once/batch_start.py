@@ -1,7 +1,8 @@
-"""BatchStart: the driver's knowledge at the start of a batch, for its tasks and for the commit.
+"""BatchStart: the state of a prefix when a batch starts, for the tasks of the batch and for its commit.
 
-The driver (driver.py) creates one BatchStart for each batch. It travels with the writer to the tasks, and with their
-commit messages to the process that commits. In a stream that is another process, which knows nothing else of the start.
+The driver (driver.py) creates one BatchStart for each batch. Spark sends it to the tasks with the writer, and to the
+committing process with the commit messages of the tasks. In a stream, the committing process did not begin the batch
+and has no other information about its start.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
-from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, driver_id, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_driver_id, build_task_id
 from spark_kafka_sink.requests.transaction_description import EMPTY, TransactionDescription
 
 _log = logging.getLogger(__name__)
@@ -32,38 +33,39 @@ class BatchStart:
     entry: Entry
     """The newest entry of the prefix when the batch started. It has no transactions."""
     driver_identity: ProducerIdAndEpoch
-    """Producer id and epoch under which the driver decides. Brokers reject it after a newer driver has begun."""
+    """Producer id and epoch under which the driver decides. Brokers reject them once a newer driver has begun."""
     has_user_prefix: bool = False
     state: str = EMPTY
-    """The state of the driver id, as brokers describe it until this driver decides or a newer driver begins."""
+    """The transaction state that brokers report for the driver id until this driver decides or a newer one begins."""
 
     @property
     def prefix(self) -> str:
         return self.entry.prefix
 
     @property
-    def driver_id(self) -> str:
-        return driver_id(self.prefix, self.entry.driver_number)
+    def build_driver_id(self) -> str:
+        return build_driver_id(self.prefix, self.entry.driver_number)
 
     def is_waiting_for_tasks(self, description: TransactionDescription | None) -> bool:
-        """Return whether the driver still waits for the tasks of this batch. `description`: of the driver id.
+        """Return whether the driver still waits for the tasks of this batch.
 
-        It does while its epoch is the newest and nothing was written under this epoch.
+        The driver waits while its epoch is the newest and nothing was written under this epoch. `description`: the
+        current description of the driver id, None if the brokers do not know the id.
         """
         if description is None:
             return False
         return (description.id_and_epoch, description.state) == (self.driver_identity, self.state)
 
-    def task_attempt(self, partition: int, attempt: int) -> TaskAttempt:
+    def build_task_attempt(self, partition: int, attempt: int) -> TaskAttempt:
         return TaskAttempt(self.entry.generation, partition, attempt)
 
-    def task_id(self, partition: int, attempt: int) -> str:
-        return task_id(self.prefix, self.task_attempt(partition, attempt))
+    def build_task_id(self, partition: int, attempt: int) -> str:
+        return build_task_id(self.prefix, self.build_task_attempt(partition, attempt))
 
     def is_committed(self, batch: Batch) -> bool:
         """Return whether a batch of this name is committed. Raise ExactlyOnceError if it must not be written at all.
 
-        `check_skipped_batch` checks whether it has the same rows, once the tasks have counted them.
+        The rows are not compared here: the tasks count them first, and `check_skipped_batch` then compares the counts.
         """
         if batch.query_id is None:
             return self.entry.has_decided(batch)
@@ -79,16 +81,16 @@ class BatchStart:
         return batch == last
 
     def check_skipped_batch(self, batch: Batch, content: BatchContent, *, tolerate_mismatch: bool) -> None:
-        """Check that the rows that tasks have skipped are those that a driver of the prefix decided as this batch.
+        """Check that the rows skipped by the tasks are the rows that a driver of the prefix decided as this batch.
 
-        `content`: of the skipped rows. If they differ, or if it is unknown who decided the batch, this raises
-        ExactlyOnceError, or logs the error if `tolerate_mismatch` is set.
+        `content`: the content of the skipped rows. Raise ExactlyOnceError if the contents differ, or if it is unknown
+        who decided the batch. With `tolerate_mismatch`, log the error instead.
         """
-        decided = self.entry.find_content(batch)
+        decided_content = self.entry.find_content(batch)
         if not self.entry.is_proven(batch):
-            error = precommit_errors.build_unproven_decision_error(self.entry, batch, decided, content)
-        elif decided is None or not decided.has_same_row_counts(content):
-            error = precommit_errors.build_replay_mismatch_error(self.entry, batch, decided, content)
+            error = precommit_errors.build_unproven_decision_error(self.entry, batch, decided_content, content)
+        elif decided_content is None or not decided_content.has_same_row_counts(content):
+            error = precommit_errors.build_replay_mismatch_error(self.entry, batch, decided_content, content)
         else:
             if batch.key is not None and batch.key.isdecimal():
                 _log.warning(_NUMERIC_KEY_MESSAGE, batch.key)

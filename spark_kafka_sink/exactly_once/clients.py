@@ -38,7 +38,7 @@ def create_client(
 
 @contextlib.contextmanager
 def lease_client(config: ClientConfig, *, system: System | None = None) -> Iterator[BlockingClient]:
-    """Lease a cached client, or create one. `system`: of a test, whose clients are not cached."""
+    """Lease a cached client, or create one. With `system`, which only tests set, the client is not cached."""
     if system is not None:
         with contextlib.closing(create_client(config, system=system)) as client:
             yield client

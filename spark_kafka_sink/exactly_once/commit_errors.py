@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.precommit_errors import describe_unknown_writer
-from spark_kafka_sink.exactly_once.transaction_names import split_task_id
+from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS
@@ -30,10 +30,12 @@ def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> 
     )
 
 
-def build_too_little_time_error(entry: Entry, transaction: TransactionDescription, left_ms: float) -> ExactlyOnceError:
+def build_too_little_time_error(
+    entry: Entry, transaction: TransactionDescription, remaining_ms: float
+) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, "
-        f"{max(0.0, left_ms) / 1000:.1f} s were left for {transaction.transactional_id}, too little to commit it "
+        f"{max(0.0, remaining_ms) / 1000:.1f} s were left for {transaction.transactional_id}, too little to commit it "
         "safely. The batch was not decided, and nothing of it is visible. Make batches smaller, or let transactions "
         "last longer: raise the brokers' transaction.max.timeout.ms, and kafka.transaction.timeout.ms if it is set. If "
         "the clocks of this machine and of the brokers differ by more than a few seconds, synchronize them."
@@ -57,11 +59,11 @@ def _build_doubt_remedy(entry: Entry) -> str:
         "Each run of a job without an idempotencyKey writes its rows again, so do not run it again before you know. If "
         "the log says below that its transactions were aborted, nothing of it is visible: run it again. Otherwise "
         f"`pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}` aborts it if it is not "
-        f"decided, and rejects the abort if it is. {_COMMIT_WITHOUT_RERUN}"
+        f"decided, and rejects the abort if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
     )
 
 
-_COMMIT_WITHOUT_RERUN = (
+_COMMIT_WITHOUT_RERUN_REMEDY = (
     "If it is decided, do not run the job again: that would write all of its rows twice. `pykafka transactions finish` "
     "commits the open transactions."
 )
@@ -88,10 +90,10 @@ def is_lost(error: BrokerError) -> bool:
     return error.code in _LOST_ERRORS
 
 
-def build_not_committed_error(entry: Entry, rejected: Mapping[str, BrokerError]) -> ExactlyOnceError:
+def build_not_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Return the error for a decided batch with rejected commits: lost for good, or not committed yet."""
-    is_any_lost = any(is_lost(error) for error in rejected.values())
-    return _commit_lost_error(entry, rejected) if is_any_lost else build_not_yet_committed_error(entry, rejected)
+    is_any_lost = any(is_lost(error) for error in rejections.values())
+    return _commit_lost_error(entry, rejections) if is_any_lost else build_not_yet_committed_error(entry, rejections)
 
 
 def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
@@ -102,14 +104,14 @@ def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> Exactl
     )
 
 
-def build_not_yet_committed_error(entry: Entry, rejected: Mapping[str, BrokerError]) -> ExactlyOnceError:
+def build_not_yet_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Return the error for a decided batch with transactions that can still be committed.
 
-    Some of the `rejected` may be lost. The others must be committed before the lost ones are given up.
+    Some of the `rejections` may be lost. The others must be committed before the lost ones are given up.
     """
-    open_errors = {name: error for name, error in rejected.items() if not is_lost(error)}
-    lost_ids = sorted(rejected.keys() - open_errors.keys())
-    lines = [f"{name}: {error}" for name, error in sorted(open_errors.items())]
+    open_errors = {transactional_id: error for transactional_id, error in rejections.items() if not is_lost(error)}
+    lost_ids = sorted(rejections.keys() - open_errors.keys())
+    lines = [f"{transactional_id}: {error}" for transactional_id, error in sorted(open_errors.items())]
     loss = f"Lost for good are: {', '.join(lost_ids)}. Nothing was given up." if lost_ids else "Nothing is lost."
     return ExactlyOnceError(
         f"{entry.batch} is decided (prefix {entry.prefix}), and {len(open_errors)} of its {len(entry.transactions)} "
@@ -148,35 +150,43 @@ def _finish_remedy(entry: Entry) -> str:
 
 
 def _describe_partition(transactional_id: str) -> str:
-    split = split_task_id(transactional_id)
-    return "" if split is None else f"rows of Spark's partition {split[1].partition}, "
+    task_id = parse_task_id(transactional_id)
+    return "" if task_id is None else f"rows of Spark's partition {task_id.attempt.partition}, "
 
 
-def _commit_lost_error(entry: Entry, rejected: Mapping[str, BrokerError]) -> CommitLostError:
-    lost = {name: error for name, error in rejected.items() if is_lost(error)}
-    open_lines = [f"{name}: {error}" for name, error in sorted(rejected.items()) if name not in lost]
-    others = "those of the others are committed"
-    if open_lines:
-        others = f"these could not be committed now, and are still open:\n{_format_list(open_lines)}\nThe others are "
-        others += "committed"
-    by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
-    lines = [
-        f"{name} ({_describe_partition(name)}producer id {by_id[name].producer_id}, epoch {by_id[name].epoch}): "
-        f"{error.name}"
-        for name, error in sorted(lost.items())
+def _commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> CommitLostError:
+    lost_rejections = {transactional_id: error for transactional_id, error in rejections.items() if is_lost(error)}
+    open_lines = [
+        f"{transactional_id}: {error}"
+        for transactional_id, error in sorted(rejections.items())
+        if transactional_id not in lost_rejections
     ]
-    if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost.values()):
+    other_outcome = "those of the others are committed"
+    if open_lines:
+        open_list = _format_list(open_lines)
+        other_outcome = f"these could not be committed now, and are still open:\n{open_list}\nThe others are committed"
+    transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
+    lines = [
+        f"{transactional_id} ({_describe_partition(transactional_id)}producer id "
+        f"{transactions_by_id[transactional_id].producer_id}, epoch {transactions_by_id[transactional_id].epoch}): "
+        f"{error.name}"
+        for transactional_id, error in sorted(lost_rejections.items())
+    ]
+    if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_rejections.values()):
         return CommitLostError(
-            f"{entry.batch} is decided (prefix {entry.prefix}), and the brokers no longer know {len(lost)} of "
-            f"its {len(by_id)} transactions:\n{_format_list(lines)}\nBrokers forget an id that is not used for a week "
+            f"{entry.batch} is decided (prefix {entry.prefix}), and the brokers no longer know "
+            f"{len(lost_rejections)} of its {len(transactions_by_id)} transactions:\n{_format_list(lines)}\nBrokers "
+            "forget an id that is not used for a week "
             "(transactional.id.expiration.ms). So it is not known whether the rows of these transactions were "
-            f"committed before the driver died; {others}. Compare the batch with the records in Kafka, and write the "
+            f"committed before the driver died; {other_outcome}. Compare the batch with the records in Kafka, and "
+            "write the "
             f"missing rows with a job of your own. {_give_up_remedy(entry)}"
         )
     return CommitLostError(
-        f"{entry.batch} is decided (prefix {entry.prefix}), and {len(lost)} of its {len(by_id)} transactions cannot "
-        f"be committed any more:\n{_format_list(lines)}\nThe rows of these transactions are lost to read_committed "
-        f"readers; {others}. Probably the driver was down for longer than the transaction timeout "
+        f"{entry.batch} is decided (prefix {entry.prefix}), and {len(lost_rejections)} of its "
+        f"{len(transactions_by_id)} transactions cannot be committed any more:\n{_format_list(lines)}\nThe rows of "
+        "these transactions are lost to read_committed "
+        f"readers; {other_outcome}. Probably the driver was down for longer than the transaction timeout "
         f"({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written again "
         "automatically, since this would duplicate the committed rows. If the missing rows are needed, first write "
         f"them with a job of your own. {_give_up_remedy(entry)}"

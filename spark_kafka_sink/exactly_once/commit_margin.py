@@ -22,9 +22,9 @@ MAX_COMMIT_MARGIN_MS = 60_000
 """The commit margin is a quarter of the transaction timeout, and at most this."""
 
 
-def commit_margin_ms(timeout_ms: int) -> int:
+def compute_commit_margin_ms(timeout_ms: int) -> int:
     return min(MAX_COMMIT_MARGIN_MS, timeout_ms // 4)
 
 
 def compute_decision_timeout_ms(timeout_ms: int) -> int:
-    return commit_margin_ms(timeout_ms) // 3
+    return compute_commit_margin_ms(timeout_ms) // 3

@@ -56,7 +56,7 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import decode_driver_number, decode_entry, decode_followed_offset
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_for
-from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, claim_key, split_record_key
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, build_claim_key, split_record_key
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
@@ -131,14 +131,14 @@ class _PartitionState:
                 self.non_transactional_records[prefix] = record
 
     def _end_transaction(self, producer_id: int, *, aborted: bool) -> None:
-        written = self.open_transaction_records.pop(producer_id, ())
-        for prefix, record in written if not aborted else ():
-            newest = self.newest_records.setdefault(prefix, {})
-            previous = newest.get(producer_id)
+        records = self.open_transaction_records.pop(producer_id, ())
+        for prefix, record in records if not aborted else ():
+            newest_records = self.newest_records.setdefault(prefix, {})
+            previous = newest_records.get(producer_id)
             if previous is None or _is_valid(record, previous):
-                newest[producer_id] = record
+                newest_records[producer_id] = record
             else:
-                newest[producer_id] = replace(previous, last_invalid_offset=record.offset)
+                newest_records[producer_id] = replace(previous, last_invalid_offset=record.offset)
 
 
 def _is_valid(record: LogRecord, previous: LogRecord) -> bool:
@@ -215,20 +215,23 @@ class DecisionLog:
         given numbers, by prefix. A prefix that it omits is omitted from the result.
         """
         states = [(index, self._read_partition(index, None)) for index in self._reader.partitions(self.topic)]
-        described = describe_driver_ids(
+        ids_by_prefix = describe_driver_ids(
             {
-                key.decode("utf-8", "replace"): {FIRST_DRIVER_NUMBER, *_candidate_driver_numbers(newest.values())}
+                key.decode("utf-8", "replace"): {
+                    FIRST_DRIVER_NUMBER,
+                    *_candidate_driver_numbers(newest_records.values()),
+                }
                 for _, state in states
-                for key, newest in state.newest_records.items()
+                for key, newest_records in state.newest_records.items()
             }
         )
         entries: dict[str, Entry] = {}
         for partition, state in states:
             for prefix in (key.decode("utf-8", "replace") for key in state.newest_records):
-                if prefix not in described:
+                if prefix not in ids_by_prefix:
                     continue
                 try:
-                    entry = self._select_entry(partition, state, described[prefix])
+                    entry = self._select_entry(partition, state, ids_by_prefix[prefix])
                 except DecodeError as error:
                     _log.warning("%s", error)
                     continue
@@ -242,19 +245,19 @@ class DecisionLog:
         topic_id = self._client.topic(self.topic).topic_id
         cache_key = (self._brokers, self.topic, topic_id, partition, key)
         state = _partition_cache.pop(cache_key, None)
-        ahead = None
+        fetch_call = None
         is_first = cache_key not in self._partitions_read
         if state is not None and is_first:
             # The previous batch was decided a moment ago: its records are fetched while the broker looks up the end.
-            ahead = self._reader.fetch_ahead(self.topic, partition, state.next_offset)
+            fetch_call = self._reader.prefetch(self.topic, partition, state.next_offset)
         self._partitions_read.add(cache_key)
         end = self._end_offset(partition)
         if state is None or state.next_offset > end or topic_id == NO_TOPIC_ID:
-            if ahead is not None:
-                self._reader.abandon(ahead)
-            state, ahead = self._new_state(partition), None
+            if fetch_call is not None:
+                self._reader.abandon(fetch_call)
+            state, fetch_call = self._new_state(partition), None
         try:
-            self._read_until(state, partition, key, end, ahead)
+            self._read_until(state, partition, key, end, fetch_call)
         except BrokerError as error:
             if error.code != error_codes.OFFSET_OUT_OF_RANGE:
                 raise
@@ -281,10 +284,10 @@ class DecisionLog:
         partition: int,
         key: bytes | None,
         end: int,
-        ahead: Call[FetchResponse] | None = None,
+        fetch_call: Call[FetchResponse] | None = None,
     ) -> None:
         for batch in self._reader.read_stored_batches(
-            self.topic, partition, start=state.next_offset, stop=end, ahead=ahead
+            self.topic, partition, start=state.next_offset, stop=end, fetch_call=fetch_call
         ):
             state.add_batch(batch, key)
         state.next_offset = end
@@ -294,16 +297,18 @@ class DecisionLog:
     def _select_entry(self, partition: int, state: _PartitionState, ids: DriverIds) -> Entry | None:
         prefix = ids.prefix
         key = prefix.encode()
-        newest = state.newest_records.get(key, {})
-        record, ids_by_producer = _find_driver_record(newest.values(), ids), dict[int, str]()
-        if record is None and _may_have_other_driver_ids(newest, ids):
+        newest_records = state.newest_records.get(key, {})
+        record, ids_by_producer = _find_driver_record(newest_records.values(), ids), dict[int, str]()
+        if record is None and _may_have_other_driver_ids(newest_records, ids):
             ids_by_producer |= ids.describe_all_listed()
-            record = _find_driver_record(newest.values(), ids)
+            record = _find_driver_record(newest_records.values(), ids)
         is_own = record is not None
         if record is None and not ids.has_written_records:
-            record = self._find_record_of_forgotten_id(prefix, partition, newest.values(), ids_by_producer)
-        foreign = [other for other in newest.values() if ids.find_number(other.written_by.producer_id) is None]
-        for other in (*foreign, state.non_transactional_records.get(key)):
+            record = self._find_record_of_forgotten_id(prefix, partition, newest_records.values(), ids_by_producer)
+        foreign_records = [
+            other for other in newest_records.values() if ids.find_number(other.written_by.producer_id) is None
+        ]
+        for other in (*foreign_records, state.non_transactional_records.get(key)):
             if other is not None and other is not record and (record is None or other.offset > record.offset):
                 self._warn(partition, other, f"The driver of the prefix {prefix} did not write it, so it is ignored")
         for producer_id, (unread, reason) in state.unreadable_records.items():
@@ -322,9 +327,9 @@ class DecisionLog:
         return entry if is_own else entry.as_unproven()
 
     def _find_record_of_forgotten_id(
-        self, prefix: str, partition: int, newest: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
+        self, prefix: str, partition: int, newest_records: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
     ) -> LogRecord | None:
-        candidates = [record for record in newest if record.written_by.producer_id not in ids_by_producer]
+        candidates = [record for record in newest_records if record.written_by.producer_id not in ids_by_producer]
         if not candidates:
             return None
         record = max(candidates, key=lambda candidate: candidate.offset)
@@ -350,20 +355,25 @@ class DecisionLog:
         return f"{format_partition(self.topic, partition)}, offset {record.offset}"
 
 
-def _find_driver_record(newest: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
-    """Return the newest record that a driver id of the prefix wrote. `newest`: the newest record of each producer.
+def _find_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
+    """Return the newest record that a driver id of the prefix wrote, or None.
 
-    Also describe the driver ids that may have written a newer record than those described so far, and no others.
+    Driver ids are described only if they may have written a newer record than the ids described so far.
+    `newest_records`: the newest record of each producer.
     """
-    found = _newest_driver_record(newest, ids)
-    may_be_newer = (record for record in newest if found is None or _precedence(record, ids) > _precedence(found, ids))
-    ids.describe_missing(_candidate_driver_numbers(may_be_newer))
-    return _newest_driver_record(newest, ids)
+    known_record = _newest_driver_record(newest_records, ids)
+    newer_candidates = (
+        record
+        for record in newest_records
+        if known_record is None or _precedence(record, ids) > _precedence(known_record, ids)
+    )
+    ids.describe_missing(_candidate_driver_numbers(newer_candidates))
+    return _newest_driver_record(newest_records, ids)
 
 
-def _newest_driver_record(newest: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
-    own = (record for record in newest if ids.find_number(record.written_by.producer_id) is not None)
-    return max(own, key=lambda record: _precedence(record, ids), default=None)
+def _newest_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
+    own_records = (record for record in newest_records if ids.find_number(record.written_by.producer_id) is not None)
+    return max(own_records, key=lambda record: _precedence(record, ids), default=None)
 
 
 def _precedence(record: LogRecord, ids: DriverIds) -> tuple[int, int]:
@@ -380,13 +390,13 @@ def _candidate_driver_numbers(records: Iterable[LogRecord]) -> set[int]:
     return named_numbers | {number - 1 for number in named_numbers}
 
 
-def _may_have_other_driver_ids(newest: Mapping[int, LogRecord], ids: DriverIds) -> bool:
+def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], ids: DriverIds) -> bool:
     """Return whether brokers may know driver ids of which the log has no record.
 
     This happens if the epochs of the first driver id were used up, and brokers have forgotten it since. A job without a
     name writes only one batch, so it never uses a second driver id.
     """
-    return bool(newest) or not (ids.is_known(FIRST_DRIVER_NUMBER) or is_job_prefix(ids.prefix))
+    return bool(newest_records) or not (ids.is_known(FIRST_DRIVER_NUMBER) or is_job_prefix(ids.prefix))
 
 
 def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
@@ -395,7 +405,7 @@ def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[b
     written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     keys = columns.column("key")
     is_included = (
-        keys.is_valid() if key is None else pc.is_in(keys, pa.array([key, claim_key(key.decode())], keys.type))
+        keys.is_valid() if key is None else pc.is_in(keys, pa.array([key, build_claim_key(key.decode())], keys.type))
     )
     rows = columns.filter(is_included)
     for record_key, value, offset in zip(

@@ -26,7 +26,7 @@ class DeliveryOptions:
     """The transaction timeout of the tasks; None for the longest that brokers grant."""
     checkpoint: str | None = None
     tolerate_mismatch: bool = False
-    """Whether a batch that was decided with other rows is skipped with a warning; it is an error otherwise."""
+    """Whether a batch that was decided with different rows is skipped with a warning; it is an error otherwise."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Delivery:
     is_single_use: bool = False
     """Whether only this job uses the prefix, so that its entry can be deleted when the job has ended."""
     writer_kind: WriterKind | None = None
-    """Prevents a stream from taking over the prefix of a job, and a job that of a stream. None takes over both."""
+    """The kind of this writer. A stream cannot take over the prefix of a job, nor a job the prefix of a stream. None
+    can take over either."""
 
     @property
     def has_user_prefix(self) -> bool:

@@ -32,7 +32,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.commit_margin import commit_margin_ms, compute_decision_timeout_ms
+from spark_kafka_sink.exactly_once.commit_margin import compute_commit_margin_ms, compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver_ids import choose_timeout_ms, is_log_lost, is_unused_since
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
@@ -61,15 +61,15 @@ SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
 The batch is committed, and the next batch waits for this. The next batch, or the transaction timeout, ends what is
 left.
 """
-_MAY_STAY_OPEN = (
+_MAY_STAY_OPEN_MESSAGE = (
     "transactions of superseded task attempts may still be open. They end by their timeout; until then, read_committed "
     "readers wait for them"
 )
-_NOT_RECORDED = (
+_NOT_RECORDED_MESSAGE = (
     "this could not be recorded in the decision log. No reader waits for that, and there is nothing to do; `pykafka "
     "transactions` may continue to show the job"
 )
-_NOT_RECORDED_WITH_NAME = (
+_NAMED_JOB_NOT_RECORDED_MESSAGE = (
     "this could not be recorded in the decision log. All rows are visible. The next write with this prefix records it; "
     "if there is none within a week, run `pykafka transactions finish`"
 )
@@ -109,35 +109,46 @@ class Driver:
             return self._begin(name, description)
 
     def _begin(self, name: str, description: TransactionDescription | None) -> BatchStart:
-        description, hint = self._query.read_current_entry(description)
-        self._check_not_overtaken(hint, name, description)
-        predecessor = hint.driver_name
+        description, entry_hint = self._query.read_current_entry(description)
+        self._check_not_overtaken(entry_hint, name, description)
+        predecessor = entry_hint.driver_name
         try:
             return self._query.retry_when_fenced(
-                lambda description, hint: self._try_begin(name, description, hint, predecessor), description, hint
+                lambda description, entry_hint: self._try_begin(name, description, entry_hint, predecessor),
+                description,
+                entry_hint,
             )
         except ProducerFencedError as error:
             raise precommit_errors.build_concurrent_start_error(self._delivery.prefix, name) from error
 
     def _try_begin(
-        self, name: str, description: TransactionDescription | None, hint: Entry, predecessor: str
+        self, name: str, description: TransactionDescription | None, entry_hint: Entry, predecessor: str
     ) -> BatchStart:
-        self._check_entry(hint, name, predecessor)
-        if is_log_lost(hint, description):
+        self._check_entry(entry_hint, name, predecessor)
+        if is_log_lost(entry_hint, description):
             # Raised before this driver gets an epoch: every later driver must find the same state of the id.
             raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
         version = self._client.transaction_version
-        continues = hint.driver_name == name and description is not None and is_unused_since(hint, description, version)
-        if continues and description is not None and version >= 2 and description.id_and_epoch.epoch < HAND_OVER_EPOCH:
+        is_continuing = (
+            entry_hint.driver_name == name
+            and description is not None
+            and is_unused_since(entry_hint, description, version)
+        )
+        if (
+            is_continuing
+            and description is not None
+            and version >= 2
+            and description.id_and_epoch.epoch < HAND_OVER_EPOCH
+        ):
             # Version 2 only: in version 1 a late attempt could not distinguish the state of the driver id after a
             # decision under this epoch from the state before it.
-            return BatchStart(hint, description.id_and_epoch, self._delivery.has_user_prefix, description.state)
-        if not continues:
+            return BatchStart(entry_hint, description.id_and_epoch, self._delivery.has_user_prefix, description.state)
+        if not is_continuing:
             self._query.check_unchanged(description)
-        identity, granted_ms = self._fence(description, hint.timeout_ms if continues else None)
+        identity, granted_ms = self._fence(description, entry_hint.timeout_ms if is_continuing else None)
         entry = self._query.read_entry()  # complete: an older driver cannot write any more
         self._check_entry(entry, name, predecessor)
-        if continues and entry == hint and identity.producer_id == hint.written_by.producer_id:
+        if is_continuing and entry == entry_hint and identity.producer_id == entry_hint.written_by.producer_id:
             return BatchStart(entry, identity, self._delivery.has_user_prefix)
         return self._take_over(entry, name, identity, granted_ms)
 
@@ -162,18 +173,22 @@ class Driver:
                 ) from error
             raise
 
-    def _check_not_overtaken(self, hint: Entry, name: str, description: TransactionDescription | None) -> None:
+    def _check_not_overtaken(self, entry_hint: Entry, name: str, description: TransactionDescription | None) -> None:
         """Raise if another driver has claimed the prefix between the description of the driver id and the read."""
-        if hint.driver_name in ("", name) or hint.is_unproven:
+        if entry_hint.driver_name in ("", name) or entry_hint.is_unproven:
             return
         if description is None:  # the brokers have forgotten the id, or it is newer than the description
             current = self._query.describe_driver_id()
-            is_overtaken = current is not None and current.id_and_epoch.producer_id == hint.claim_identity.producer_id
+            is_overtaken = (
+                current is not None and current.id_and_epoch.producer_id == entry_hint.claim_identity.producer_id
+            )
         else:
             producer_id, epoch = description.id_and_epoch
-            is_overtaken = hint.claim_identity.producer_id == producer_id and hint.claim_identity.epoch > epoch
+            is_overtaken = (
+                entry_hint.claim_identity.producer_id == producer_id and entry_hint.claim_identity.epoch > epoch
+            )
         if is_overtaken:
-            raise precommit_errors.build_overtaken_error(hint, name)
+            raise precommit_errors.build_overtaken_error(entry_hint, name)
 
     def _check_entry(self, entry: Entry, name: str, predecessor: str) -> None:
         """Raise if this driver must not begin.
@@ -198,13 +213,13 @@ class Driver:
 
         A driver also takes over from itself, if anything has happened since its last record.
         """
-        found = entry
+        previous_entry = entry
         if entry.state is EntryState.DECIDED:
             _log.info("prefix %s: found %s decided and not done, and is finishing it", entry.prefix, entry.batch)
             self._commit_transactions(entry, identity)
             entry = entry.as_done()
         claim = entry.with_claim(name, self._delivery.checkpoint, granted_ms, identity, self._delivery.writer_kind)
-        identity, _ = self._query.take_over(identity, found, claim)
+        identity, _ = self._query.take_over(identity, previous_entry, claim)
         return BatchStart(claim, identity, self._delivery.has_user_prefix)
 
     def _candidate_timeouts_ms(self) -> Sequence[int]:
@@ -222,18 +237,18 @@ class Driver:
         """Decide the batch and commit its transactions.
 
         Without transactions there is nothing to decide. The entry of a job without a name is then deleted from the log,
-        since no later job would.
+        because no later job would delete it.
         """
         if not transactions:
             if self._delivery.is_single_use:
-                with _log_failure(start.entry, _NOT_RECORDED):
+                with _log_failure(start.entry, _NOT_RECORDED_MESSAGE):
                     self.abort(start, batch)
             return
         self._query.driver_number = start.entry.driver_number
         entry = start.entry.with_decision(batch, content, tuple(transactions))
         state = self._decide(start, entry)
-        state, superseded = self._execute_decision(state, entry)
-        self._abort_superseded_attempts(state, entry, superseded)
+        state, superseded_transactions = self._execute_decision(state, entry)
+        self._abort_superseded_attempts(state, entry, superseded_transactions)
 
     def _decide(self, start: BatchStart, entry: Entry) -> WriterState:
         """Write the decision. Raises, without a decision, if a task's transaction has ended or is about to end."""
@@ -284,21 +299,21 @@ class Driver:
 
         Return the transactions of superseded attempts, which remain to be aborted; None if they could not be listed.
         """
-        superseded: list[TransactionDescription] | None = None
+        superseded_transactions: list[TransactionDescription] | None = None
         # The list contains every transaction of a superseded attempt and none of a newer driver:
-        #   1. The batch is decided. From now on no attempt that had no id until then begins.
+        #   1. The batch is decided. From now on, no attempt without a transactional id begins.
         #   2. The list is requested.
         #   3. The driver records that the batch is done. That succeeds only if no newer driver has begun until then.
         with commit_errors.convert_fencing_after_decision(entry):
             self._commit_transactions(entry, state.id_and_epoch, prefetch_listing=True)
-        with _log_failure(entry, _MAY_STAY_OPEN):
+        with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
             committed_ids = {transaction.transactional_id for transaction in entry.transactions}
-            superseded = self._query.list_task_transactions(committed_ids)
+            superseded_transactions = self._query.list_task_transactions(committed_ids)
         # A job without a name that has nothing to abort is not recorded as done: its entry is deleted next.
-        if superseded or superseded is None or not self._delivery.is_single_use:
+        if superseded_transactions or superseded_transactions is None or not self._delivery.is_single_use:
             with self._handle_done_failure(entry):
                 state = self._query.write_following(state, entry, entry.as_done(), self._query.write)
-        return state, superseded
+        return state, superseded_transactions
 
     def _handle_done_failure(self, entry: Entry) -> AbstractContextManager[None]:
         """Return a context for recording that the batch is done: it raises for a stream, and logs for a job.
@@ -308,37 +323,42 @@ class Driver:
         """
         if entry.batch.query_id is not None:
             return commit_errors.convert_errors_after_commit(entry)
-        return _log_failure(entry, _NOT_RECORDED if self._delivery.is_single_use else _NOT_RECORDED_WITH_NAME)
+        return _log_failure(
+            entry, _NOT_RECORDED_MESSAGE if self._delivery.is_single_use else _NAMED_JOB_NOT_RECORDED_MESSAGE
+        )
 
     def _abort_superseded_attempts(
-        self, state: WriterState, entry: Entry, superseded: Sequence[TransactionDescription] | None
+        self, state: WriterState, entry: Entry, superseded_transactions: Sequence[TransactionDescription] | None
     ) -> None:
         """Abort the transactions of superseded attempts, and delete a job without a name from the log.
 
         Such a job is deleted only when it has no open transaction left: until then `pykafka transactions` finds in the
         log whether its batch was decided.
         """
-        if superseded is None:
+        if superseded_transactions is None:
             return
-        with _log_failure(entry, _MAY_STAY_OPEN):
-            self._query.abort_task_transactions(superseded, SUPERSEDED_ABORT_TIMEOUT_MS)
+        with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
+            self._query.abort_task_transactions(superseded_transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
             if self._delivery.is_single_use:
-                with _log_failure(entry, _NOT_RECORDED):
+                with _log_failure(entry, _NOT_RECORDED_MESSAGE):
                     self._query.write(state, None)
 
     def _find_commit_error(
         self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
     ) -> ExactlyOnceError | None:
-        """Return why the batch must not be decided; None if it may be. `descriptions`: of the tasks' transactions."""
+        """Return the error that prevents the decision; None if the batch may be decided.
+
+        `descriptions`: the descriptions of the tasks' transactions, by transactional id.
+        """
         problems = []
         for transaction in entry.transactions:
-            name = transaction.transactional_id
-            current = descriptions.get(name)
-            if current is None:
-                problems.append(f"{name}: the brokers do not know it")
-            elif not current.is_open or current.id_and_epoch != transaction.id_and_epoch:
-                epochs = f"epoch {current.id_and_epoch.epoch}, expected {transaction.epoch}"
-                problems.append(f"{name}: {current.state}, {epochs}")
+            transactional_id = transaction.transactional_id
+            description = descriptions.get(transactional_id)
+            if description is None:
+                problems.append(f"{transactional_id}: the brokers do not know it")
+            elif not description.is_open or description.id_and_epoch != transaction.id_and_epoch:
+                epochs = f"epoch {description.id_and_epoch.epoch}, expected {transaction.epoch}"
+                problems.append(f"{transactional_id}: {description.state}, {epochs}")
         if problems:
             return commit_errors.build_transactions_not_open_error(entry, problems)
         return self._find_timeout_error(entry, descriptions)
@@ -352,29 +372,30 @@ class Driver:
         """
         now_ms = self._client.wall_ms()
         for description in descriptions.values():
-            left_ms = description.started_ms + description.timeout_ms - now_ms
-            if description.started_ms >= 0 and left_ms < commit_margin_ms(description.timeout_ms):
-                return commit_errors.build_too_little_time_error(entry, description, left_ms)
+            remaining_ms = description.started_ms + description.timeout_ms - now_ms
+            if description.started_ms >= 0 and remaining_ms < compute_commit_margin_ms(description.timeout_ms):
+                return commit_errors.build_too_little_time_error(entry, description, remaining_ms)
         return None
 
     def _commit_transactions(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
     ) -> None:
         try:
-            rejected = self._query.commit(entry, identity, prefetch_listing=prefetch_listing)
+            rejections = self._query.commit(entry, identity, prefetch_listing=prefetch_listing)
         except ProducerFencedError:
             raise
         except KafkaSinkError as error:
             raise commit_errors.build_unfinished_commit_error(entry, error) from error
-        if rejected:
-            raise commit_errors.build_not_committed_error(entry, rejected)
+        if rejections:
+            raise commit_errors.build_not_committed_error(entry, rejections)
 
     # --- abort
 
     def abort(self, start: BatchStart, batch: Batch) -> bool:
         """Abort the batch, and return whether it was aborted.
 
-        It is not if it is decided or committed already, or if a newer driver has taken over.
+        A batch that is already decided or committed is not aborted, nor is a batch whose prefix a newer driver has
+        taken over.
         """
         if start.entry.has_decided(batch):
             return False
@@ -382,10 +403,10 @@ class Driver:
         return self._abort_if(start.entry.is_same_except_identity, self._query.describe_driver_id_when_ended())
 
     def abort_unreported(self, name: str) -> bool:
-        """Abort the open transactions of a batch of which no task has reported, and return whether this was done.
+        """Abort the open transactions of a batch without task reports, and return whether they were aborted.
 
-        It is not if a batch is decided or being decided, or if a newer driver has taken over. `name`: of the start of
-        the query.
+        Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over. `name`: the name
+        of the query's start.
         """
         description, _ = self._query.read_current_entry(self._query.describe_driver_id_when_ended())
         if description is not None and description.state == ONGOING:
@@ -406,7 +427,8 @@ class Driver:
 
         try:
             return self._query.retry_when_fenced(
-                lambda description, hint: self._try_abort(is_own, own_claims, description, hint), description
+                lambda description, entry_hint: self._try_abort(is_own, own_claims, description, entry_hint),
+                description,
             )
         except ProducerFencedError:
             return False
@@ -416,13 +438,16 @@ class Driver:
         is_own: Callable[[Entry], bool],
         own_claims: list[Entry],
         description: TransactionDescription | None,
-        hint: Entry,
+        entry_hint: Entry,
     ) -> bool:
-        """`own_claims`: the claims of earlier tries that were fenced after the claim; this try adds its claim."""
-        if not is_own(hint):
+        """Abort the batch if the newest entry is the caller's own.
+
+        `own_claims`: the claims of earlier tries that were fenced after they had claimed. This try adds its claim.
+        """
+        if not is_own(entry_hint):
             return False
         # With the next epoch, no attempt of the batch begins any more.
-        identity, _ = self._query.fence(description, (choose_timeout_ms(hint, description),))
+        identity, _ = self._query.fence(description, (choose_timeout_ms(entry_hint, description),))
         entry = self._query.read_entry()
         if not is_own(entry):
             return False

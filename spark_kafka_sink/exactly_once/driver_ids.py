@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
-from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, driver_id, parse_driver_number
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, build_driver_id, parse_driver_number
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 
 DescribeTransactions = Callable[[Iterable[str]], Mapping[str, TransactionDescription]]
@@ -80,9 +80,9 @@ class DriverIds:
         """Describe those of the driver ids with these numbers that were not described yet."""
         missing = sorted({number for number in numbers if number >= FIRST_DRIVER_NUMBER} - self._producer_ids.keys())
         if missing:
-            descriptions = self.describe_transactions([driver_id(self.prefix, number) for number in missing])
+            descriptions = self.describe_transactions([build_driver_id(self.prefix, number) for number in missing])
             for number in missing:
-                self.record_description(number, descriptions.get(driver_id(self.prefix, number)))
+                self.record_description(number, descriptions.get(build_driver_id(self.prefix, number)))
 
     def describe_all_listed(self) -> Mapping[int, str]:
         """Describe all driver ids of the prefix that brokers list. Return all listed ids by producer id."""
@@ -118,7 +118,7 @@ def has_claimed(description: TransactionDescription) -> bool:
 def is_log_lost(entry: Entry, description: TransactionDescription | None) -> bool:
     """Return whether the log has no entry of the prefix although the prefix's driver has written to it.
 
-    `description`: of the driver id, made before the entry was read.
+    `description`: a description of the driver id that was requested before the entry was read.
     """
     has_written = entry.driver_number > FIRST_DRIVER_NUMBER or (description is not None and has_claimed(description))
     return not entry.generation and has_written
@@ -142,7 +142,7 @@ def is_unused_since(entry: Entry, description: TransactionDescription, version: 
 def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
     """Return the transaction timeout to send when an InitProducerId request must change only the epoch.
 
-    `description`: of the driver id; None if the entry names the id and nobody has used it yet.
+    `description`: the description of the driver id; None if the entry names the id and nobody has used it yet.
     """
     if description is None:
         return mark_claimed(entry.timeout_ms or _UNKNOWN_TIMEOUT_MS)

@@ -197,7 +197,7 @@ class Entry:
         return dataclasses.replace(self, is_unproven=True, keyed_jobs=keyed_jobs, driver_number=FIRST_DRIVER_NUMBER)
 
     def as_given_up(self) -> Entry:
-        """Return the entry as done, on the word of a person who has checked the batch."""
+        """Return the entry as done and proven, because a user has checked the batch and given it up."""
         return dataclasses.replace(self, is_unproven=False).as_done()
 
     def has_decided(self, batch: Batch) -> bool:

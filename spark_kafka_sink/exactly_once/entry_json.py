@@ -1,4 +1,4 @@
-"""JSON format of the values of decision log records. The record key is the prefix, or `claim_key` for a claim.
+"""JSON format of the values of decision log records. The record key is the prefix, or `build_claim_key` for a claim.
 
 Every producer that uses exactly-once delivery may write to the log, so decoding checks all types and sizes.
 """
@@ -29,8 +29,8 @@ from spark_kafka_sink.exactly_once.transaction_names import (
     MAX_PREFIX_CHARACTERS,
     MAX_TASK_NUMBER,
     TaskAttempt,
+    build_task_id,
     parse_task_attempt,
-    task_id,
 )
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
@@ -148,7 +148,7 @@ def _transaction_to_json(prefix: str, transaction: TransactionIdentity) -> Seque
 def _transaction_from_json(prefix: str, value: object) -> TransactionIdentity:
     numbers = _check_array(value, 6)
     task_attempt = TaskAttempt(*(_check_integer(number, MAX_TASK_NUMBER) for number in numbers[:3]))
-    return TransactionIdentity(task_id(prefix, task_attempt), *(_check_integer(number) for number in numbers[3:]))
+    return TransactionIdentity(build_task_id(prefix, task_attempt), *(_check_integer(number) for number in numbers[3:]))
 
 
 def _claim_identity_from_json(value: object) -> ProducerIdAndEpoch:

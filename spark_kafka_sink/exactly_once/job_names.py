@@ -2,8 +2,8 @@
 
     pykafka-job-<host>-<process>-<random>
 
-`process` is the process id of Spark's driver. The names do not let a later run find an earlier one. Only `pykafka
-transactions` parses them, to show where a job with open transactions ran.
+`process` is the process id of Spark's driver. Because of the random part, a later run does not find the prefix of an
+earlier one. Only `pykafka transactions` parses these prefixes, to show where a job with open transactions ran.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.transaction_aborts import can_write
-from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, rerun_attempt_number, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id, compute_rerun_attempt_number
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
@@ -44,14 +44,14 @@ def choose_task_attempt(
     Raise ExactlyOnceError if the driver no longer waits for the batch. `task_attempt_id`: the attempt's number within
     the Spark application.
     """
-    transactional_id = task_id(start.prefix, task_attempt)
+    transactional_id = build_task_id(start.prefix, task_attempt)
     descriptions = describe([start.driver_id, transactional_id])
     if not start.is_waiting_for_tasks(descriptions.get(start.driver_id)):
         raise precommit_errors.build_late_attempt_error(start.prefix, "It wrote nothing.")
     owner = descriptions.get(transactional_id)
     if owner is None or not can_write(owner):
         return task_attempt
-    return task_attempt._replace(attempt=rerun_attempt_number(task_attempt.attempt, task_attempt_id))
+    return task_attempt._replace(attempt=compute_rerun_attempt_number(task_attempt.attempt, task_attempt_id))
 
 
 def raise_if_late(describe: DescribeTransactions, start: BatchStart) -> None:

@@ -41,8 +41,8 @@ from spark_kafka_sink.exactly_once.transaction_names import (
     DECISION_LOG_TOPIC,
     FIRST_DRIVER_NUMBER,
     GENERATED_PREFIX,
-    driver_id,
-    split_task_id,
+    build_driver_id,
+    parse_task_id,
     validate_prefix,
 )
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -59,38 +59,39 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PrefixStatus:
-    """The state of the transactional ids with one prefix, in the decision log and on the brokers.
-
-    `entry`: the prefix's entry in the decision log, None if there is none. `open`: all open transactions, decided or
-    not.
-    """
+    """The state of one prefix, in the decision log and on the brokers."""
 
     prefix: str
     entry: Entry | None
-    open: tuple[TransactionDescription, ...]
+    """The prefix's entry in the decision log; None if there is none."""
+    open_transactions: tuple[TransactionDescription, ...]
+    """All open transactions, decided or not."""
     log_exists: bool = True
 
     @property
-    def decided(self) -> tuple[str, ...]:
+    def decided_ids(self) -> tuple[str, ...]:
         """The transactional ids of the decided batch. Some of them may not have been committed yet."""
         if self.entry is None or self.entry.state is not EntryState.DECIDED:
             return ()
         return tuple(transaction.transactional_id for transaction in self.entry.transactions)
 
     @property
-    def undecided(self) -> tuple[TransactionDescription, ...]:
+    def undecided_transactions(self) -> tuple[TransactionDescription, ...]:
         """The open transactions without a decision, of the batch in progress or left over from an earlier one."""
-        decided = set(self.decided)
-        return tuple(transaction for transaction in self.open if transaction.transactional_id not in decided)
+        decided_ids = set(self.decided_ids)
+        return tuple(
+            transaction for transaction in self.open_transactions if transaction.transactional_id not in decided_ids
+        )
 
 
 @dataclass(frozen=True)
 class FinishResult:
-    """The result of `finish` and `give_up`. `lost`: transactions that cannot be committed any more, with errors."""
+    """The result of `finish` and `give_up`."""
 
     entry: Entry
-    committed: tuple[str, ...]
-    lost: Mapping[str, BrokerError]
+    committed_ids: tuple[str, ...]
+    lost_rejections: Mapping[str, BrokerError]
+    """The errors of the transactions that can no longer be committed, by transactional id."""
 
 
 def list_prefixes(
@@ -105,9 +106,9 @@ def list_prefixes(
         ids = [name for name in list_transactional_ids(client, ONGOING) if _is_task_id_of(name, entries, prefix)]
         open_by_prefix: dict[str, list[TransactionDescription]] = {}
         for description in describe_transactions(client, ids).values():
-            split = split_task_id(description.transactional_id)
-            if split is not None and description.is_open:
-                open_by_prefix.setdefault(split[0], []).append(description)
+            task_id = parse_task_id(description.transactional_id)
+            if task_id is not None and description.is_open:
+                open_by_prefix.setdefault(task_id.prefix, []).append(description)
     names = sorted({*entries, *open_by_prefix} if prefix is None else {prefix})
     return [PrefixStatus(name, entries.get(name), tuple(open_by_prefix.get(name, ())), log_exists) for name in names]
 
@@ -161,19 +162,24 @@ def _fence_driver(query: QueryTransactions, check: Callable[[Entry], None]) -> t
     `check` raises if the operation must not continue. It checks the entry read before the fence, so that no driver is
     fenced in vain, and the entry read after it, which is the valid one.
 
-    Retries, because a driver that died while it wrote its decision has left that transaction open: brokers abort it and
-    reject the first fence. A driver that has claimed the prefix since the first read is left alone. A decision that the
-    same driver has made since is passed to `check`.
+    This retries, because a driver that died while it wrote its decision has left that transaction open: brokers abort
+    the transaction and reject the first fence. A driver that has claimed the prefix since the first read is not fenced.
+    A decision that the same driver has made since is passed to `check`.
     """
-    hints: list[Entry] = []
+    entry_hints: list[Entry] = []
 
-    def try_fence(description: TransactionDescription | None, hint: Entry) -> tuple[ProducerIdAndEpoch, int, Entry]:
-        if not hint.generation:
+    def try_fence(
+        description: TransactionDescription | None, entry_hint: Entry
+    ) -> tuple[ProducerIdAndEpoch, int, Entry]:
+        if not entry_hint.generation:
             raise precommit_errors.build_unknown_prefix_error(query.log.topic, query.prefix, log_exists=True)
-        hints.append(hint)
-        if (hint.generation, hint.claim_identity) != (hints[0].generation, hints[0].claim_identity):
+        entry_hints.append(entry_hint)
+        if (entry_hint.generation, entry_hint.claim_identity) != (
+            entry_hints[0].generation,
+            entry_hints[0].claim_identity,
+        ):
             raise precommit_errors.build_fenced_error(query.driver_id)
-        check(hint)
+        check(entry_hint)
         query.check_unchanged(description)
         identity, granted_ms = query.fence(description, CANDIDATE_TIMEOUTS_MS)
         entry = query.read_entry()
@@ -204,18 +210,18 @@ def _require_decision(entry: Entry) -> None:
 def _finish_decided(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> FinishResult | None:
     """Commit the transactions of the decided batch, and record it as done. Return None if no batch is decided.
 
-    A transaction that is lost cannot be committed anymore. If there is one, the batch stays decided unless `give_up` is
-    set. Any other rejection raises an error, and changes nothing in the log.
+    If a transaction is lost, so that it can no longer be committed, the batch stays decided unless `give_up` is set.
+    Any other rejection raises an error and changes nothing in the log.
     """
     with _open_query(options, prefix, topic) as query:
         try:
             identity, granted_ms, entry = _fence_driver(query, _require_decision)
         except _NothingDecidedError:
             return None
-        rejected = query.commit(entry, identity)  # errors by transactional id
-        if not all(commit_errors.is_lost(error) for error in rejected.values()):
-            raise commit_errors.build_not_yet_committed_error(entry, rejected)
-        if give_up or not rejected:
+        rejections = query.commit(entry, identity)  # errors by transactional id
+        if not all(commit_errors.is_lost(error) for error in rejections.values()):
+            raise commit_errors.build_not_yet_committed_error(entry, rejections)
+        if give_up or not rejections:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
             claim = final_entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
             if is_job_prefix(query.prefix):
@@ -223,18 +229,18 @@ def _finish_decided(options: Mapping[str, str], prefix: str, topic: str, *, give
             else:
                 query.claim(identity, entry, claim)
         ids = [transaction.transactional_id for transaction in entry.transactions]
-        committed_ids = tuple(transactional_id for transactional_id in ids if transactional_id not in rejected)
-        return FinishResult(entry, committed_ids, rejected)
+        committed_ids = tuple(transactional_id for transactional_id in ids if transactional_id not in rejections)
+        return FinishResult(entry, committed_ids, rejections)
 
 
 def _take_over(
-    query: QueryTransactions, identity: ProducerIdAndEpoch, found: Entry, claim: Entry
+    query: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
 ) -> list[TransactionDescription]:
-    """Claim the prefix and abort the open transactions of tasks, and return them.
+    """Claim the prefix, abort the open transactions of tasks, and return these transactions.
 
-    Deletes the entry of a job without a name afterwards, and not before: only the log leads to the job's transactions.
+    The entry of a job without a name is deleted last, because the job's transactions can only be found through it.
     """
-    identity, aborted = query.take_over(identity, found, claim)
+    identity, aborted = query.take_over(identity, previous_entry, claim)
     if is_job_prefix(query.prefix):
         query.write(WriterState(identity), None)
     return aborted
@@ -259,12 +265,14 @@ def _describe_driver_ids(
     numbers_by_prefix: Mapping[str, Collection[int]],
     list_ids_by_producer: Callable[[], Mapping[int, str]],
 ) -> dict[str, DriverIds]:
-    """Describe the driver ids of these prefixes with these numbers.
+    """Describe the driver ids with the given numbers of each prefix.
 
     Other users may use the same log. If this user may not describe all driver ids, a warning is logged, and the result
-    has only the ids that brokers list: it cannot be known whether brokers have forgotten the others.
+    contains only the ids that brokers list. The others may also have been forgotten by the brokers.
     """
-    names = {driver_id(prefix, number): prefix for prefix, numbers in numbers_by_prefix.items() for number in numbers}
+    names = {
+        build_driver_id(prefix, number): prefix for prefix, numbers in numbers_by_prefix.items() for number in numbers
+    }
     try:
         descriptions = describe_transactions(client, names)
     except AuthorizationError as error:
@@ -276,21 +284,21 @@ def _describe_driver_ids(
             *(len(set(names.values())), len(numbers_by_prefix), error),
         )
         descriptions = describe_transactions(client, names)
-    described = {
+    ids_by_prefix = {
         prefix: DriverIds(prefix, lambda ids: describe_transactions(client, ids), list_ids_by_producer)
         for prefix in dict.fromkeys(names.values())
     }
-    for prefix, driver_ids in described.items():
+    for prefix, driver_ids in ids_by_prefix.items():
         for number in numbers_by_prefix[prefix]:
-            driver_ids.record_description(number, descriptions.get(driver_id(prefix, number)))
-    return described
+            driver_ids.record_description(number, descriptions.get(build_driver_id(prefix, number)))
+    return ids_by_prefix
 
 
 def _is_task_id_of(transactional_id: str, prefixes: Iterable[str], only_prefix: str | None) -> bool:
     """Return whether this is a task id of `only_prefix`; if that is None, of one of the prefixes or a generated one."""
-    split = split_task_id(transactional_id)
-    if split is None:
+    task_id = parse_task_id(transactional_id)
+    if task_id is None:
         return False
     if only_prefix is not None:
-        return split[0] == only_prefix
-    return split[0] in prefixes or split[0].startswith(GENERATED_PREFIX)
+        return task_id.prefix == only_prefix
+    return task_id.prefix in prefixes or task_id.prefix.startswith(GENERATED_PREFIX)

@@ -171,9 +171,9 @@ def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
 
 
 def build_replay_mismatch_error(
-    entry: Entry, batch: Batch, decided: BatchContent | None, content: BatchContent
+    entry: Entry, batch: Batch, decided_content: BatchContent | None, content: BatchContent
 ) -> ExactlyOnceError:
-    if decided is None:
+    if decided_content is None:
         return ExactlyOnceError(
             f"{batch} is in Kafka already (prefix {entry.prefix}). An earlier version of this library has decided it "
             f"and did not record its rows, so they cannot be compared with the {content} of this run. Nothing was "
@@ -181,7 +181,8 @@ def build_replay_mismatch_error(
             "rows are kept."
         )
     return ExactlyOnceError(
-        f"{batch} is in Kafka already (prefix {entry.prefix}), but with other rows: {decided} were committed, and this "
+        f"{batch} is in Kafka already (prefix {entry.prefix}), but with different rows: {decided_content} were "
+        "committed, and this "
         f"run has {content}. Nothing was written now. The checkpoint was restored or copied, the source returns other "
         "rows when it is read again, or the key is used for another job. If the rows of this run should be written, "
         "start with another key or checkpoint and another transactionalIdPrefix. If the plan itself returns other "
@@ -191,12 +192,13 @@ def build_replay_mismatch_error(
 
 
 def build_unproven_decision_error(
-    entry: Entry, batch: Batch, decided: BatchContent | None, content: BatchContent
+    entry: Entry, batch: Batch, decided_content: BatchContent | None, content: BatchContent
 ) -> ExactlyOnceError:
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return ExactlyOnceError(
         f"The decision log says that {batch} is in Kafka already (prefix {entry.prefix}), with "
-        f"{decided or 'rows that it does not name'}; this run has {content}. But it is unknown who wrote this entry. "
+        f"{decided_content or 'rows that it does not name'}; this run has {content}. But it is unknown who wrote this "
+        "entry. "
         f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Check the topics. If the rows are there, set "
         'onReplayMismatch to "warn" for this run: then the committed rows are kept. If they are not, start with '
         f"another {option}."

@@ -69,7 +69,7 @@ from spark_kafka_sink.exactly_once.transaction_aborts import (
     can_write,
     choose_expected_identity,
 )
-from spark_kafka_sink.exactly_once.transaction_names import claim_key, driver_id, parse_task_attempt
+from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, build_driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -141,9 +141,9 @@ class QueryTransactions:
     # --- the producer identity, and the log
 
     @property
-    def driver_id(self) -> str:
+    def build_driver_id(self) -> str:
         """The transactional id under which the caller acts."""
-        return driver_id(self.prefix, self.driver_number)
+        return build_driver_id(self.prefix, self.driver_number)
 
     def describe_driver_id(self, *, wait_while_ending: bool = False) -> TransactionDescription | None:
         """Describe the driver id. Return None if the brokers do not know it."""
@@ -167,7 +167,7 @@ class QueryTransactions:
         Call this immediately before `fence`, whose comparison of epochs has no effect while a transaction is open.
         """
         current = self.describe_driver_id()
-        if _compare_key(current) != _compare_key(description):
+        if _to_comparison_key(current) != _to_comparison_key(description):
             raise precommit_errors.build_fenced_error(self.driver_id)
 
     def read_current_entry(
@@ -190,26 +190,26 @@ class QueryTransactions:
         self,
         action: Callable[[TransactionDescription | None, Entry], ResultT],
         description: TransactionDescription | None,
-        hint: Entry | None = None,
+        entry_hint: Entry | None = None,
     ) -> ResultT:
         """Call `action` with a description of the driver id and the entry read after it, and return its result.
 
         Repeat the call with a new description and entry if another driver has fenced the action, or if the action has
-        handed over to the next driver id. Raise ProducerFencedError after MAX_TRIES calls. `hint`: the entry for the
-        first call, if the caller has already read it.
+        handed over to the next driver id. Raise ProducerFencedError after MAX_TRIES calls. `entry_hint`: the entry for
+        the first call, if the caller has already read it.
         """
         tries_left = MAX_TRIES
         while True:
             tries_left -= 1
             try:
-                if hint is None:
-                    description, hint = self.read_current_entry(description)
-                return action(description, hint)
+                if entry_hint is None:
+                    description, entry_hint = self.read_current_entry(description)
+                return action(description, entry_hint)
             except ProducerFencedError as error:
                 if not tries_left:
                     raise
                 _log.info("prefix %s: the driver was fenced and starts again (%s)", self.prefix, error)
-                description, hint = self.describe_driver_id_when_ended(), None
+                description, entry_hint = self.describe_driver_id_when_ended(), None
 
     def fence(
         self, description: TransactionDescription | None, timeouts_ms: Sequence[int]
@@ -232,17 +232,19 @@ class QueryTransactions:
 
         Does nothing for a prefix that has no entry yet.
         """
-        found = self.read_entry()
-        if not found.generation:
+        previous_entry = self.read_entry()
+        if not previous_entry.generation:
             return
         # Brokers may grant less now than when the entry was written.
-        claim_timeout_ms = min(found.timeout_ms or granted_ms, granted_ms)
-        claim = found.with_claim_identity(identity)
-        new_identity = self.claim(identity, found, claim, claim_timeout_ms)
-        successor = found.with_driver_number(self.driver_number + 1)
+        claim_timeout_ms = min(previous_entry.timeout_ms or granted_ms, granted_ms)
+        claim = previous_entry.with_claim_identity(identity)
+        new_identity = self.claim(identity, previous_entry, claim, claim_timeout_ms)
+        successor = previous_entry.with_driver_number(self.driver_number + 1)
         records = [(self.prefix.encode(), encode_entry(successor))]
         _wait_and_commit(self._begin_transaction(WriterState(new_identity), records))
-        raise precommit_errors.build_hand_over_error(self.driver_id, driver_id(self.prefix, successor.driver_number))
+        raise precommit_errors.build_hand_over_error(
+            self.driver_id, build_driver_id(self.prefix, successor.driver_number)
+        )
 
     def _request_epoch(
         self, expected: ProducerIdAndEpoch, timeouts_ms: Sequence[int]
@@ -281,7 +283,9 @@ class QueryTransactions:
         """
         entry = self._read_newest_entry()
         if entry.driver_number != self.driver_number:
-            raise precommit_errors.build_hand_over_error(self.driver_id, driver_id(self.prefix, entry.driver_number))
+            raise precommit_errors.build_hand_over_error(
+                self.driver_id, build_driver_id(self.prefix, entry.driver_number)
+            )
         return entry
 
     def _read_newest_entry(self) -> Entry:
@@ -290,14 +294,16 @@ class QueryTransactions:
         return entry
 
     def claim(
-        self, identity: ProducerIdAndEpoch, found: Entry, claim: Entry, granted_ms: int | None = None
+        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry, granted_ms: int | None = None
     ) -> ProducerIdAndEpoch:
-        """Write `claim` after the entry `found`. Return the next identity, under which no other process can decide.
+        """Write `claim` after `previous_entry`. Return the next identity, under which no other process can decide.
 
         Raise ProducerFencedError if the claim is not the newest entry afterwards: another driver has claimed the
-        prefix, or an entry was missed. `granted_ms`: if it differs from the claim's timeout.
+        prefix, or an entry was missed. `granted_ms`: the granted timeout, if it differs from the timeout of the claim.
         """
-        state = _wait_and_commit(self._begin_transaction(WriterState(identity), build_claim_records(found, claim)))
+        state = _wait_and_commit(
+            self._begin_transaction(WriterState(identity), build_claim_records(previous_entry, claim))
+        )
         # Brokers grant the next epoch when the previous transaction is complete, so its marker is in the log.
         new_identity = self.bump_epoch(state.id_and_epoch, claim.timeout_ms if granted_ms is None else granted_ms)
         if self.read_entry() != claim:
@@ -305,7 +311,7 @@ class QueryTransactions:
         return new_identity
 
     def take_over(
-        self, identity: ProducerIdAndEpoch, found: Entry, claim: Entry
+        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
     ) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         """Claim the prefix, and abort the transactions that tasks of older drivers have left open.
 
@@ -315,10 +321,10 @@ class QueryTransactions:
         - before the claim, so that no transaction of a later driver is in it: that driver claims the prefix before its
           tasks begin, so this claim precedes its claim or fails
         """
-        listed = self.list_task_transactions()
-        new_identity = self.claim(identity, found, claim)
-        self.abort_task_transactions(listed)
-        return new_identity, listed
+        descriptions = self.list_task_transactions()
+        new_identity = self.claim(identity, previous_entry, claim)
+        self.abort_task_transactions(descriptions)
+        return new_identity, descriptions
 
     def write_following(
         self, state: WriterState, previous: Entry, entry: Entry, write: Callable[[WriterState, Entry], WriterState]
@@ -349,7 +355,7 @@ class QueryTransactions:
         ProducerFencedError if the newest entry is not one of the caller's own.
         """
         reclaimed = self.retry_when_fenced(
-            lambda description, hint: self._try_reclaim(description, hint, own_entries),
+            lambda description, entry_hint: self._try_reclaim(description, entry_hint, own_entries),
             self.describe_driver_id_when_ended(),
         )
         if reclaimed is None:
@@ -357,16 +363,16 @@ class QueryTransactions:
         return reclaimed
 
     def _try_reclaim(
-        self, description: TransactionDescription | None, hint: Entry, own_entries: Sequence[Entry]
+        self, description: TransactionDescription | None, entry_hint: Entry, own_entries: Sequence[Entry]
     ) -> tuple[WriterState, Entry] | None:
-        if not any(map(hint.is_same_except_identity, own_entries)):
+        if not any(map(entry_hint.is_same_except_identity, own_entries)):
             return None
-        identity, _ = self.fence(description, (choose_timeout_ms(hint, description),))
-        found = self.read_entry()
-        if not any(map(found.is_same_except_identity, own_entries)):
+        identity, _ = self.fence(description, (choose_timeout_ms(entry_hint, description),))
+        previous_entry = self.read_entry()
+        if not any(map(previous_entry.is_same_except_identity, own_entries)):
             return None
-        claim = found.with_claim_identity(identity)
-        return WriterState(self.claim(identity, found, claim)), claim
+        claim = previous_entry.with_claim_identity(identity)
+        return WriterState(self.claim(identity, previous_entry, claim)), claim
 
     def write(self, state: WriterState, entry: Entry | None) -> WriterState:
         """Write an entry and commit it. None deletes the prefix from the log."""
@@ -376,7 +382,7 @@ class QueryTransactions:
         """Send an entry to the log without waiting. It becomes valid when the caller commits the transaction."""
         key = self.prefix.encode()
         if entry is None:
-            return self._begin_transaction(state, [(claim_key(self.prefix), None), (key, None)])
+            return self._begin_transaction(state, [(build_claim_key(self.prefix), None), (key, None)])
         return self._begin_transaction(state, [(key, encode_entry(entry.with_driver_number(self.driver_number)))])
 
     def uses_version_1(self) -> bool:
@@ -391,7 +397,7 @@ class QueryTransactions:
     # --- the transactions of tasks
 
     def list_task_transactions(self, excluding: Collection[str] = ()) -> list[TransactionDescription]:
-        """List the task ids with an open transaction, and those under which a task may still begin one.
+        """List the task ids with an open transaction, and the task ids under which a task may still begin one.
 
         `excluding`: transactional ids to leave out. If there are any, the list that `commit` has requested is used.
         """
@@ -418,10 +424,10 @@ class QueryTransactions:
         call = self.client.begin(requests)
         if prefetch_listing:
             self._listing = TransactionListing(self.client, ONGOING, EMPTY)
-        rejected = collect_rejection_errors(requests, self.client.finish(call))
-        if rejected and self._is_superseded(identity):
+        rejections = collect_rejection_errors(requests, self.client.finish(call))
+        if rejections and self._is_superseded(identity):
             raise precommit_errors.build_fenced_error(self.driver_id)
-        return rejected
+        return rejections
 
     def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
         """Return whether the driver id has another identity. False if the brokers do not respond.
@@ -435,25 +441,25 @@ class QueryTransactions:
         return description is not None and description.id_and_epoch != identity
 
     def abort_task_transactions(
-        self, listed: Sequence[TransactionDescription], timeout_ms: float | None = None
+        self, descriptions: Sequence[TransactionDescription], timeout_ms: float | None = None
     ) -> None:
-        """Abort what is open under exactly the listed epochs, and fence these ids.
+        """Abort the described transactions under exactly their epochs, and fence their transactional ids.
 
-        No listed transaction may belong to a newer driver: the caller has written a valid entry after it made the list.
-        A transaction that a newer driver's task has begun since has another epoch and is not affected. `timeout_ms`:
-        how long each step may make no progress; the client's timeout by default.
+        None of them may belong to a newer driver: the caller has written a valid entry after it listed them. A
+        transaction that a newer driver's task has begun since has another epoch and is not affected. `timeout_ms`: the
+        maximum time without progress of each step; defaults to the client's timeout.
         """
-        if listed:
-            abort_transactions(self.client, listed, timeout_ms)
+        if descriptions:
+            abort_transactions(self.client, descriptions, timeout_ms)
 
 
-def build_claim_records(found: Entry, claim: Entry) -> list[KeyValue]:
+def build_claim_records(previous_entry: Entry, claim: Entry) -> list[KeyValue]:
     """Return a claim as a batch of two records, so that its sequence numbers differ from those of a decision.
 
     The first record has no value, and compaction removes it.
     """
-    key = claim_key(claim.prefix)
-    return [(key, None), (key, encode_entry(claim, followed_offset=found.offset))]
+    key = build_claim_key(claim.prefix)
+    return [(key, None), (key, encode_entry(claim, followed_offset=previous_entry.offset))]
 
 
 def _wait_and_commit(transaction: LogTransaction) -> WriterState:
@@ -461,5 +467,5 @@ def _wait_and_commit(transaction: LogTransaction) -> WriterState:
     return transaction.commit()
 
 
-def _compare_key(description: TransactionDescription | None) -> object:
+def _to_comparison_key(description: TransactionDescription | None) -> object:
     return None if description is None else (description.id_and_epoch, description.state)

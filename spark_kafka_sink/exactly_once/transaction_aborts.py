@@ -56,30 +56,35 @@ def choose_expected_identity(description: TransactionDescription | None) -> Prod
 
 
 def abort_transactions(
-    client: BlockingClient, listed: Sequence[TransactionDescription], timeout_ms: float | None = None
+    client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None = None
 ) -> None:
     """Abort exactly these transactions and fence their ids.
 
-    `listed`: transactions that are open, and ids whose producers have begun nothing. Transactions that have begun since
-    under a newer epoch are not affected. `timeout_ms`: how long each step may make no progress; the client's timeout by
-    default.
+    `descriptions`: the open transactions, and the ids whose producers have not begun a transaction. Transactions that
+    have begun since under a newer epoch are not affected. `timeout_ms`: the maximum time without progress of each step;
+    defaults to the client's timeout.
     """
     version = client.transaction_version
     if version < 2:
-        listed = _refresh_partitions(client, listed, timeout_ms)
-    endable = listed if version >= 2 else [listing for listing in listed if listing.is_open]
+        descriptions = _refresh_partitions(client, descriptions, timeout_ms)
+    endable_descriptions = (
+        descriptions if version >= 2 else [description for description in descriptions if description.is_open]
+    )
     transactions = [
-        TransactionIdentity(listing.transactional_id, *listing.id_and_epoch, version) for listing in endable
+        TransactionIdentity(description.transactional_id, *description.id_and_epoch, version)
+        for description in endable_descriptions
     ]
-    rejected = end_transactions(client, transactions, commit=False, timeout_ms=timeout_ms)
-    _log_rejections("Could not abort a transaction", rejected.values())
+    rejections = end_transactions(client, transactions, commit=False, timeout_ms=timeout_ms)
+    _log_rejections("Could not abort a transaction", rejections.values())
     if version < 2:
-        ended = [listing for listing in listed if listing.transactional_id not in rejected]
-        _fence_in_version_1(client, ended, timeout_ms)
+        ended_descriptions = [
+            description for description in descriptions if description.transactional_id not in rejections
+        ]
+        _fence_in_version_1(client, ended_descriptions, timeout_ms)
 
 
 def _refresh_partitions(
-    client: BlockingClient, listed: Sequence[TransactionDescription], timeout_ms: float | None
+    client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> Sequence[TransactionDescription]:
     """Return the listed transactions with the partitions that were added since.
 
@@ -87,24 +92,26 @@ def _refresh_partitions(
     unchanged, so that the transactions of the other coordinators end at once.
     """
     try:
-        current = describe_transactions(client, [listing.transactional_id for listing in listed], timeout_ms)
+        current = describe_transactions(
+            client, [description.transactional_id for description in descriptions], timeout_ms
+        )
     except KafkaSinkError as error:
         _log.warning("Could not describe the transactions to abort again: %s", error)
-        return listed
-    return [_merge_partitions(listing, current.get(listing.transactional_id)) for listing in listed]
+        return descriptions
+    return [_merge_partitions(description, current.get(description.transactional_id)) for description in descriptions]
 
 
 def _merge_partitions(
-    listing: TransactionDescription, current: TransactionDescription | None
+    description: TransactionDescription, current: TransactionDescription | None
 ) -> TransactionDescription:
     """Return the listing unchanged, or the current state with all partitions of both if the epoch is the same."""
-    if current is None or not current.is_open or current.id_and_epoch != listing.id_and_epoch:
-        return listing
-    return replace(current, topics=listing.topics + current.topics)
+    if current is None or not current.is_open or current.id_and_epoch != description.id_and_epoch:
+        return description
+    return replace(current, topics=description.topics + current.topics)
 
 
 def _fence_in_version_1(
-    client: BlockingClient, ended: Sequence[TransactionDescription], timeout_ms: float | None
+    client: BlockingClient, ended_descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> None:
     """Fence the ids that still have the epoch under which they were listed.
 
@@ -118,21 +125,27 @@ def _fence_in_version_1(
     partitions get a marker of the next epoch as well. If a task adds partitions between EndTxn and InitProducerId,
     InitProducerId aborts them and is rejected; such an id is fenced once more.
     """
-    current = describe_transactions(client, [listing.transactional_id for listing in ended], timeout_ms)
-    unchanged = [
-        listing
-        for listing in ended
-        if listing.transactional_id in current
-        and current[listing.transactional_id].id_and_epoch == listing.id_and_epoch
+    current = describe_transactions(
+        client, [description.transactional_id for description in ended_descriptions], timeout_ms
+    )
+    unchanged_descriptions = [
+        description
+        for description in ended_descriptions
+        if description.transactional_id in current
+        and current[description.transactional_id].id_and_epoch == description.id_and_epoch
     ]
-    responses = _send_fences(client, unchanged, timeout_ms)
-    responses |= _send_fences(client, _find_aborted_by_fences(client, unchanged, responses, timeout_ms), timeout_ms)
-    _fence_at_leaders(client, [listing for listing in unchanged if listing.is_open], responses, timeout_ms)
+    responses = _send_fences(client, unchanged_descriptions, timeout_ms)
+    responses |= _send_fences(
+        client, _find_aborted_by_fences(client, unchanged_descriptions, responses, timeout_ms), timeout_ms
+    )
+    _fence_at_leaders(
+        client, [description for description in unchanged_descriptions if description.is_open], responses, timeout_ms
+    )
 
 
 def _find_aborted_by_fences(
     client: BlockingClient,
-    fenced: Sequence[TransactionDescription],
+    fenced_descriptions: Sequence[TransactionDescription],
     responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> list[TransactionDescription]:
@@ -141,9 +154,9 @@ def _find_aborted_by_fences(
     The descriptions are current: the id has the next epoch, and no transaction has begun under it.
     """
     expected = {
-        listing.transactional_id: listing.id_and_epoch._replace(epoch=listing.id_and_epoch.epoch + 1)
-        for listing in fenced
-        if responses[listing.transactional_id].error_code in OWNERSHIP_LOST_ERRORS
+        description.transactional_id: description.id_and_epoch._replace(epoch=description.id_and_epoch.epoch + 1)
+        for description in fenced_descriptions
+        if responses[description.transactional_id].error_code in OWNERSHIP_LOST_ERRORS
     }
     current = describe_transactions(client, expected, timeout_ms)
     return [
@@ -171,7 +184,7 @@ def _send_fences(
 
 def _fence_at_leaders(
     client: BlockingClient,
-    ended: Sequence[TransactionDescription],
+    ended_descriptions: Sequence[TransactionDescription],
     responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> None:
@@ -180,12 +193,12 @@ def _fence_at_leaders(
     The leaders then have a marker of that epoch and reject records of the previous one.
     """
     additions: list[_AddExistingPartitions] = []
-    for listing in ended:
-        response = responses.get(listing.transactional_id)
+    for description in ended_descriptions:
+        response = responses.get(description.transactional_id)
         if response is not None and response.error_code == error_codes.NONE:
             next_identity = producer_id_and_epoch(response)
-            transaction = TransactionIdentity(listing.transactional_id, *next_identity, version=1)
-            partitions = frozenset(TopicPartition(*partition) for partition in listing.partitions)
+            transaction = TransactionIdentity(description.transactional_id, *next_identity, version=1)
+            partitions = frozenset(TopicPartition(*partition) for partition in description.partitions)
             additions.append(_AddExistingPartitions(transaction, partitions))
     added = client.send_all(additions, timeout_ms)
     retries = [

@@ -54,7 +54,14 @@ class TaskAttempt(NamedTuple):
     attempt: int
 
 
-def rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
+class TaskId(NamedTuple):
+    """The parts of a transactional id that belongs to a task attempt."""
+
+    prefix: str
+    attempt: TaskAttempt
+
+
+def compute_rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
     """Return the number to use in a task id if the id with the attempt's own number is in use.
 
     No two attempts that run at the same time get the same number. `task_attempt_id`: the attempt's number within the
@@ -63,7 +70,8 @@ def rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
     return attempt + MAX_ATTEMPTS * (1 + task_attempt_id % _RERUN_NUMBERS)
 
 
-def driver_id(prefix: str, number: int = FIRST_DRIVER_NUMBER) -> str:
+def build_driver_id(prefix: str, number: int = FIRST_DRIVER_NUMBER) -> str:
+    """Build the transactional id of the driver with this number."""
     return f"{prefix}-driver" if number == FIRST_DRIVER_NUMBER else f"{prefix}-driver-{number}"
 
 
@@ -71,10 +79,10 @@ def parse_driver_number(prefix: str, transactional_id: str) -> int | None:
     """Return the number of a driver id of this prefix; None for any other transactional id."""
     digits = transactional_id.removeprefix(f"{prefix}-driver-")
     number = int(digits) if re.fullmatch(r"[1-9]\d{0,8}", digits, re.ASCII) else FIRST_DRIVER_NUMBER
-    return number if driver_id(prefix, number) == transactional_id else None
+    return number if build_driver_id(prefix, number) == transactional_id else None
 
 
-def claim_key(prefix: str) -> bytes:
+def build_claim_key(prefix: str) -> bytes:
     """Return the record key of a prefix's claims in the decision log.
 
     It differs from the key of decisions, the prefix itself, so that compaction never replaces a decision by a claim.
@@ -87,24 +95,25 @@ def split_record_key(key: bytes) -> tuple[bytes, bool]:
     return key.removesuffix(_CLAIM_KEY_SUFFIX), key.endswith(_CLAIM_KEY_SUFFIX)
 
 
-def task_id(prefix: str, task: TaskAttempt) -> str:
+def build_task_id(prefix: str, task: TaskAttempt) -> str:
+    """Build the transactional id of a task attempt."""
     return f"{prefix}-{task.generation % GENERATIONS}-{task.partition}-{task.attempt}"
 
 
 def parse_task_attempt(prefix: str, transactional_id: str) -> TaskAttempt | None:
-    """Return the task attempt of a task id of this prefix; None for any other transactional id."""
-    split = split_task_id(transactional_id)
-    return split[1] if split is not None and split[0] == prefix else None
+    """Parse a task id of this prefix. Return None for any other transactional id."""
+    task_id = parse_task_id(transactional_id)
+    return task_id.attempt if task_id is not None and task_id.prefix == prefix else None
 
 
-def split_task_id(transactional_id: str) -> tuple[str, TaskAttempt] | None:
-    """Split a task id into its prefix and task attempt; None for any other transactional id."""
+def parse_task_id(transactional_id: str) -> TaskId | None:
+    """Parse a task id of any prefix. Return None for any other transactional id."""
     match = _TASK_ID_PATTERN.fullmatch(transactional_id)
-    return None if match is None else (match[1], TaskAttempt(int(match[2]), int(match[3]), int(match[4])))
+    return None if match is None else TaskId(match[1], TaskAttempt(int(match[2]), int(match[3]), int(match[4])))
 
 
 def derive_prefix(kind: str, identity: str) -> str:
-    """Derive a prefix from the identity of a query or job. Equal arguments give equal prefixes."""
+    """Derive a prefix from what identifies a query or job. Equal arguments give equal prefixes."""
     return f"{GENERATED_PREFIX}{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
 
 

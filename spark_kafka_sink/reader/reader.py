@@ -149,7 +149,7 @@ class TopicReader:
             if rows.num_rows:
                 yield rows
 
-    def fetch_ahead(self, topic: str, partition: int, start: int) -> Call[FetchResponse]:
+    def prefetch(self, topic: str, partition: int, start: int) -> Call[FetchResponse]:
         """Send a fetch from this offset without waiting for the response.
 
         The caller must pass the result to `read_stored_batches` or to `abandon`.
@@ -157,22 +157,22 @@ class TopicReader:
         progress = self._new_progress(topic, {partition: start}, {partition: LONG_MAX}, _to_stored_batches)
         return self._begin(self._next_fetch(progress, max_wait_ms=0))
 
-    def abandon(self, ahead: Call[FetchResponse]) -> None:
-        """Abandon a call of `fetch_ahead`."""
-        self._client.abandon(ahead)
+    def abandon(self, fetch_call: Call[FetchResponse]) -> None:
+        """Abandon a call of `prefetch`."""
+        self._client.abandon(fetch_call)
 
     def read_stored_batches(
-        self, topic: str, partition: int, *, start: int, stop: int, ahead: Call[FetchResponse] | None = None
+        self, topic: str, partition: int, *, start: int, stop: int, fetch_call: Call[FetchResponse] | None = None
     ) -> Iterator[StoredBatch]:
         """Yield the batches of a partition as they are stored, including control batches, at any isolation level.
 
-        `ahead`: the result of `fetch_ahead` from `start`. If that fetch failed, it is sent again.
+        `fetch_call`: the result of `prefetch` from `start`. If that fetch failed, it is sent again.
         """
         progress = self._new_progress(topic, {partition: start}, {partition: stop}, _to_stored_batches)
-        if ahead is not None:
+        if fetch_call is not None:
             fetch = progress.fetch([partition])
-            if self._finish(ahead) is None and fetch.find_rejection_error(ahead.responses) is None:
-                yield from progress.unpack(fetch.parse_partition_data(ahead.responses))
+            if self._finish(fetch_call) is None and fetch.find_rejection_error(fetch_call.responses) is None:
+                yield from progress.unpack(fetch.parse_partition_data(fetch_call.responses))
         yield from self._fetch_all(progress, follow=False)
 
     # --- helpers

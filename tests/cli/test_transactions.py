@@ -42,7 +42,7 @@ def decide_and_stop_before_commit(query: Query) -> list[str]:
     written = query.write_tasks(start, 0)
     with death_before("commit"):
         query.commit(start, 0, written)
-    return [start.task_id(partition, 0) for partition in range(2)]
+    return [start.build_task_id(partition, 0) for partition in range(2)]
 
 
 def set_stdin(monkeypatch: pytest.MonkeyPatch, text: str) -> None:

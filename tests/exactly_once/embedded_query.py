@@ -28,7 +28,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, Writ
 from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, LogWriter, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transaction_names import driver_id, parse_task_attempt
+from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, parse_task_attempt
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -110,7 +110,7 @@ class Query:
         """Return the producer of an attempt that has its transactional id and no transaction yet."""
         own = {"transactional.id": start.prefix, "transaction.timeout.ms": str(start.entry.timeout_ms)}
         producer = KafkaProducer({**self.options, "linger.ms": "0", **own})
-        producer.init_transactions(start.task_id(partition, attempt))
+        producer.init_transactions(start.build_task_id(partition, attempt))
         return producer
 
     def write_tasks(self, start: BatchStart, number: int) -> list[TransactionIdentity]:
@@ -161,7 +161,7 @@ class Query:
         for number in count(2):
             newer = self.with_new_driver(name=f"driver-{number}")
             begun = newer.begin()
-            if begun.task_id(0, 0) == start.task_id(0, 0):
+            if begun.build_task_id(0, 0) == start.build_task_id(0, 0):
                 return newer, begun
         raise AssertionError
 
@@ -299,7 +299,7 @@ def _offsets_by_key(records: Sequence[dict[str, Any]]) -> dict[bytes, list[int]]
 @contextmanager
 def assert_no_new_epoch(broker: EmbeddedBroker) -> Iterator[None]:
     """Check that no client gets an epoch of the driver id, so that the active driver is not fenced."""
-    transaction = broker.cluster.coordinator.transactions[driver_id(PREFIX)]
+    transaction = broker.cluster.coordinator.transactions[build_driver_id(PREFIX)]
     before = (transaction.producer_id, transaction.epoch)
     yield
     assert (transaction.producer_id, transaction.epoch) == before

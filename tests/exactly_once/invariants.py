@@ -133,7 +133,7 @@ def skipped_batches_are_decided(simulation: Simulation) -> None:
             f"{driver} skipped {content}; decided was {contents[number]}"
         )
     for driver, error in simulation.errors.items():
-        is_mismatch = "but with other rows" in str(error)
+        is_mismatch = "but with different rows" in str(error)
         assert not is_mismatch or simulation.source_replay is SourceReplay.OTHER_ROWS_FAIL, (
             f"{driver} fails although its rows are the same: {error}"
         )

@@ -28,7 +28,7 @@ from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decode_entry
-from spark_kafka_sink.exactly_once.transaction_names import claim_key, parse_driver_number
+from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, parse_driver_number
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests import blocking as blocking_client
@@ -237,7 +237,7 @@ class Simulation:
         attempt.transaction = report.transaction
 
     def create_producer(self, actor: Actor, write: ExactlyOnceWrite, attempt: Attempt) -> KafkaProducer:
-        options = {**write.producer_options(self.options), "linger.ms": "0"}
+        options = {**write.build_producer_options(self.options), "linger.ms": "0"}
         return _AttemptProducer(attempt, cast(FakeSystem, actor.system), options, random=Random(0))
 
     # --- names of drivers
@@ -307,7 +307,7 @@ class Simulation:
         records = self.cluster.table(LOG, 0, committed=True)
         entries: list[Entry] = []
         for key, value in zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True):
-            if key in (PREFIX.encode(), claim_key(PREFIX)) and value is not None:
+            if key in (PREFIX.encode(), build_claim_key(PREFIX)) and value is not None:
                 with contextlib.suppress(DecodeError):  # The value of a foreign record is not an entry.
                     entries.append(decode_entry(PREFIX.encode(), value))
         return entries

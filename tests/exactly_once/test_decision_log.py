@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, claim_key, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_claim_key, build_task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes
@@ -116,13 +116,13 @@ def test_fetches_ahead_only_at_the_first_read(broker: EmbeddedBroker, transactio
     transactions.read_entry()
     state = transactions.write(state, Entry(PREFIX, generation=2))
     prefetched_offsets: list[int] = []
-    original = TopicReader.fetch_ahead
+    original = TopicReader.prefetch
 
-    def fetch_ahead(reader: TopicReader, topic: str, partition: int, start: int) -> Call[FetchResponse]:
+    def prefetch(reader: TopicReader, topic: str, partition: int, start: int) -> Call[FetchResponse]:
         prefetched_offsets.append(start)
         return original(reader, topic, partition, start)
 
-    with patch.object(TopicReader, "fetch_ahead", fetch_ahead), open_query_transactions(broker) as next_start:
+    with patch.object(TopicReader, "prefetch", prefetch), open_query_transactions(broker) as next_start:
         next_start.describe_driver_id()
         for _ in range(3):
             assert next_start.read_entry().generation == 2
@@ -315,7 +315,7 @@ def test_unreadable_record_of_the_driver_is_an_error_of_its_query_only(broker: E
 
 def test_claim_of_a_newer_version_is_an_error(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
     state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
-    writing = transactions._begin_transaction(state, [(claim_key(PREFIX), b'{"format":99,"claimed":true}')])
+    writing = transactions._begin_transaction(state, [(build_claim_key(PREFIX), b'{"format":99,"claimed":true}')])
     writing.wait()
     state = writing.commit()
     with pytest.raises(DecodeError, match="format version is 99"):
@@ -358,7 +358,7 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
     prefixes = [PREFIX, *(f"pykafka-stream-{number:016x}" for number in range(499))]
     template = "pykafka-stream-" + "x" * 16
     begun = Entry(template).with_claim("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)
-    names = (task_id(template, TaskAttempt(1, part, 0)) for part in range(8))
+    names = (build_task_id(template, TaskAttempt(1, part, 0)) for part in range(8))
     tasks = tuple(TransactionIdentity(name, 4711 + part, 12, 2) for part, name in enumerate(names))
     decided = [
         begun.with_decision(Batch(QUERY, number), BatchContent.from_row_counts({"t": 1_000}, 100_000), tasks)

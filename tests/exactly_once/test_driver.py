@@ -27,7 +27,7 @@ from spark_kafka_sink.exactly_once.entries import (
     build_batch_driver_name,
 )
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transaction_names import driver_id
+from spark_kafka_sink.exactly_once.transaction_names import build_driver_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
@@ -73,13 +73,13 @@ def test_batch_is_visible_only_after_commit(query: Query) -> None:
 def test_consecutive_batches_reuse_task_ids(query: Query) -> None:
     first, second = query.run(0), query.run(1)
     assert read_values(query.broker) == rows(0, 1)
-    assert first.task_id(0, 0) == second.task_id(0, 0)
+    assert first.build_task_id(0, 0) == second.build_task_id(0, 0)
     assert first.driver_identity != second.driver_identity, "each batch has an epoch of its own"
 
 
 def test_begins_with_driver_id_that_has_no_epoch(query: Query) -> None:
     """A coordinator that cannot write its log keeps a producer id without an epoch until it is restarted."""
-    register_id_without_epoch(query.broker, driver_id(PREFIX))
+    register_id_without_epoch(query.broker, build_driver_id(PREFIX))
     query.run(0)
     assert read_values(query.broker) == rows(0)
 
@@ -192,7 +192,7 @@ def time_out(query: Query, *transactions: str) -> None:
 def test_detects_ended_transaction_before_the_decision(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    time_out(query, start.task_id(1, 0))
+    time_out(query, start.build_task_id(1, 0))
     with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-1-0: .*more than the transaction timeout \(900 s"):
         query.commit(start, 0, prepared)
     assert query.abort(start, 0)
@@ -204,10 +204,10 @@ def test_detects_ended_transaction_before_the_decision(query: Query) -> None:
 def test_detects_forgotten_transaction_before_the_decision(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    del query.broker.cluster.coordinator.transactions[start.task_id(1, 0)]
+    del query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)]
     with pytest.raises(ExactlyOnceError, match="p-1-1-0: the brokers do not know it"):
         query.commit(start, 0, prepared)
-    of_driver = query.broker.cluster.coordinator.transactions[driver_id(query.prefix)]
+    of_driver = query.broker.cluster.coordinator.transactions[build_driver_id(query.prefix)]
     assert of_driver.state is not TransactionState.ONGOING, "readers of the log would wait for it"
     assert query.begin().entry.state is EntryState.OPEN, "nothing was decided"
 
@@ -217,7 +217,7 @@ def test_names_transactions_lost_between_decision_and_commit(query: Query) -> No
     prepared = query.write_tasks(start, 0)
     with death_before("commit"):
         query.commit(start, 0, prepared)
-    time_out(query, start.task_id(1, 0))
+    time_out(query, start.build_task_id(1, 0))
     for driver in ("driver-2", "driver-3"):
         with pytest.raises(CommitLostError) as error:
             query.with_new_driver(name=driver).begin()

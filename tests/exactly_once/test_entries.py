@@ -5,11 +5,11 @@ from __future__ import annotations
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.entries import MAX_DRIVER_NAMES, MAX_KEYED_JOBS, Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decode_entry, encode_entry
-from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 CONTENT = BatchContent.from_row_counts({"t": 3, "u": 1}, 40)
-TRANSACTION = TransactionIdentity(task_id("p", TaskAttempt(1, 2, 0)), 17, 3, 2)
+TRANSACTION = TransactionIdentity(build_task_id("p", TaskAttempt(1, 2, 0)), 17, 3, 2)
 
 
 def test_done_entry_keeps_batch_without_transactions() -> None:

@@ -61,7 +61,7 @@ def decide_and_die(query: Query) -> list[str]:
     prepared = query.write_tasks(start, 0)
     with death_before("commit"):
         query.commit(start, 0, prepared)
-    return [start.task_id(partition, 0) for partition in range(2)]
+    return [start.build_task_id(partition, 0) for partition in range(2)]
 
 
 def test_lists_nothing_without_a_log(broker: EmbeddedBroker) -> None:
@@ -87,13 +87,17 @@ def test_lists_prefixes_with_decided_and_open_transactions(query: Query) -> None
     other = Query(query.broker, prefix="pykafka-job-1", query="query-2", checkpoint="/other")
     other.write(other.begin(), 0, "of a batch that is being written")
     other_status, query_status = sorted(
-        operations.list_prefixes(client_options(query.broker), LOG), key=lambda each: bool(each.decided)
+        operations.list_prefixes(client_options(query.broker), LOG), key=lambda each: bool(each.decided_ids)
     )
-    assert (query_status.prefix, list(query_status.decided), query_status.undecided) == (PREFIX, decided, ())
+    assert (query_status.prefix, list(query_status.decided_ids), query_status.undecided_transactions) == (
+        PREFIX,
+        decided,
+        (),
+    )
     assert query_status.entry is not None
     assert str(query_status.entry.batch) == "batch 0 of query query-1"
-    assert (other_status.prefix, other_status.decided) == ("pykafka-job-1", ())
-    (open_transaction,) = other_status.undecided
+    assert (other_status.prefix, other_status.decided_ids) == ("pykafka-job-1", ())
+    (open_transaction,) = other_status.undecided_transactions
     assert open_transaction.transactional_id == "pykafka-job-1-1-0-0"
     assert open_transaction.partitions == (("t", 0),)
     assert open_transaction.timeout_ms == 900_000
@@ -107,12 +111,12 @@ def test_omits_transaction_that_ended_after_it_was_listed(query: Query, monkeypa
 
     def list_and_end(client: BlockingClient, *states: str) -> list[str]:
         ids = original(client, *states)
-        init_producer_id(client, start.task_id(0, 0), 60_000)
+        init_producer_id(client, start.build_task_id(0, 0), 60_000)
         return ids
 
     monkeypatch.setattr(operations, "list_transactional_ids", list_and_end)
     (status,) = operations.list_prefixes(client_options(query.broker), LOG, PREFIX)
-    assert status.open == ()
+    assert status.open_transactions == ()
 
 
 def test_lists_only_prefixes_that_this_user_may_describe(
@@ -169,7 +173,7 @@ def test_finish_commits_decided_transactions(query: Query) -> None:
     decided = decide_and_die(query)
     finished = operations.finish(client_options(query.broker), PREFIX, LOG)
     assert finished is not None
-    assert (list(finished.committed), finished.lost) == (decided, {})
+    assert (list(finished.committed_ids), finished.lost_rejections) == (decided, {})
     assert read_values(query.broker) == rows(0)
     assert operations.finish(client_options(query.broker), PREFIX, LOG) is None
     assert query.with_new_driver().begin().is_committed(query.batch(0))
@@ -220,7 +224,7 @@ def test_commit_during_manual_abort_is_not_reported_as_newer_driver(query: Query
 def test_lists_open_transactions_of_prefix_without_entry(query: Query) -> None:
     query.write_tasks(query.begin(), 0)
     (status,) = operations.list_prefixes(client_options(query.broker), "other-log", PREFIX)
-    assert [transaction.transactional_id for transaction in status.open] == list_open_ids(query.broker)
+    assert [transaction.transactional_id for transaction in status.open_transactions] == list_open_ids(query.broker)
     assert not status.log_exists
 
 
@@ -233,8 +237,8 @@ def test_does_not_list_transactions_of_other_programs(query: Query) -> None:
         (status,) = operations.list_prefixes(client_options(query.broker), LOG)
         (unknown_status,) = operations.list_prefixes(client_options(query.broker), LOG, "not known")
         producer.abort_transaction()
-    assert (status.prefix, status.open, status.decided) == (PREFIX, (), ())
-    assert (unknown_status.entry, unknown_status.open, unknown_status.decided) == (None, (), ())
+    assert (status.prefix, status.open_transactions, status.decided_ids) == (PREFIX, (), ())
+    assert (unknown_status.entry, unknown_status.open_transactions, unknown_status.decided_ids) == (None, (), ())
 
 
 def test_rejects_abort_of_decided_batch(query: Query) -> None:
@@ -266,12 +270,12 @@ def test_give_up_commits_the_rest_and_names_lost_transactions(query: Query) -> N
         init_producer_id(client, second, 60_000)
     finished = operations.finish(client_options(query.broker), PREFIX, LOG)
     assert finished is not None
-    assert (finished.committed, list(finished.lost)) == ((first,), [second])
+    assert (finished.committed_ids, list(finished.lost_rejections)) == ((first,), [second])
     with pytest.raises(CommitLostError):
         query.with_new_driver().begin()
     given_up = operations.give_up(client_options(query.broker), PREFIX, LOG)
     assert given_up is not None
-    assert list(given_up.lost) == [second]
+    assert list(given_up.lost_rejections) == [second]
     start = query.with_new_driver().begin()
     assert start.entry.state is EntryState.DONE
     assert start.is_committed(query.batch(0)), "it is not written again by itself"
@@ -309,7 +313,7 @@ def test_rejects_give_up_while_a_transaction_can_be_committed(query: Query, code
     query.broker.control.clear()
     given_up = operations.give_up(client_options(query.broker), PREFIX, LOG)
     assert given_up is not None
-    assert (list(given_up.committed), given_up.lost) == ([first, second], {})
+    assert (list(given_up.committed_ids), given_up.lost_rejections) == ([first, second], {})
     assert read_values(query.broker) == rows(0)
 
 

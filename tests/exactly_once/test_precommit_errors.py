@@ -13,7 +13,7 @@ from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
@@ -45,7 +45,7 @@ def test_rejects_brokers_without_transactions_before_the_first_row(
 def test_error_names_first_transactions_and_counts_the_others(
     code: int, many: int, shown_count: int, last: str
 ) -> None:
-    names = [task_id("p", TaskAttempt(1, partition, 0)) for partition in range(many)]
+    names = [build_task_id("p", TaskAttempt(1, partition, 0)) for partition in range(many)]
     written = tuple(TransactionIdentity(name, 4711, 12, 2) for name in names)
     entry = Entry("p").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": many}, many), written)
     error = commit_errors.build_not_committed_error(entry, {name: build_broker_error(code, name) for name in names})

@@ -239,5 +239,5 @@ def test_fences_id_without_transaction_only_once(broker: EmbeddedBroker) -> None
         transactions.abort_task_transactions([found])
         assert transactions.list_task_transactions() == []
     with connect_client(broker) as client:
-        (after,) = describe_transactions(client, [start.task_id(1, 0)]).values()
+        (after,) = describe_transactions(client, [start.build_task_id(1, 0)]).values()
     assert after.id_and_epoch != found.id_and_epoch

@@ -14,7 +14,7 @@ from spark_kafka_sink.exactly_once.timeout_marks import (
     remove_timeout_mark,
 )
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write
-from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -64,7 +64,7 @@ def test_ids_with_user_timeout_that_looks_marked_have_no_mark(broker: EmbeddedBr
     start = query.begin()
     attempt = query.attempt(start, 0, 0)
     with connect_client(broker) as client:
-        (described,) = describe_transactions(client, [start.task_id(0, 0)]).values()
+        (described,) = describe_transactions(client, [start.build_task_id(0, 0)]).values()
     assert can_write(described)
     attempt.close(timeout=0)
 
@@ -88,7 +88,7 @@ def test_each_batch_fences_ids_of_version_1_again_without_the_mark(
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     with connect_client(broker) as client, open_query_transactions(broker) as next_start:
         for partition in range(3):
-            init_producer_id(client, task_id(PREFIX, TaskAttempt(1, partition, 0)), 60_000)
+            init_producer_id(client, build_task_id(PREFIX, TaskAttempt(1, partition, 0)), 60_000)
         abort_transactions(client, next_start.list_task_transactions())
         assert next_start.list_task_transactions() == []
         rules.ignore_fenced_mark(monkeypatch)

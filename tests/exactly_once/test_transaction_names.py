@@ -6,29 +6,29 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.exactly_once.transaction_names import (
     GENERATIONS,
     TaskAttempt,
+    build_driver_id,
+    build_task_id,
     derive_prefix,
-    driver_id,
     normalize_checkpoint,
     parse_driver_number,
     parse_task_attempt,
-    task_id,
     validate_prefix,
 )
 
 
 def test_task_id_belongs_to_its_task_and_prefix_only() -> None:
-    name = task_id("a-1", TaskAttempt(3, 12, 1))
+    name = build_task_id("a-1", TaskAttempt(3, 12, 1))
     assert name == "a-1-3-12-1"
     assert parse_task_attempt("a-1", name) == (3, 12, 1)
     assert [parse_task_attempt(other, name) for other in ("a", "a-1-3", "b", "a-")] == [None] * 4
-    assert parse_task_attempt("a-1", driver_id("a-1")) is None
+    assert parse_task_attempt("a-1", build_driver_id("a-1")) is None
 
 
 @pytest.mark.parametrize("number", [1, 2, 10, 999_999_999])
 def test_parses_number_of_driver_id(number: int) -> None:
-    assert parse_driver_number("p-1", driver_id("p-1", number)) == number
-    assert parse_task_attempt("p-1", driver_id("p-1", number)) is None
-    assert parse_driver_number("p", driver_id("p-1", number)) is None
+    assert parse_driver_number("p-1", build_driver_id("p-1", number)) == number
+    assert parse_task_attempt("p-1", build_driver_id("p-1", number)) is None
+    assert parse_driver_number("p", build_driver_id("p-1", number)) is None
 
 
 def test_other_ids_have_no_driver_number() -> None:
@@ -37,7 +37,7 @@ def test_other_ids_have_no_driver_number() -> None:
 
 
 def test_task_ids_repeat_after_some_generations() -> None:
-    ids = {task_id("p", TaskAttempt(generation, 0, 0)) for generation in range(100)}
+    ids = {build_task_id("p", TaskAttempt(generation, 0, 0)) for generation in range(100)}
     assert len(ids) == GENERATIONS
 
 

@@ -236,9 +236,9 @@ def test_read_topic_table_reads_whole_topic() -> None:
 def test_reads_prefetched_batches_without_fetching_again() -> None:
     cluster = Cluster(Log([batch(0, b"a"), batch(1, b"b"), batch(2, b"c")]))
     with cluster.reader() as reader:
-        ahead = reader.fetch_ahead("t", 0, 1)
+        fetch_call = reader.prefetch("t", 0, 1)
         assert reader.end_offsets("t", [0]) == {0: 3}
-        batches = list(reader.read_stored_batches("t", 0, start=1, stop=2, ahead=ahead))
+        batches = list(reader.read_stored_batches("t", 0, start=1, stop=2, fetch_call=fetch_call))
     assert [batch.header.base_offset for batch in batches] == [1]
     assert cluster.fetches == 1
 
@@ -247,11 +247,11 @@ def test_fetches_batches_written_after_prefetch() -> None:
     log = Log([batch(0, b"a")])
     cluster = Cluster(log)
     with cluster.reader() as reader:
-        ahead = reader.fetch_ahead("t", 0, 0)
+        fetch_call = reader.prefetch("t", 0, 0)
         reader.end_offsets("t", [0])  # the prefetch has its response by now
         log.batches.append(batch(1, b"b"))
         end = reader.end_offsets("t", [0])[0]
-        batches = list(reader.read_stored_batches("t", 0, start=0, stop=end, ahead=ahead))
+        batches = list(reader.read_stored_batches("t", 0, start=0, stop=end, fetch_call=fetch_call))
     assert [batch.header.base_offset for batch in batches] == [0, 1]
     assert cluster.fetches == 2
 
@@ -262,7 +262,7 @@ def test_fetches_again_after_failed_prefetch() -> None:
     with cluster.reader() as reader:
         reader.end_offsets("t", [0])
         log.errors = [error_codes.NOT_LEADER_OR_FOLLOWER]
-        ahead = reader.fetch_ahead("t", 0, 0)
-        batches = list(reader.read_stored_batches("t", 0, start=0, stop=1, ahead=ahead))
+        fetch_call = reader.prefetch("t", 0, 0)
+        batches = list(reader.read_stored_batches("t", 0, start=0, stop=1, fetch_call=fetch_call))
     assert [batch.header.base_offset for batch in batches] == [0]
     assert cluster.fetches == 2

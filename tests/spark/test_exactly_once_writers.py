@@ -201,7 +201,7 @@ def test_job_without_rows_succeeds_if_its_entry_cannot_be_deleted(spark: Spark, 
     with patch.object(Driver, "abort", side_effect=NetworkError("no broker answers")):
         writer.commit([])
     (left,) = operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers})
-    assert (left.decided, left.undecided) == ((), ())
+    assert (left.decided_ids, left.undecided_transactions) == ((), ())
 
 
 def test_driver_aborts_transaction_of_killed_task(spark: Spark, broker: EmbeddedBroker) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.commit_margin import commit_margin_ms, compute_decision_timeout_ms
+from spark_kafka_sink.exactly_once.commit_margin import compute_commit_margin_ms, compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
@@ -32,7 +32,7 @@ def test_does_not_decide_with_too_little_time_left(query: Query) -> None:
     query.timeout_ms = 60_000
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    transaction = query.broker.cluster.coordinator.transactions[start.task_id(1, 0)]
+    transaction = query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)]
     transaction.start_wall_ms -= 51_000
     with pytest.raises(ExactlyOnceError, match=r"of the 60 s .* (8\.\d|9\.0) s were left for p-1-1-0"):
         query.commit(start, 0, prepared)
@@ -40,7 +40,7 @@ def test_does_not_decide_with_too_little_time_left(query: Query) -> None:
     assert (read_values(query.broker), list_open_ids(query.broker)) == ([], [])
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    query.broker.cluster.coordinator.transactions[start.task_id(1, 0)].start_wall_ms -= 30_000
+    query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)].start_wall_ms -= 30_000
     query.commit(start, 0, prepared)
     assert read_values(query.broker) == rows(0)
 
@@ -60,7 +60,7 @@ def test_driver_with_clock_ahead_does_not_decide_and_with_clock_behind_decides_t
             query.commit(start, 0, prepared)
         assert read_values(query.broker) == []
     else:
-        query.broker.cluster.coordinator.transactions[start.task_id(1, 0)].start_wall_ms -= 55_000
+        query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)].start_wall_ms -= 55_000
         query.commit(start, 0, prepared)
         assert read_values(query.broker) == rows(0)
 
@@ -69,7 +69,7 @@ def test_commit_margin_of_short_timeout_is_a_quarter(query: Query) -> None:
     query.timeout_ms = 8_000
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    query.broker.cluster.coordinator.transactions[start.task_id(0, 0)].start_wall_ms -= 6_500
+    query.broker.cluster.coordinator.transactions[start.build_task_id(0, 0)].start_wall_ms -= 6_500
     with pytest.raises(ExactlyOnceError, match="Make batches smaller, or let transactions last longer"):
         query.commit(start, 0, prepared)
 
@@ -179,4 +179,4 @@ def test_retries_commit_of_decision_only_within_the_decision_timeout(
 
 @pytest.mark.parametrize("granted_ms", [1_000, 5_000, 60_000, 900_000, 86_400_000])
 def test_driver_transaction_times_out_within_the_commit_margin(granted_ms: int) -> None:
-    assert mark_claimed(granted_ms) <= max(999, commit_margin_ms(granted_ms) / 3)
+    assert mark_claimed(granted_ms) <= max(999, compute_commit_margin_ms(granted_ms) / 3)

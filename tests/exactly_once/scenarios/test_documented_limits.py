@@ -106,7 +106,7 @@ def test_late_fence_of_reused_id_loses_and_reports_commit(
 
     def describe(client: BlockingClient, ids: Iterable[str], *arguments: Any, **named: Any) -> Any:
         found = original(client, ids, *arguments, **named)
-        if start.task_id(1, 0) in found:
+        if start.build_task_id(1, 0) in found:
             descriptions.append(found)
         if len(descriptions) == 3:  # for the list, before the end, before the fence
             descriptions.append(found)

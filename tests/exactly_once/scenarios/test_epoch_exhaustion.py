@@ -20,7 +20,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
 from spark_kafka_sink.exactly_once.transaction_aborts import choose_expected_identity
-from spark_kafka_sink.exactly_once.transaction_names import driver_id
+from spark_kafka_sink.exactly_once.transaction_names import build_driver_id
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.pending import Call
@@ -82,7 +82,7 @@ def test_continues_under_next_driver_id_when_epochs_are_exhausted(
     query.run(0)
     for number in range(1, 9):
         if number in (2, 5):
-            use_up_epochs(broker, driver_id(PREFIX, current_driver_number(broker)), EPOCHS_AFTER_HAND_OVER + 2)
+            use_up_epochs(broker, build_driver_id(PREFIX, current_driver_number(broker)), EPOCHS_AFTER_HAND_OVER + 2)
         query.run(number)
     assert current_driver_number(broker) == 3
     assert read_values(broker) == rows(*range(9))

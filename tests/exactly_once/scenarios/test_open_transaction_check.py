@@ -23,12 +23,12 @@ def abort_all(broker: EmbeddedBroker, start: BatchStart) -> None:
 
 
 def expire_id(broker: EmbeddedBroker, start: BatchStart) -> None:
-    del broker.cluster.coordinator.transactions[start.task_id(1, 0)]
+    del broker.cluster.coordinator.transactions[start.build_task_id(1, 0)]
 
 
 def bump_task_epoch(broker: EmbeddedBroker, start: BatchStart) -> None:
     with connect_client(broker) as client:
-        init_producer_id(client, start.task_id(1, 0), 60_000)
+        init_producer_id(client, start.build_task_id(1, 0), 60_000)
 
 
 MESSAGES: dict[Event, str] = {

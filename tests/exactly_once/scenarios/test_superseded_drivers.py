@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transaction_names import driver_id
+from spark_kafka_sink.exactly_once.transaction_names import build_driver_id
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -122,7 +122,7 @@ def test_driver_fenced_after_decision_without_new_claim_records_batch_as_done(
 ) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    with before_the_commit(lambda: reuse_ids(query, driver_id(PREFIX))):
+    with before_the_commit(lambda: reuse_ids(query, build_driver_id(PREFIX))):
         query.commit(start, 0, prepared)
     with open_query_transactions(query.broker) as transactions:
         description = transactions.describe_driver_id()
@@ -272,7 +272,7 @@ def test_driver_suspended_after_log_read_does_not_end_decision_of_newer_driver(
     with Driver(newer.delivery) as driver, ExitStack() as undisturbed:
         with patch.object(QueryTransactions, "read_entry", entry), pytest.raises(ExactlyOnceError, match=message):
             resume(query)
-        assert query.broker.cluster.coordinator.transactions[driver_id(PREFIX)].state is TransactionState.ONGOING
+        assert query.broker.cluster.coordinator.transactions[build_driver_id(PREFIX)].state is TransactionState.ONGOING
 
 
 def test_entry_read_after_the_fence_overrides_earlier_hints(query: Query) -> None:

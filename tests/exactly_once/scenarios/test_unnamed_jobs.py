@@ -89,6 +89,6 @@ def test_job_stays_in_the_log_while_superseded_attempts_are_unknown(job: Query) 
     with unreachable, Driver(delivery) as driver:
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     (remaining,) = operations.list_prefixes(client_options(job.broker), LOG)
-    assert (remaining.prefix, remaining.decided, len(remaining.undecided)) == (job.prefix, (), 1)
+    assert (remaining.prefix, remaining.decided_ids, len(remaining.undecided_transactions)) == (job.prefix, (), 1)
     assert len(operations.abort(client_options(job.broker), job.prefix, LOG)) == 1
     assert list_open_ids(job.broker, job.prefix) == []

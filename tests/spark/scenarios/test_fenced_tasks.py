@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkError
-from spark_kafka_sink.exactly_once.transaction_names import split_task_id
+from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import init_producer_id, list_transactional_ids
@@ -52,7 +52,7 @@ def test_task_fenced_by_newer_driver_reports_it(
 def end_all(broker: EmbeddedBroker) -> None:
     """As brokers do when the timeout of a transaction is over."""
     with connect_client(broker) as client:
-        ids = [name for name in list_transactional_ids(client, ONGOING, EMPTY) if split_task_id(name) is not None]
+        ids = [name for name in list_transactional_ids(client, ONGOING, EMPTY) if parse_task_id(name) is not None]
         for name in ids:
             init_producer_id(client, name, 60_000)
         assert ids
