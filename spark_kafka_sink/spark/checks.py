@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.diagnostics.deferred_log import defer_log
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults, PreflightError, SchemaError
-from spark_kafka_sink.exactly_once.transaction_names import GENERATED_PREFIX, derive_prefix, driver_id
+from spark_kafka_sink.exactly_once.transaction_names import GENERATED_PREFIX, build_driver_id, derive_prefix
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import build_encoders
 from spark_kafka_sink.formats.options import find_encoded_sides
@@ -56,8 +56,8 @@ def check_all(
     Log messages are deferred, so that an error is not accompanied by warnings.
     """
     with defer_log(exempt="spark_kafka_sink.formats"):  # waits for the schema registry are logged at once
-        parsed, plan = check_options_and_schema(options, schema)
-        return parsed, run_server_checks(parsed, plan, stream_start) if check_servers else plan
+        sink_options, plan = check_options_and_schema(options, schema)
+        return sink_options, run_server_checks(sink_options, plan, stream_start) if check_servers else plan
 
 
 def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
@@ -72,9 +72,9 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     schema, target_partition = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
     format_faults = OptionFaults()
     try:
-        parsed = parse_options(options)
-        fixed_topic = parsed.topic
-        encoders = build_encoders(parsed.formats, SparkColumns(schema), format_faults)
+        sink_options = parse_options(options)
+        fixed_topic = sink_options.topic
+        encoders = build_encoders(sink_options.formats, SparkColumns(schema), format_faults)
         faults = format_faults.render(SINK_SPELLING)
     except ConfigurationError as error:
         faults = [*format_faults.render(SINK_SPELLING), *error.faults]
@@ -85,10 +85,10 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
             raise
         faults += str(error).splitlines()
     if not faults:
-        faults += find_distribution_faults(parsed, plan, schema)
+        faults += find_distribution_faults(sink_options, plan, schema)
     if faults:
         raise ConfigurationError(faults)
-    return parsed, plan if target_partition is None else replace(plan, partition=target_partition)
+    return sink_options, plan if target_partition is None else replace(plan, partition=target_partition)
 
 
 def run_server_checks(options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None) -> ColumnPlan:
@@ -149,7 +149,7 @@ def build_write_target(options: SinkOptions) -> Target:
     if options.exactly_once is not None:
         # Without a prefix of the user, the check uses a prefix that begins like the sink's own prefixes, because
         # permissions are granted for prefixes.
-        transactional_id = driver_id(options.exactly_once.prefix or derive_prefix("check", ""))
+        transactional_id = build_driver_id(options.exactly_once.prefix or derive_prefix("check", ""))
         prefix = options.exactly_once.prefix or GENERATED_PREFIX
     return Target(
         topics,

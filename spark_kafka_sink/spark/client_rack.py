@@ -13,8 +13,8 @@ from spark_kafka_sink.spark.worker_log import LOGGER
 def build_task_producer_options(options: SinkOptions) -> Mapping[str, str]:
     """Return the producer options of a task, with the rack of its executor if `clientRackEnv` is set.
 
-    Without a value in the environment, the task writes rows without a key to the partitions of all racks, and logs a
-    warning. It must not fail: such rows are valid in every partition.
+    If the environment variable is not set, the task logs a warning and writes rows without a key to partitions of all
+    racks. It must not fail, because such rows are valid in every partition.
     """
     if options.client_rack_env is None:
         return options.producer

@@ -70,8 +70,8 @@ def plan_columns(
     """
     names = schema.fieldNames()
     encoders = encoders or {}
-    unused = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
-    relevant = [name for name in _EXPECTED_TYPES if name in names and name not in unused]
+    unused_columns = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
+    relevant_names = [name for name in _EXPECTED_TYPES if name in names and name not in unused_columns]
     faults = []
     if fixed_topic is None and "topic" not in names:
         faults.append(
@@ -84,7 +84,7 @@ def plan_columns(
             + _describe_case_mismatch("value", names)
             + _suggest_value_column(names)
         )
-    for name in relevant:
+    for name in relevant_names:
         if names.count(name) > 1:
             faults.append(f"There are {names.count(name)} columns named '{name}'. Rename or drop all but one of them.")
             continue
@@ -97,7 +97,7 @@ def plan_columns(
             )
     if faults:
         raise SchemaError("\n".join(faults))
-    sources: dict[str, Any] = {name: names.index(name) for name in relevant} | dict(encoders)
+    sources: dict[str, Any] = {name: names.index(name) for name in relevant_names} | dict(encoders)
     return ColumnPlan(fixed_topic=fixed_topic, **sources)
 
 
@@ -136,12 +136,12 @@ def _is_header_type(data_type: DataType) -> bool:
 
 def _suggest_value_column(names: Sequence[str]) -> str:
     """List the existing columns, and suggest to rename a similar one or to build the value from all of them."""
-    sanitized = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
-    existing = describe_columns(names)
-    similar = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
-    for name in (name for name in sanitized if name.lower() == similar):
-        return f'. {existing} Did you mean \'{name}\'? Rename it: .withColumnRenamed("{name}", "value")'
-    return f'. {existing} Create it, for instance from all columns: .selectExpr("to_json(struct(*)) AS value")'
+    sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
+    existing_columns = describe_columns(names)
+    similar_name = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
+    for name in (name for name in sanitized_names if name.lower() == similar_name):
+        return f'. {existing_columns} Did you mean \'{name}\'? Rename it: .withColumnRenamed("{name}", "value")'
+    return f'. {existing_columns} Create it, for instance from all columns: .selectExpr("to_json(struct(*)) AS value")'
 
 
 def _suggest_cast(name: str, sql_type: str) -> str:

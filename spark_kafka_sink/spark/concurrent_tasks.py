@@ -13,7 +13,7 @@ from typing import Any
 _DYNAMIC_ALLOCATION_CONF = "spark.dynamicAllocation.enabled"
 
 
-def max_concurrent_tasks(session: Any) -> int | None:
+def find_max_concurrent_tasks(session: Any) -> int | None:
     """Return how many tasks of the session can run concurrently, or None if this is unknown.
 
     It is unknown with Spark Connect, with dynamic allocation, and before the first executor has registered if the job
@@ -23,8 +23,10 @@ def max_concurrent_tasks(session: Any) -> int | None:
         return None
     if session.conf.get(_DYNAMIC_ALLOCATION_CONF, "false").lower() == "true":
         return None
-    registered = _count_registered_task_slots(session)
-    return (registered if _is_local(session) else max(registered, _count_requested_task_slots(session))) or None
+    registered_slots = _count_registered_task_slots(session)
+    return (
+        registered_slots if _is_local(session) else max(registered_slots, _count_requested_task_slots(session))
+    ) or None
 
 
 def _is_local(session: Any) -> bool:

@@ -50,8 +50,8 @@ def check_result_schema(options: Mapping[str, str]) -> StructType:
     schema_json = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)
     try:
         schema = StructType.fromJson(json.loads(schema_json))
-        parsed, plan = check_all(write_options, schema, write_options.get(STREAM_START_OPTION))
-        distribution = build_distribution(parsed, plan, schema)
+        sink_options, plan = check_all(write_options, schema, write_options.get(STREAM_START_OPTION))
+        distribution = build_distribution(sink_options, plan, schema)
         result: dict[str, Any] = {
             "columns": plan.positions(),
             "distribution": None if distribution is None else distribution.to_json(),

@@ -103,9 +103,9 @@ def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBat
 
     Return the same writer as `KafkaDataSource.writer` in a planning worker, and begin exactly-once delivery.
     """
-    parsed, plan = check_all(options, schema, options.get(STREAM_START_OPTION))
-    parsed = dataclasses.replace(parsed, registry=None)
-    return begin_batch_write(parsed, plan, options, driver_process_id=os.getpid())
+    sink_options, plan = check_all(options, schema, options.get(STREAM_START_OPTION))
+    sink_options = dataclasses.replace(sink_options, registry=None)
+    return begin_batch_write(sink_options, plan, options, driver_process_id=os.getpid())
 
 
 def begin_batch_write(

@@ -40,7 +40,7 @@ def build_dead_letters(
     """
     num_rows = columns.num_rows
     error_name = error.name if isinstance(error, BrokerError) else type(error).__name__
-    added: dict[str, pa.Array] = {
+    new_headers: dict[str, pa.Array] = {
         TOPIC_HEADER: _repeat(topic, num_rows),
         PARTITION_HEADER: (
             _numbers_to_bytes(partition) if isinstance(partition, pa.Array) else _repeat(partition, num_rows)
@@ -50,18 +50,20 @@ def build_dead_letters(
         BATCH_HEADER: _repeat(batch, num_rows),
     }
     if columns.timestamp is not None:
-        added[TIMESTAMP_HEADER] = _numbers_to_bytes(combine_chunks(columns.timestamp))
+        new_headers[TIMESTAMP_HEADER] = _numbers_to_bytes(combine_chunks(columns.timestamp))
     return RecordColumns(
-        value=columns.value, key=columns.key, headers=_append_headers(columns.headers, added, num_rows)
+        value=columns.value, key=columns.key, headers=_append_headers(columns.headers, new_headers, num_rows)
     )
 
 
-def truncate(letters: RecordColumns) -> RecordColumns:
+def truncate(dead_letters: RecordColumns) -> RecordColumns:
     """Truncate the key and the value of each dead letter to MAX_TRUNCATED_BYTES, and add the size of the value."""
-    value = combine_chunks(letters.value).cast(pa.large_binary())
+    value = combine_chunks(dead_letters.value).cast(pa.large_binary())
     value_bytes = _numbers_to_bytes(pc.binary_length(value))
-    key = None if letters.key is None else _truncate_column(combine_chunks(letters.key).cast(pa.large_binary()))
-    headers = _append_headers(letters.headers, {VALUE_BYTES_HEADER: value_bytes}, letters.num_rows)
+    key = (
+        None if dead_letters.key is None else _truncate_column(combine_chunks(dead_letters.key).cast(pa.large_binary()))
+    )
+    headers = _append_headers(dead_letters.headers, {VALUE_BYTES_HEADER: value_bytes}, dead_letters.num_rows)
     return RecordColumns(value=_truncate_column(value), key=key, headers=headers)
 
 
@@ -80,11 +82,13 @@ def _numbers_to_bytes(column: pa.Array) -> pa.Array:
 
 
 def _append_headers(
-    headers: pa.Array | pa.ChunkedArray | None, added: Mapping[str, pa.Array], num_rows: int
+    headers: pa.Array | pa.ChunkedArray | None, new_headers: Mapping[str, pa.Array], num_rows: int
 ) -> pa.Array:
-    own = None
+    original_headers = None
     if headers is not None:
-        own = read_header_column(combine_chunks(headers))
+        original_headers = read_header_column(combine_chunks(headers))
         # A header without a key may be the error for which the record becomes a dead letter.
-        own = replace(own, keys=own.keys.cast(pa.string()).fill_null(""), present_mask=None)
-    return append_headers(own, added, num_rows)
+        original_headers = replace(
+            original_headers, keys=original_headers.keys.cast(pa.string()).fill_null(""), present_mask=None
+        )
+    return append_headers(original_headers, new_headers, num_rows)

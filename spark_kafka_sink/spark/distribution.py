@@ -39,11 +39,11 @@ from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
 from spark_kafka_sink.producer.partitioner import compute_partitions_by_key
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
-from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
+from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.names import add_kafka_prefix
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.positional_columns import positional_name, rename_by_position
+from spark_kafka_sink.spark.positional_columns import build_positional_name, rename_by_position
 from spark_kafka_sink.spark.pyspark_versions import build_arrow_udf, repartition_by_id
 
 _SHUFFLE_PARTITIONS_CONF = "spark.sql.shuffle.partitions"
@@ -118,11 +118,11 @@ def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: Str
     if distribution.by == BY_KEY and plan.key is None:
         yield "Option 'distribution' is 'key', but there is neither a column 'key' nor the option keyFormat."
     names = schema.fieldNames()
-    unsortable = [
+    unsortable_columns = [
         names[position] for position in _find_key_positions(plan) if not _can_hash_and_sort(schema[position].dataType)
     ]
-    if distribution.by == BY_KEY and unsortable:
-        yield f"Option 'distribution' is 'key', but Spark cannot hash the key column '{unsortable[0]}'."
+    if distribution.by == BY_KEY and unsortable_columns:
+        yield f"Option 'distribution' is 'key', but Spark cannot hash the key column '{unsortable_columns[0]}'."
 
 
 def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
@@ -139,27 +139,27 @@ def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
 
 
 def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:
-    """Build the distribution, or return None without the option `distribution`.
+    """Build the distribution that the options request. Return None if the option `distribution` is not set.
 
-    For BY_PARTITION it looks up the number of partitions of the topic.
+    For BY_PARTITION, this looks up the number of partitions of the topic.
     """
-    requested = options.distribution
-    if requested is None:
+    distribution_options = options.distribution
+    if distribution_options is None:
         return None
     config = options.producer_config()
-    uses_keys = requested.by == BY_KEY or not (
+    uses_keys = distribution_options.by == BY_KEY or not (
         config.partitioner_ignore_keys or config.partitioner_class == ROUND_ROBIN_PARTITIONER
     )
     names = schema.fieldNames()
     content = [position for position in plan.positions() if _can_hash_and_sort(schema[position].dataType)]
     return Distribution(
-        by=requested.by,
-        partition=plan.partition if requested.by == BY_PARTITION else None,
+        by=distribution_options.by,
+        partition=plan.partition if distribution_options.by == BY_PARTITION else None,
         key=_find_key_positions(plan) if uses_keys else (),
-        content=() if requested.by == BY_KEY and not _can_lack_key(plan) else tuple(content),
-        order=tuple((names.index(column.name), column.is_descending) for column in requested.order_by),
-        task_count=requested.task_count,
-        partition_count=_fetch_partition_count(options) if requested.by == BY_PARTITION else 0,
+        content=() if distribution_options.by == BY_KEY and not _can_lack_key(plan) else tuple(content),
+        order=tuple((names.index(column.name), column.is_descending) for column in distribution_options.order_by),
+        task_count=distribution_options.task_count,
+        partition_count=_fetch_partition_count(options) if distribution_options.by == BY_PARTITION else 0,
     )
 
 
@@ -173,10 +173,10 @@ def limit_micro_batch_tasks(distribution: Distribution, session: Any) -> Distrib
         return distribution
     if session.conf.get(_ADAPTIVE_EXECUTION_CONF, "true").lower() == "true":
         return distribution
-    task_slots = max_concurrent_tasks(session)
+    task_slots = find_max_concurrent_tasks(session)
     if task_slots is None:
         return distribution
-    return dataclasses.replace(distribution, task_count=min(task_slots, _shuffle_partitions(session)))
+    return dataclasses.replace(distribution, task_count=min(task_slots, _read_shuffle_partition_count(session)))
 
 
 def distribute_rows(
@@ -192,42 +192,53 @@ def distribute_rows(
         # client sets it; the server's Python process that runs foreachBatch does not.
         os.environ.setdefault(_CONNECT_MODE_VARIABLE, "1")
     names = frame.schema.fieldNames()
-    renamed = rename_by_position(frame)
-    order = [_sort_expression(position, is_descending) for position, is_descending in distribution.order]
+    renamed_frame = rename_by_position(frame)
+    order = [_build_sort_expression(position, is_descending) for position, is_descending in distribution.order]
     if distribution.by == BY_PARTITION:
-        shuffled = _distribute_by_partition(renamed, distribution, order, max_tasks)
+        shuffled_frame = _distribute_by_partition(renamed_frame, distribution, order, max_tasks)
         target = [F.col(_TARGET_PARTITION_COLUMN)]
     else:
-        shuffled = _distribute_by_key(renamed, distribution, order, max_tasks)
+        shuffled_frame = _distribute_by_key(renamed_frame, distribution, order, max_tasks)
         target = []
-    return shuffled.select(
-        *(F.col(positional_name(position)).alias(names[position]) for position in positions), *target
+    return shuffled_frame.select(
+        *(F.col(build_positional_name(position)).alias(names[position]) for position in positions), *target
     )
 
 
 def _distribute_by_key(frame: Any, distribution: Distribution, order: list[Any], max_tasks: int | None) -> Any:
-    keys = [F.col(positional_name(position)) for position in distribution.key]
-    hashed = keys
+    keys = [F.col(build_positional_name(position)) for position in distribution.key]
+    hash_columns = keys
     if distribution.content:
-        hashed = [*keys, F.when(_build_all_null_condition(keys), F.xxhash64(*_select_content_columns(distribution)))]
-    task_count = _limit(distribution.task_count, max_tasks)
-    shuffled = frame.repartition(*([] if task_count is None else [task_count]), *hashed)
-    return shuffled.sortWithinPartitions(*keys, *order) if order else shuffled
+        hash_columns = [
+            *keys,
+            F.when(_build_all_null_condition(keys), F.xxhash64(*_select_content_columns(distribution))),
+        ]
+    task_count = _find_task_count(distribution.task_count, max_tasks)
+    shuffled_frame = frame.repartition(*([] if task_count is None else [task_count]), *hash_columns)
+    return shuffled_frame.sortWithinPartitions(*keys, *order) if order else shuffled_frame
 
 
 def _distribute_by_partition(frame: Any, distribution: Distribution, order: list[Any], max_tasks: int | None) -> Any:
     """Add the column of the target partition, and move the rows by it."""
     partition_count = distribution.partition_count
-    choices = [] if distribution.partition is None else [F.col(positional_name(distribution.partition))]
+    partition_candidates = (
+        [] if distribution.partition is None else [F.col(build_positional_name(distribution.partition))]
+    )
     if distribution.key:
         (key,) = distribution.key
-        choices.append(_build_key_partition_udf(partition_count)(F.col(positional_name(key)).cast("binary")))
-    choices.append(F.pmod(F.xxhash64(*_select_content_columns(distribution)), F.lit(partition_count)).cast("int"))
+        partition_candidates.append(
+            _build_key_partition_udf(partition_count)(F.col(build_positional_name(key)).cast("binary"))
+        )
+    partition_candidates.append(
+        F.pmod(F.xxhash64(*_select_content_columns(distribution)), F.lit(partition_count)).cast("int")
+    )
     # Additional tasks would have no rows.
-    task_count = min(distribution.task_count or _shuffle_partitions(frame.sparkSession), partition_count)
-    shuffled = frame.withColumn(_TARGET_PARTITION_COLUMN, F.coalesce(*choices))
-    shuffled = repartition_by_id(shuffled, min(task_count, max_tasks or task_count), _TARGET_PARTITION_COLUMN)
-    return shuffled.sortWithinPartitions(_TARGET_PARTITION_COLUMN, *order) if order else shuffled
+    task_count = min(distribution.task_count or _read_shuffle_partition_count(frame.sparkSession), partition_count)
+    shuffled_frame = frame.withColumn(_TARGET_PARTITION_COLUMN, F.coalesce(*partition_candidates))
+    shuffled_frame = repartition_by_id(
+        shuffled_frame, min(task_count, max_tasks or task_count), _TARGET_PARTITION_COLUMN
+    )
+    return shuffled_frame.sortWithinPartitions(_TARGET_PARTITION_COLUMN, *order) if order else shuffled_frame
 
 
 def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
@@ -242,7 +253,7 @@ def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
     return build_arrow_udf(key_partitions, IntegerType())
 
 
-def _shuffle_partitions(session: Any) -> int:
+def _read_shuffle_partition_count(session: Any) -> int:
     """Return the number of shuffle partitions, or Spark's default if the setting is not a number (Databricks: `auto`).
 
     `get` is called without a default: Spark returns its own if nothing is set, and rejects one that is not a number.
@@ -258,9 +269,9 @@ def _fetch_partition_count(options: SinkOptions) -> int:
     client_config = config.client_config()
     try:
         # All micro-batches share one client: connecting and authenticating would take longer than the lookup.
-        make = partial(BlockingClient, client_config, timeout_ms=config.max_block_ms)
-        with _clients.lease(client_config, make, CLIENT_IDLE_SECONDS) as client:
-            return len(client.topic(options.topic, fresh=True).partitions)
+        create_client = partial(BlockingClient, client_config, timeout_ms=config.max_block_ms)
+        with _clients.lease(client_config, create_client, CLIENT_IDLE_SECONDS) as client:
+            return len(client.topic(options.topic, refresh=True).partitions)
     except KafkaSinkError as error:
         topic = sanitize(options.topic, MAX_NAME_CHARACTERS)
         raise PreflightError(add_kafka_prefix(_UNKNOWN_PARTITION_COUNT_MESSAGE.format(topic, error))) from error
@@ -300,7 +311,7 @@ def _can_hash_and_sort(data_type: DataType) -> bool:
 
 
 def _select_content_columns(distribution: Distribution) -> list[Any]:
-    return [F.col(positional_name(position)) for position in distribution.content] or [F.lit(0)]
+    return [F.col(build_positional_name(position)) for position in distribution.content] or [F.lit(0)]
 
 
 def _build_all_null_condition(columns: Sequence[Any]) -> Any:
@@ -312,10 +323,11 @@ def _build_all_null_condition(columns: Sequence[Any]) -> Any:
     return condition
 
 
-def _sort_expression(position: int, is_descending: bool) -> Any:
-    column = F.col(positional_name(position))
+def _build_sort_expression(position: int, is_descending: bool) -> Any:
+    column = F.col(build_positional_name(position))
     return column.desc() if is_descending else column.asc()
 
 
-def _limit(task_count: int | None, max_tasks: int | None) -> int | None:
+def _find_task_count(task_count: int | None, max_tasks: int | None) -> int | None:
+    """Return the smaller of the two numbers that are set; None if neither is set."""
     return min((count for count in (task_count, max_tasks) if count is not None), default=None)

@@ -31,9 +31,9 @@ from spark_kafka_sink.exactly_once.job_names import find_driver_process_id, gene
 from spark_kafka_sink.exactly_once.late_attempts import choose_task_attempt, raise_if_fenced_late, raise_if_late
 from spark_kafka_sink.exactly_once.transaction_names import (
     GENERATED_PREFIX,
+    build_task_id,
     derive_prefix,
     normalize_checkpoint,
-    task_id,
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.constants import IDEMPOTENCY_KEY_IN_STREAM_MESSAGE, MISSING_QUERY_NAME_MESSAGE
@@ -66,7 +66,7 @@ class ExactlyOnceWrite:
     micro_batch: MicroBatchId | None = None
     """The batch of a stream, if the process that planned it knows it. The task reports name it otherwise."""
 
-    def producer_options(self, options: Mapping[str, str]) -> dict[str, str]:
+    def build_producer_options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Return the options of the tasks' producers.
 
         One producer serves tasks of any job, one after the other. Each task sets its own transactional id.
@@ -81,32 +81,32 @@ class ExactlyOnceWrite:
 
     def is_committed(self, task: TaskIdentity) -> bool:
         """Return whether the task's batch is already committed. Raise ExactlyOnceError if it must not be written."""
-        return self.start.is_committed(self._batch_of_task(task))
+        return self.start.is_committed(self._build_task_batch(task))
 
     @contextlib.contextmanager
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
         """Write the rows of the block in one transaction, which stays open until the driver commits or aborts it."""
         task, start = report.task, self.start
         try:
-            preferred_attempt = start.task_attempt(task.partition_id, task.attempt_number)
+            preferred_attempt = start.build_task_attempt(task.partition_id, task.attempt_number)
             task_attempt = choose_task_attempt(
                 producer.describe_transactions, start, preferred_attempt, task.task_attempt_id
             )
             # Each batch needs a new epoch: the driver has changed it by ending the previous transaction.
             with precommit_errors.convert_timeout_errors(is_user_timeout=self.delivery.options.timeout_ms is not None):
-                producer.init_transactions(task_id(start.prefix, task_attempt))
+                producer.init_transactions(build_task_id(start.prefix, task_attempt))
             raise_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             yield
-            prepared = producer.prepare_transaction()
+            transaction = producer.prepare_transaction()
         except Exception as error:
             # Closing the producer aborts the transaction, so that no reader waits for its timeout.
             producer.close(_CLOSE_TIMEOUT_SECONDS)
             config = producer.config
             raise_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
             raise
-        if prepared is not None:
-            report.transaction = prepared
+        if transaction is not None:
+            report.transaction = transaction
 
     def attach_start(self, report: TaskReport) -> None:
         """Add the start of the batch to the report of a stream's task, because another process commits the batch."""
@@ -116,14 +116,14 @@ class ExactlyOnceWrite:
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
         """Commit the transactions of the tasks, or compare the rows with those of a batch that is already committed."""
-        batch, content = self._single_batch(reports), _sum_content(reports)
-        skip_decisions = {report.was_already_committed for report in reports}
-        if len(skip_decisions) > 1:
+        batch, content = self._require_single_batch(reports), _sum_content(reports)
+        skip_outcomes = {report.was_already_committed for report in reports}
+        if len(skip_outcomes) > 1:
             raise DeliveryError(
                 "Some tasks have written the batch, and others have skipped it as already committed. Run the write "
                 "again."
             )
-        if skip_decisions == {True}:
+        if skip_outcomes == {True}:
             self.start.check_skipped_batch(batch, content, tolerate_mismatch=self.delivery.options.tolerate_mismatch)
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions or self.delivery.is_single_use:
@@ -135,7 +135,7 @@ class ExactlyOnceWrite:
 
         Return whether they were aborted, and the outcome as the end of a sentence for the log.
         """
-        batch = self._single_batch(reports)
+        batch = self._require_single_batch(reports)
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
@@ -146,28 +146,28 @@ class ExactlyOnceWrite:
 
     # --- the batch of a report
 
-    def _job_batch(self) -> Batch:
+    def _build_job_batch(self) -> Batch:
         return Batch(key=self.delivery.options.key, scope=self.delivery.scope)
 
-    def _planned_batch(self) -> Batch:
+    def _build_planned_batch(self) -> Batch:
         """Return the batch of a write of which no task has reported."""
-        return self._job_batch() if self.micro_batch is None else _to_batch(self.micro_batch)
+        return self._build_job_batch() if self.micro_batch is None else _to_batch(self.micro_batch)
 
-    def _batch_of_task(self, task: TaskIdentity) -> Batch:
+    def _build_task_batch(self, task: TaskIdentity) -> Batch:
         if not self.is_stream:
-            return self._job_batch()
+            return self._build_job_batch()
         if task.query_id is None or task.batch_id is None:
             raise DeliveryError("Nothing was written, because Spark did not provide the task's query id and batch id.")
         return _to_batch(MicroBatchId(task.query_id, task.batch_id))
 
-    def _single_batch(self, reports: Sequence[TaskReport]) -> Batch:
+    def _require_single_batch(self, reports: Sequence[TaskReport]) -> Batch:
         """Return the batch of all reports, or of the plan if there are none.
 
         Raise DeliveryError if the reports name several batches.
         """
         if not reports:
-            return self._planned_batch()
-        batches = {self._batch_of_task(report.task) for report in reports}
+            return self._build_planned_batch()
+        batches = {self._build_task_batch(report.task) for report in reports}
         if len(batches) > 1:
             raise DeliveryError(
                 f"The tasks of one batch reported {len(batches)} different batches. Run the write again."
@@ -246,7 +246,7 @@ def build_start_name(stream_start: str | None) -> str:
 
 def build_stream_delivery(options: SinkOptions) -> Delivery:
     """Build the Delivery of a stream. Every process that plans or commits builds an equal one."""
-    delivery_options = _build_delivery_options(options)
+    delivery_options = _require_delivery_options(options)
     if delivery_options.key is not None:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
     checkpoint = "" if delivery_options.checkpoint is None else normalize_checkpoint(delivery_options.checkpoint)
@@ -257,7 +257,7 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
 
 
 def build_job_delivery(options: SinkOptions, driver_process_id: int | None = None) -> Delivery:
-    delivery_options = _build_delivery_options(options)
+    delivery_options = _require_delivery_options(options)
     if delivery_options.prefix is not None:
         return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)
     if delivery_options.key is not None:
@@ -273,7 +273,7 @@ def _build_delivery(
     return Delivery(
         options.producer_config().client_config(),
         prefix,
-        _build_delivery_options(options),
+        _require_delivery_options(options),
         checkpoint=checkpoint,
         scope=options.topic or "",
         is_single_use=is_single_use,
@@ -281,7 +281,8 @@ def _build_delivery(
     )
 
 
-def _build_delivery_options(options: SinkOptions) -> DeliveryOptions:
+def _require_delivery_options(options: SinkOptions) -> DeliveryOptions:
+    """Return the options of exactly-once delivery, which must be set."""
     assert options.exactly_once is not None
     return options.exactly_once
 

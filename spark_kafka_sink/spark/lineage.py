@@ -55,7 +55,8 @@ _SECRET_OPTION_PATTERN = re.compile(r"password|passphrase|secret|token|jaas|user
 class LineageWrite:
     """A batch write or a streaming query whose events are sent.
 
-    `folder`: for the reports of the write; it is deleted at the end. `secrets`: texts that no event may contain.
+    `folder`: the folder for the reports of the write, which is deleted at the end. `secrets`: texts that no event may
+    contain.
     """
 
     def __init__(self, run: LineageRun, sender: EventSender, folder: str, secrets: list[str]) -> None:
@@ -76,7 +77,7 @@ class LineageWrite:
 
     @contextmanager
     def trace_save(self) -> Iterator[None]:
-        """Send START, run the block, which is a batch write, and send how it ended."""
+        """Trace the batch write in the block: send START before it, and COMPLETE, FAIL or ABORT after it."""
         try:
             self._send(START)
             yield
@@ -102,7 +103,7 @@ class LineageWrite:
         return query
 
     def watch(self, query: Any) -> None:
-        """Send RUNNING after micro-batches until the query ends, and how it ended."""
+        """Send RUNNING after micro-batches until the query ends, then COMPLETE, FAIL or ABORT."""
         error: Exception | None = None
         try:
             while not query.awaitTermination(_PROGRESS_INTERVAL_SECONDS):
@@ -115,15 +116,15 @@ class LineageWrite:
         _queries.pop(self, None)
 
     def end_at_exit(self, query: Any, watcher: threading.Thread, timeout_s: float) -> None:
-        """End the run of a query, because the program ends, and Spark with it."""
+        """End the run of a query because the program exits, which also ends Spark."""
         try:
             is_active = query.isActive
         except (Py4JError, OSError):
             is_active = True
         if not is_active and watcher.ident is None:
-            self.watch(query)  # its thread could not be started
+            self.watch(query)  # the watcher thread could not be started
         elif not is_active:
-            watcher.join(timeout_s)  # it sends how the query ended
+            watcher.join(timeout_s)  # the watcher thread sends the last event
         self._abort("The program ended before the query.")
 
     def end(self, error: BaseException | None = None) -> None:
@@ -161,7 +162,7 @@ class LineageWrite:
 
     def _read_reports(self) -> bool:
         """Add the reports in the folder to the statistics and delete them. Return whether there were any."""
-        reports = list(_take_reports(self._folder))
+        reports = list(_consume_reports(self._folder))
         for report in reports:
             self._reports += 1
             self._is_committed |= report.status == COMMITTED
@@ -207,7 +208,7 @@ def plan_write(confs: Mapping[str, str], options: Mapping[str, str], write: Spar
 
 
 def find_sender(confs: Mapping[str, str]) -> EventSender | None:
-    """Return the sender for these settings. The first call logs an error in them, and then there is none."""
+    """Return the sender for these settings, or None if they are invalid. Their error is logged only once."""
     key = tuple(sorted((name, value) for name, value in confs.items() if name.startswith("transport.")))
     if key not in _senders:
         if not _senders:
@@ -229,12 +230,12 @@ def finish_at_exit() -> None:
 
 
 def flush_events(timeout_s: float) -> None:
-    """Wait until all events are sent. Logs how many were not."""
+    """Wait until all events are sent or the timeout has passed, and log the number of unsent events."""
     deadline = time.monotonic() + timeout_s
     for sender in _senders.values():
-        unsent = 0 if sender is None else sender.flush(max(0.0, deadline - time.monotonic()))
-        if unsent:
-            LOGGER.warning("%d OpenLineage events were not sent in time. Check the server of the events.", unsent)
+        unsent_count = 0 if sender is None else sender.flush(max(0.0, deadline - time.monotonic()))
+        if unsent_count:
+            LOGGER.warning("%d OpenLineage events were not sent in time. Check the server of the events.", unsent_count)
 
 
 def is_interruption(error: BaseException) -> bool:
@@ -242,8 +243,8 @@ def is_interruption(error: BaseException) -> bool:
     return not isinstance(error, Exception) or _CANCELLED_PATTERN.search(str(error)) is not None
 
 
-def _take_reports(folder: str) -> Iterator[WriteReport]:
-    """Read and delete the complete reports in a folder. One that is being written is left."""
+def _consume_reports(folder: str) -> Iterator[WriteReport]:
+    """Read and delete the complete reports in a folder. A report that is still being written is left for later."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:

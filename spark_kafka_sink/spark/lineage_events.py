@@ -1,8 +1,8 @@
 """OpenLineage events of a write: the run from Spark's settings, and its events. Pure functions without IO.
 
-The settings are those of OpenLineage's Spark listener (`spark.openlineage.*`), and names are built as the listener
-builds them, so that the events of both belong to the same job. Needs the package `openlineage-python`, so only
-lineage.py imports this module, for writes with lineage.
+The settings are those of OpenLineage's Spark listener (`spark.openlineage.*`). Names follow the rules of the listener,
+so that the events of both belong to the same job. This module requires the package `openlineage-python`, so only
+lineage.py imports it, for writes with lineage.
 """
 
 from __future__ import annotations
@@ -164,11 +164,15 @@ def _find_parents(confs: Mapping[str, str], namespace: str, app_name: str) -> tu
     The listener's run of the Spark application is the parent only if a setting fixes its id, because the listener
     generates the id otherwise. Without that setting, the parent is the run that started the application.
     """
-    starter = _find_run(confs, "parentRunId", "parentJobNamespace", "parentJobName", None)
+    launching_run = _find_run(confs, "parentRunId", "parentJobNamespace", "parentJobName", None)
     application_run_id = confs.get("applicationRunId", "")
-    parent = ParentRun(application_run_id, namespace, app_name) if is_uuid(application_run_id) else starter
+    parent = ParentRun(application_run_id, namespace, app_name) if is_uuid(application_run_id) else launching_run
     root = _find_run(
-        confs, "rootParentRunId", "rootParentJobNamespace", "rootParentJobName", starter if starter else parent
+        confs,
+        "rootParentRunId",
+        "rootParentJobNamespace",
+        "rootParentJobName",
+        launching_run if launching_run else parent,
     )
     return parent, root
 
@@ -176,7 +180,7 @@ def _find_parents(confs: Mapping[str, str], namespace: str, app_name: str) -> tu
 def _find_run(
     confs: Mapping[str, str], run_id: str, namespace: str, name: str, default: ParentRun | None
 ) -> ParentRun | None:
-    """Build a run from three settings. One that is missing, or an id that is no UUID, has the value of the default."""
+    """Build a run from three settings. A missing setting, or an invalid UUID, is replaced by the value of `default`."""
     values = [confs.get(key, "") for key in (run_id, namespace, name)]
     if not is_uuid(values[0]):
         values[0] = ""
@@ -229,11 +233,11 @@ def _parse_tags(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _find_disabled_facets(confs: Mapping[str, str]) -> frozenset[str]:
-    disabled = set(_parse_list(confs.get("facets.disabled", "")))
+    disabled_facets = set(_parse_list(confs.get("facets.disabled", "")))
     for name, value in confs.items():
         if name.startswith("facets.") and name.endswith(".disabled") and value.lower() == "true":
-            disabled.add(name.removeprefix("facets.").removesuffix(".disabled"))
-    return frozenset(disabled)
+            disabled_facets.add(name.removeprefix("facets.").removesuffix(".disabled"))
+    return frozenset(disabled_facets)
 
 
 def build_event(
@@ -260,10 +264,12 @@ def build_event(
 
 def _select_facets(run: LineageRun, facets: Mapping[str, Any]) -> dict[str, Any]:
     """Remove missing facets and those that a setting disables, and set the producer of the others."""
-    selected = {name: facet for name, facet in facets.items() if facet is not None and name not in run.disabled_facets}
-    for facet in selected.values():
+    enabled_facets = {
+        name: facet for name, facet in facets.items() if facet is not None and name not in run.disabled_facets
+    }
+    for facet in enabled_facets.values():
         facet._producer = PRODUCER
-    return selected
+    return enabled_facets
 
 
 def _build_run_facets(run: LineageRun, error_message: str | None) -> dict[str, Any]:

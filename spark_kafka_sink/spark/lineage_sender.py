@@ -39,7 +39,10 @@ _LOCATION_MESSAGE = "spark.openlineage.transport.location is missing. Set it to 
 
 
 class EventSender:
-    """Sends events in order, in a thread that ends when there are none. `target`: where to, for the log."""
+    """Sends events in order, in a background thread that ends when its queue is empty.
+
+    `target`: the destination as log messages name it.
+    """
 
     def __init__(self, transport: Transport, target: str, session: requests.Session | None = None) -> None:
         self._transport = transport
@@ -51,7 +54,7 @@ class EventSender:
         self._has_warned = False
 
     def submit(self, event: RunEvent) -> None:
-        """Queue an event. It is dropped if too many wait, as with a server that does not respond."""
+        """Queue an event. It is dropped if the queue is full, for example because the server does not respond."""
         with self._condition:
             if len(self._events) >= _MAX_QUEUED_EVENTS:
                 LOGGER.debug("Dropped an OpenLineage event, because %d events are waiting.", _MAX_QUEUED_EVENTS)
@@ -117,9 +120,9 @@ class EventSender:
 
 
 def create_sender(confs: Mapping[str, str]) -> EventSender:
-    """Create the sender for the listener's settings without their prefix `spark.openlineage.`. Does no IO.
+    """Create the sender for the listener's settings, given without their prefix `spark.openlineage.`. Does no IO.
 
-    Raises ConfigurationError if the settings are invalid or not supported.
+    Raise ConfigurationError if the settings are invalid or not supported.
     """
     transport_type = confs.get("transport.type") or "console"
     if transport_type == "console":
@@ -137,8 +140,8 @@ def create_sender(confs: Mapping[str, str]) -> EventSender:
 def _create_http_sender(confs: Mapping[str, str]) -> EventSender:
     """Create a sender that posts events.
 
-    Like the listener, it uses only scheme and host of the URL, the path from the setting `endpoint`, and it reads an
-    API key from the URL's parameter `api_key`. It does not retry, like the listener.
+    The sender treats the settings in the same way as the listener: it takes only the scheme and the host from the URL,
+    the path from the setting `endpoint`, and an API key from the URL's parameter `api_key`. It does not retry.
     """
     parts = _split_url(confs)
     if parts is None or not parts.scheme or not parts.hostname:
@@ -175,7 +178,7 @@ def _create_http_sender(confs: Mapping[str, str]) -> EventSender:
 
 
 def find_secrets(confs: Mapping[str, str]) -> list[str]:
-    """Return the values among the settings that must not be shown."""
+    """Return the values of the settings that may be secret and must not be shown."""
     parts = _split_url(confs)
     secrets: list[str | None] = []
     if parts is not None:

@@ -1,8 +1,8 @@
 """Writes a DataFrame through `mapInArrow` instead of the data source (the option `writeMethod`).
 
 Spark 3.5 has no Python data sources, so every write takes this path there. From Spark 4.0 on, the data source is the
-default. Spark starts a Python daemon each to look up, plan, run and commit a data source; `mapInArrow` needs only the
-one of the tasks, so a short job ends sooner.
+default. For a data source, Spark starts four Python daemons: to look it up, to plan the write, to run the tasks and to
+commit. `mapInArrow` needs only the daemon of the tasks, so a short job ends sooner.
 
     user's program    plan_batch_write        creates the writer that a planning worker would create
     task              writer.write_in_map     writes the rows, and yields the report of the task as its only row
@@ -41,8 +41,8 @@ _CONNECT_MESSAGE = (
 def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
     """Return whether a write with these options runs through mapInArrow. The option names are lowercase.
 
-    Raise ConfigurationError if this Spark does not support the method that the options name. An invalid value counts
-    as none, because the checks of the options report it.
+    Raise ConfigurationError if this Spark does not support the method that the options name. An invalid value is
+    ignored here, because the checks of the options report it.
     """
     requested = options.get(WRITE_METHOD_OPTION.name.lower(), "").strip().lower()
     if requested == MAP_IN_ARROW.lower():
@@ -98,7 +98,7 @@ def _run_uninterrupted(commit: Callable[[], None]) -> None:
 
 
 def _abort(writer: KafkaBatchWriter, reports: Sequence[WriterCommitMessage]) -> None:
-    """Abort the write. Its own error is only logged, so that the user gets the error that made the write fail."""
+    """Abort the write. An error of the abort is only logged, so that the user gets the error of the write."""
     try:
         writer.abort_job(reports)
     except KafkaSinkError as error:

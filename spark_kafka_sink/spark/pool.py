@@ -50,14 +50,14 @@ POOL = create_pool()
 @contextlib.contextmanager
 def lease_producer(pool: ProducerPool, options: Mapping[str, str], idle_seconds: float) -> Iterator[KafkaProducer]:
     """Lease a producer with these options for one task. It is closed after `idle_seconds` without a lease."""
-    make = partial(KafkaProducer, options, flush_at_exit=0)
-    with pool.lease(tuple(sorted(options.items())), make, idle_seconds) as producer:
+    create_producer = partial(KafkaProducer, options, flush_at_exit=0)
+    with pool.lease(tuple(sorted(options.items())), create_producer, idle_seconds) as producer:
         yield producer
         # Arrow keeps freed memory for the thread that used it. An idle worker does not need this memory.
         pa.default_memory_pool().release_unused()
 
 
-def idle_timeout_seconds(context: TaskContext | None) -> float:
+def find_idle_timeout_seconds(context: TaskContext | None) -> float:
     """Return how long an idle producer is kept. Spark passes the setting to a task as one of its local properties."""
     return parse_duration((context and context.getLocalProperty(IDLE_TIMEOUT_CONF)) or _DEFAULT_IDLE_TIMEOUT)
 

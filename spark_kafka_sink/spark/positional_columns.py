@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def positional_name(position: int) -> str:
+def build_positional_name(position: int) -> str:
     """Return the name that `rename_by_position` gives to the column at this position."""
     return f"_pykafka_{position}"
 
 
 def rename_by_position(frame: Any) -> Any:
-    """Rename each column to its `positional_name`, which Spark resolves to this column only."""
-    return frame.toDF(*map(positional_name, range(len(frame.schema.fieldNames()))))
+    """Rename each column by `build_positional_name`. Spark resolves the new name to this column only."""
+    return frame.toDF(*map(build_positional_name, range(len(frame.schema.fieldNames()))))
 
 
 def select_by_position(frame: Any, positions: Sequence[int]) -> Any:
     """Select the columns at these positions, under their own names."""
     names = frame.schema.fieldNames()
-    selected = rename_by_position(frame).select(*map(positional_name, positions))
-    return selected.toDF(*(names[position] for position in positions))
+    renamed_frame = rename_by_position(frame).select(*map(build_positional_name, positions))
+    return renamed_frame.toDF(*(names[position] for position in positions))

@@ -103,10 +103,10 @@ def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataT
 
         # Spark reads the kind of the function from its type hints.
         apply_to_series.__annotations__ = {"series": pd.Series, "return": pd.Series}
-        decorated: Callable[[Any], Any] = cast(Any, pandas_udf)(apply_to_series, return_type)
+        udf: Callable[[Any], Any] = cast(Any, pandas_udf)(apply_to_series, return_type)
     else:
-        decorated = cast(Any, arrow_udf)(function, return_type)
-    return decorated
+        udf = cast(Any, arrow_udf)(function, return_type)
+    return udf
 
 
 def _import_pandas() -> Any:
@@ -121,7 +121,10 @@ def _import_pandas() -> Any:
 
 
 def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:
-    """Bring the rows of each id to one task. pyspark 4.0 and older hash the ids, so a task may get those of several."""
+    """Move all rows with the same id to the same task.
+
+    pyspark 4.0 and older hash the ids, so one task may get the rows of several ids.
+    """
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(partitions, column)
     return frame.repartition(partitions, column)

@@ -1,8 +1,8 @@
 """The rate limit of a task: its share of `maxBytesPerSecond`.
 
 The limit counts the bytes of keys, values and headers before compression, which the write report calls `bytes`. Each
-call splits its rows into slices of at most about one second at this rate, and passes a slice on when the time of the
-slices before it is over. Time that a task spends waiting for rows from Spark is not made up for by a burst afterwards.
+call splits its rows into slices that take about one second at this rate, or less. A slice is passed on when the time
+allotted to the preceding slices has passed. After a wait for rows from Spark, the task does not catch up with a burst.
 
 A task also waits after its last slice. The next task starts with a new rate limiter, so many short tasks would
 otherwise write one slice each without any wait.
@@ -44,7 +44,7 @@ class RateLimiter:
         self._wait()
 
     def _wait(self) -> float:
-        """Wait until the next slice may be passed on, and return the time of the clock then."""
+        """Wait until the next slice may be passed on. Return the time of the clock after the wait."""
         now = self.clock()
         if now >= self._next_slice_at:
             return now

@@ -102,7 +102,7 @@ def build_write_report(
 
     totals = sum((report.totals for report in reports), WriteTotals())
     started_ms = min((report.started_ms for report in reports), default=0)
-    longest = sorted(reports, key=lambda report: report.duration_ms, reverse=True)
+    slowest_reports = sorted(reports, key=lambda report: report.duration_ms, reverse=True)
     return WriteReport(
         batch=batch or (reports[0].task.batch if reports else "no tasks"),
         status=status,
@@ -112,8 +112,8 @@ def build_write_report(
         tasks=len(reports),
         partitions=merge_offset_ranges(report.partitions for report in reports),
         errors=sum_errors(report.errors for report in reports),
-        longest_task_ms=longest[0].duration_ms if longest else 0,
-        task_list=tuple(_summarize(report) for report in longest[:MAX_LISTED_TASKS]),
+        longest_task_ms=slowest_reports[0].duration_ms if slowest_reports else 0,
+        task_list=tuple(_summarize(report) for report in slowest_reports[:MAX_LISTED_TASKS]),
         **vars(totals),
     )
 

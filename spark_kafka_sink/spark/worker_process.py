@@ -29,7 +29,7 @@ FREEZES_PER_CYCLE = 3
 CALLS_PER_CYCLE = 200
 
 _REUSE_WORKER_VARIABLE = "SPARK_REUSE_WORKER"
-"""If this variable is set, pyspark's daemon collects garbage after a task. Otherwise it ends the process."""
+"""The variable with which pyspark's daemon keeps a process after a task, and collects its garbage."""
 _UNIX_SOCKET_VARIABLE = "PYTHON_UNIX_DOMAIN_ENABLED"
 
 _calls_in_cycle = 0

@@ -44,7 +44,7 @@ from spark_kafka_sink.spark.constants import BATCH_ID_PROPERTY, QUERY_ID_PROPERT
 from spark_kafka_sink.spark.dead_letters import build_dead_letters, truncate
 from spark_kafka_sink.spark.failures import Failures, is_record_error
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.pool import POOL, ProducerPool, idle_timeout_seconds, lease_producer
+from spark_kafka_sink.spark.pool import POOL, ProducerPool, find_idle_timeout_seconds, lease_producer
 from spark_kafka_sink.spark.rate_limiter import RateLimiter
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.worker_log import install_stderr_handler
@@ -75,7 +75,7 @@ def write_rows(
     install_stderr_handler()
     freeze_gc()
     disable_delayed_ack()
-    started = time.monotonic()
+    started_at = time.monotonic()
     context = TaskContext.get()
     report = TaskReport(_build_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
     if exactly_once is not None:
@@ -92,15 +92,17 @@ def write_rows(
                 # The producer is leased for the first row, because a Spark partition without rows needs no broker.
                 producer_options = build_task_producer_options(options)
                 if exactly_once is not None:
-                    producer_options = exactly_once.producer_options(producer_options)
-                producer = stack.enter_context(lease_producer(pool, producer_options, idle_timeout_seconds(context)))
+                    producer_options = exactly_once.build_producer_options(producer_options)
+                producer = stack.enter_context(
+                    lease_producer(pool, producer_options, find_idle_timeout_seconds(context))
+                )
                 if exactly_once is not None:
                     stack.enter_context(exactly_once.transaction(producer, report))
                 writer = TaskWriter(producer, plan, options, report)
             writer.write(batch)
         if writer is not None:
             writer.finish()
-    report.duration_ms = round((time.monotonic() - started) * 1000)
+    report.duration_ms = round((time.monotonic() - started_at) * 1000)
     return report
 
 
@@ -139,7 +141,7 @@ class TaskWriter:
             producer, plan, keep_row_indices=options.has_receipt
         )
         self._rate_limiter = None if options.bytes_per_second is None else RateLimiter(options.bytes_per_second)
-        self._written = OffsetRangeCollector()
+        self._offset_collector = OffsetRangeCollector()
         self._digests = _create_digest_collector() if options.has_receipt else None
         self._failures = Failures(report.task)
         self._counts = SimpleNamespace(**vars(WriteTotals()))  # a mutable copy, since WriteTotals is frozen
@@ -157,7 +159,7 @@ class TaskWriter:
         self._collect_all_results()
         if self._rate_limiter is not None:
             self._rate_limiter.finish()
-        ranges = self._written.by_topic()
+        ranges = self._offset_collector.by_topic()
         self._report.partitions = ranges if self._digests is None else self._digests.attach_to(ranges)
         self._report_totals()
         if self._failures:
@@ -175,24 +177,24 @@ class TaskWriter:
         self._report.totals = WriteTotals(**vars(self._counts))
         self._report.is_acknowledged = self._producer.config.acks != 0
 
-    def _send(self, sent: _SentRows) -> None:
+    def _send(self, sent_rows: _SentRows) -> None:
         """Pass rows to the producer. Rows that cannot be sent fail like rows that the broker rejects."""
-        rows = sent.rows
+        rows = sent_rows.rows
         nbytes = rows.columns.nbytes
         try:
             if rows.topic is None:
                 raise InvalidRecordError(NULL_TOPIC_MESSAGE)
-            self._columns_writer.send(rows, sent, nbytes)
+            self._columns_writer.send(rows, sent_rows, nbytes)
         except KafkaSinkError as error:
-            self._columns_writer.fail(rows, error, sent, nbytes)
+            self._columns_writer.fail(rows, error, sent_rows, nbytes)
 
     def _collect_results(self) -> None:
         """Collect the results that have arrived, and wait for more if the pending rows take too much memory.
 
         Raise DeliveryError if a record has failed.
         """
-        for sent, result in self._columns_writer.collect_results():
-            self._count(sent, result)
+        for sent_rows, result in self._columns_writer.collect_results():
+            self._add_result(sent_rows, result)
         if self._failures:
             self._collect_all_results()
             raise self._failures.build_error(self._options)
@@ -202,34 +204,34 @@ class TaskWriter:
         while self._columns_writer.pending_calls:
             if not self._columns_writer.has_result:
                 self._producer.flush()  # in each round, because collecting results may send dead letters
-            for sent, result in self._columns_writer.collect_all_results():
-                self._count(sent, result)
+            for sent_rows, result in self._columns_writer.collect_all_results():
+                self._add_result(sent_rows, result)
 
-    def _count(self, sent: _SentRows, result: ColumnsResult) -> None:
-        columns = sent.rows.columns
+    def _add_result(self, sent_rows: _SentRows, result: ColumnsResult) -> None:
+        columns = sent_rows.rows.columns
         written_bytes = columns.payload_nbytes
         for failure in result.failures:
-            failed = columns.take(failure.rows)
-            written_bytes -= failed.payload_nbytes
-            self._handle_failure(sent, failed, failure)
+            failed_columns = columns.take(failure.rows)
+            written_bytes -= failed_columns.payload_nbytes
+            self._handle_failure(sent_rows, failed_columns, failure)
         count = result.rows_written
-        if sent.is_dead_letter:
+        if sent_rows.is_dead_letter:
             self._counts.dead_letters += count
-            self._counts.dead_letters_cut += count if sent.is_truncated else 0
+            self._counts.dead_letters_cut += count if sent_rows.is_truncated else 0
             return
-        self._written.add(result)
+        self._offset_collector.add(result)
         if self._digests is not None:
             self._digests.add(result, columns)
         self._counts.rows += count
         self._counts.bytes += written_bytes
 
-    def _handle_failure(self, sent: _SentRows, failed: RecordColumns, failure: FailedRows) -> None:
+    def _handle_failure(self, sent_rows: _SentRows, failed_columns: RecordColumns, failure: FailedRows) -> None:
         """Resend the failed rows, send them to the dead-letter topic, or record them as failures of the task."""
-        error, topic = failure.error, sent.rows.topic
+        error, topic = failure.error, sent_rows.rows.topic
         dead_letter_topic = self._options.dead_letter_topic
-        if sent.is_dead_letter:
-            if isinstance(error, RecordTooLargeError) and not sent.is_truncated:
-                truncated = TopicRows(topic, truncate(failed), None)
+        if sent_rows.is_dead_letter:
+            if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
+                truncated = TopicRows(topic, truncate(failed_columns), None)
                 self._send(_SentRows(truncated, is_dead_letter=True, is_truncated=True))
                 return
             dead_letter_error = DeadLetterError(f"The dead-letter topic rejected the record, too: {error}")
@@ -237,25 +239,25 @@ class TaskWriter:
             error = dead_letter_error
         elif dead_letter_topic is not None and isinstance(error, BatchRefusedError):
             # These rows are valid: the broker rejected the batch because of other records, which become dead letters.
-            self._send(_SentRows(TopicRows(topic, failed, failure.partition)))
+            self._send(_SentRows(TopicRows(topic, failed_columns, failure.partition)))
             return
         elif dead_letter_topic is not None and is_record_error(error):
             error_name = type(error).__name__
-            self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed.num_rows
-            letters = build_dead_letters(
-                failed,
+            self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed_columns.num_rows
+            dead_letters = build_dead_letters(
+                failed_columns,
                 topic=topic,
-                partition=_failed_partitions(sent.rows, failure),
+                partition=_find_failed_partitions(sent_rows.rows, failure),
                 error=error,
                 batch=self._report.task.batch,
             )
-            self._send(_SentRows(TopicRows(dead_letter_topic, letters, None), is_dead_letter=True))
+            self._send(_SentRows(TopicRows(dead_letter_topic, dead_letters, None), is_dead_letter=True))
             return
-        self._failures.add(topic, failure.partition, error, failed)
+        self._failures.add(topic, failure.partition, error, failed_columns)
 
 
-def _failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Array | None:
-    """Return the partition of the failed rows, or the partitions that the rows themselves name, if any."""
+def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Array | None:
+    """Return the partition of the failed rows; if it is unknown, the contents of their `partition` column, if any."""
     if failure.partition is not None:
         return failure.partition
     return rows.partition.take(pa.array(failure.rows)) if isinstance(rows.partition, pa.Array) else rows.partition

@@ -42,7 +42,10 @@ CONTINUOUS_TRIGGER_MESSAGE = (
 
 
 class _TaskWriter:
-    """The part of both writers that runs in the tasks. `exactly_once`: None for at-least-once delivery."""
+    """The base class of both writers: the part that runs in the tasks.
+
+    `exactly_once`: None for at-least-once delivery.
+    """
 
     def __init__(self, options: SinkOptions, plan: ColumnPlan, exactly_once: ExactlyOnceWrite | None = None) -> None:
         self._options = options

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
+from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.patches import write_methods
 from spark_kafka_sink.spark.patches.recorded_writer import get_recorded_calls
@@ -22,10 +22,10 @@ from spark_kafka_sink.spark.patches.write_methods import wrap_save
 
 LIMIT = 1_000_000
 JOB = """
-from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
+from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
 from tests.spark_session import start_spark
 session = start_spark({"spark.default.parallelism": "200", "spark.task.cpus": "2"}, "local[6]")
-print("tasks at once:", max_concurrent_tasks(session), "of", session.sparkContext.defaultParallelism)
+print("tasks at once:", find_max_concurrent_tasks(session), "of", session.sparkContext.defaultParallelism)
 """
 
 
@@ -62,7 +62,7 @@ def session(slots: int | None, master: str = "yarn", **settings: str) -> Any:
     ],
 )
 def test_counts_registered_and_requested_executors(given: Any, number: int | None) -> None:
-    assert max_concurrent_tasks(given) == number
+    assert find_max_concurrent_tasks(given) == number
 
 
 @pytest.mark.needs("java")
@@ -109,7 +109,7 @@ def test_concurrent_tasks_share_the_byte_rate_limit(spark: SparkSession) -> None
 def test_requires_max_tasks_when_concurrent_tasks_are_unknown(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_kafka_sink.spark.patches.write_methods.max_concurrent_tasks", lambda _: None)
+    monkeypatch.setattr("spark_kafka_sink.spark.patches.write_methods.find_max_concurrent_tasks", lambda _: None)
     with pytest.raises(ConfigurationError, match="'maxBytesPerSecond' requires 'maxTasks'"):
         share(spark)
     assert share(spark, maxTasks="8") == LIMIT / 8

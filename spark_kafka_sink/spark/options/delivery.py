@@ -9,7 +9,7 @@ from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, 
 from spark_kafka_sink.options import HiddenValueError, Option
 from spark_kafka_sink.producer.config import find_idempotence_conflicts
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
-from spark_kafka_sink.spark.options.values import build_checked_text_parser, parse_replication_factor, topic_name
+from spark_kafka_sink.spark.options.values import build_checked_text_parser, parse_replication_factor, parse_topic_name
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 FAIL_ON_MISMATCH, WARN_ON_MISMATCH = "fail", "warn"
@@ -17,8 +17,8 @@ TRANSACTION_TIMEOUT_OPTION = "transaction.timeout.ms"
 _MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
 
 
-def idempotency_key(value: object) -> str:
-    """Parse text of 1 to 200 characters. An error does not show the value."""
+def parse_idempotency_key(value: object) -> str:
+    """Parse a key of 1 to 200 characters. The error for an invalid key does not show it."""
     key = parse_text(value)
     if not 1 <= len(key) <= _MAX_IDEMPOTENCY_KEY_CHARACTERS:
         raise HiddenValueError(f"must have 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters; it has {len(key)}")
@@ -43,7 +43,7 @@ DELIVERY_OPTIONS = (
     Option(
         "idempotencyKey",
         None,
-        idempotency_key,
+        parse_idempotency_key,
         "for batch jobs: a job writes nothing if a job with the same key has already been committed",
     ),
     Option(
@@ -56,7 +56,7 @@ DELIVERY_OPTIONS = (
     Option(
         "decisionLogTopic",
         DECISION_LOG_TOPIC,
-        topic_name,
+        parse_topic_name,
         "topic of the decision log, which must be compacted; created if it is missing",
     ),
     Option(

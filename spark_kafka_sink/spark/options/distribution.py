@@ -18,7 +18,7 @@ class SortColumn:
     is_descending: bool = False
 
 
-def sort_columns(value: object) -> tuple[SortColumn, ...]:
+def parse_sort_columns(value: object) -> tuple[SortColumn, ...]:
     """Parse a list of column names separated by commas. Each name may be followed by ASC or DESC."""
     columns = parse_column_list(parse_text(value), "'time, id DESC'", "asc", "desc")
     return tuple(SortColumn(name, direction == "desc") for name, direction in columns)
@@ -36,7 +36,7 @@ DISTRIBUTION_OPTIONS = (
     Option(
         "orderBy",
         (),
-        sort_columns,
+        parse_sort_columns,
         "with `distribution`: columns by which the rows of a partition or key are sorted, for example `time, id DESC`",
     ),
     Option(

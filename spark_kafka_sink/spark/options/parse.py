@@ -85,8 +85,8 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
 
     Raise ConfigurationError with one sentence for each invalid option.
     """
-    by_lowercase = {name.lower(): value for name, value in options.items()}
-    user_options = {name: value for name, value in by_lowercase.items() if name not in INTERNAL_OPTIONS}
+    options_by_lowercase = {name.lower(): value for name, value in options.items()}
+    user_options = {name: value for name, value in options_by_lowercase.items() if name not in INTERNAL_OPTIONS}
     sink_options, kafka_options = _split_by_prefix(_drop_ignored_options(user_options))
 
     parsed_options = _read_sink_options(sink_options)
@@ -104,7 +104,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     delivery = parse_delivery(parsed_options, parsed_producer_options)
     _check_producer_options(parsed_options, parsed_producer_options)
     decision_log_topic = None if delivery is None else delivery.topic
-    bytes_per_second = _compute_bytes_per_second(parsed_options, by_lowercase.get(CONCURRENT_TASKS_OPTION))
+    bytes_per_second = _compute_bytes_per_second(parsed_options, options_by_lowercase.get(CONCURRENT_TASKS_OPTION))
     _check_topics_differ(
         parsed_options,
         topic=topic,
@@ -118,14 +118,14 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         producer=producer,
         topic=topic,
-        new_topic=None if ALREADY_CHECKED_OPTION in by_lowercase else new_topic,
-        distribution=None if DISTRIBUTED_BY_OPTION in by_lowercase else distribution,
+        new_topic=None if ALREADY_CHECKED_OPTION in options_by_lowercase else new_topic,
+        distribution=None if DISTRIBUTED_BY_OPTION in options_by_lowercase else distribution,
         dead_letter_topic=dead_letter_topic,
         check_connection=values["checkConnection"],
         report_path=values["reportPath"],
         report_topic=report_topic,
         report_callback=values["reportCallback"],
-        lineage_folder=by_lowercase.get(LINEAGE_FOLDER_OPTION),
+        lineage_folder=options_by_lowercase.get(LINEAGE_FOLDER_OPTION),
         has_receipt=values["receipt"],
         bytes_per_second=bytes_per_second,
         client_rack_env=values["clientRackEnv"],
@@ -150,22 +150,22 @@ def _split_by_prefix(options: Mapping[str, str]) -> tuple[dict[str, str], dict[s
 
 def _read_sink_options(sink_options: Mapping[str, str]) -> ParsedOptions:
     """Read the known options of the sink. `_find_unknown_options` reports the others."""
-    known = {
+    known_options = {
         OPTION_NAMES_BY_LOWERCASE[name]: value
         for name, value in sink_options.items()
         if name in OPTION_NAMES_BY_LOWERCASE
     }
-    return parse_option_values(SINK_OPTIONS, known, (), FORMAT_NAME)
+    return parse_option_values(SINK_OPTIONS, known_options, (), FORMAT_NAME)
 
 
 def _drop_ignored_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options without those that the sink ignores, and log a warning that names the ignored ones."""
     has_format = bool(find_encoded_sides(options))
-    ignored = [name for name in options if _is_ignored(name, has_format)]
-    if ignored:
+    ignored_names = [name for name in options if _is_ignored(name, has_format)]
+    if ignored_names:
         warning = "Ignored options of Spark's Kafka source, of consumers or of schema registries: "
-        warn_once(_log, warning + ", ".join(sorted(ignored)))
-    return {name: value for name, value in options.items() if name not in ignored}
+        warn_once(_log, warning + ", ".join(sorted(ignored_names)))
+    return {name: value for name, value in options.items() if name not in ignored_names}
 
 
 def _is_ignored(name: str, has_format: bool) -> bool:
@@ -181,8 +181,8 @@ def _is_ignored(name: str, has_format: bool) -> bool:
 def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:
     """Return one error message for each unknown option."""
     prefix = TOPIC_CONFIG_PREFIX.lower()
-    known = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in extract_topic_configs(sink_options)))
-    return [_describe_unknown_option(name) for name in sorted(sink_options) if name not in known]
+    known_options = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in extract_topic_configs(sink_options)))
+    return [_describe_unknown_option(name) for name in sorted(sink_options) if name not in known_options]
 
 
 def _describe_unknown_option(name: str) -> str:
@@ -202,15 +202,16 @@ def _describe_unknown_option(name: str) -> str:
 
 def _suggest_option(name: str) -> str:
     """Return a sentence with a similar option name, or with all names if none is similar."""
-    similar = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
-    if similar:
-        return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[similar[0]]}'?"
+    similar_names = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
+    if similar_names:
+        return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[similar_names[0]]}'?"
     suggestion = suggest_option_name(name.removeprefix("kafka"), PRODUCER_NAMES)
     if suggestion:
         return KAFKA_SPELLING.format_text(suggestion)
-    known = ", ".join(name for name in SINK_OPTIONS if "." not in name)
+    known_options = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     return (
-        f"Known options are: {known}, the options of schema.registry, and the producer's options with the prefix "
+        f"Known options are: {known_options}, the options of schema.registry, and the producer's options with the "
+        "prefix "
         "'kafka.'."
     )
 

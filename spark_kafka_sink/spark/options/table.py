@@ -20,13 +20,13 @@ from spark_kafka_sink.spark.options.create_topic import CREATE_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION_OPTION, DELIVERY_OPTIONS
 from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, MAX_TASK_COUNT
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.options.values import build_checked_text_parser, topic_name
+from spark_kafka_sink.spark.options.values import build_checked_text_parser, parse_topic_name
 from spark_kafka_sink.spark.options.write_method import WRITE_METHOD_OPTION
 
 MAX_BYTES_PER_SECOND = 1 << 50
 
 _ROWS = (
-    Option("topic", SinkOptions.topic, topic_name, "the topic to write to; overrides the `topic` column"),
+    Option("topic", SinkOptions.topic, parse_topic_name, "the topic to write to; overrides the `topic` column"),
     Option(
         "includeHeaders",
         False,
@@ -46,7 +46,7 @@ _ROWS = (
     Option(
         "deadLetterTopic",
         SinkOptions.dead_letter_topic,
-        topic_name,
+        parse_topic_name,
         "topic for rejected records; required with `onRecordError` = `deadLetter`",
     ),
     Option(
@@ -65,7 +65,7 @@ _ROWS = (
     Option(
         "reportTopic",
         SinkOptions.report_topic,
-        topic_name,
+        parse_topic_name,
         "topic to which the driver writes a JSON report for each commit",
     ),
     Option(

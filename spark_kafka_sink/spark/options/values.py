@@ -12,7 +12,8 @@ from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 _MAX_REPLICATION_FACTOR = 32_767
 
 
-def topic_name(value: object) -> str:
+def parse_topic_name(value: object) -> str:
+    """Parse a valid topic name."""
     name = parse_text(value)
     if not is_topic_name(name):
         raise ValueError(f"must be a topic name of {TOPIC_NAME_RULE}")

@@ -124,13 +124,15 @@ def _warn_about_python_mismatch(master: str, worker_python: str) -> None:
     This is the most common mistake on a single machine: the virtual environment is not active, and PYSPARK_PYTHON is
     not set.
     """
-    found = shutil.which(worker_python)
-    if not master.startswith("local") or (found and os.path.dirname(found) == os.path.dirname(sys.executable)):
+    worker_path = shutil.which(worker_python)
+    if not master.startswith("local") or (
+        worker_path and os.path.dirname(worker_path) == os.path.dirname(sys.executable)
+    ):
         return
     _log.warning(
         'Spark runs its Python workers with %s, but this program runs with %s. If a write fails with "No module named '
         "'spark_kafka_sink'\", set PYSPARK_PYTHON to the latter before you create the session.",
-        found or worker_python,
+        worker_path or worker_python,
         sys.executable,
     )
 
@@ -140,8 +142,8 @@ def _redact_secrets(spark: SparkSession) -> None:
     for setting, pattern in REDACTION_CONFS.items():
         try:
             # `get` is called without a default, so that it returns Spark's own default, which stays in force.
-            current = spark.conf.get(setting) or ""
+            current_pattern = spark.conf.get(setting) or ""
         except IllegalArgumentException:
             continue  # Sail does not have the setting
-        if pattern not in current:
-            spark.conf.set(setting, f"{current}|{pattern}" if current else pattern)
+        if pattern not in current_pattern:
+            spark.conf.set(setting, f"{current_pattern}|{pattern}" if current_pattern else pattern)

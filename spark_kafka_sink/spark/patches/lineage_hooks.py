@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 def trace_save(
     frame: Any, options: Mapping[str, str], positions: list[int], *, is_map_in_arrow: bool
 ) -> Iterator[dict[str, str]]:
-    """Send the events of the batch write in the block. Yields the options that the write needs for it."""
+    """Send the events of the batch write in the block. Yield the options that the events require of the write."""
     write = _plan_write(frame, options, positions, is_stream=False, is_map_in_arrow=is_map_in_arrow)
     if write is None:
         yield {}
@@ -43,7 +43,7 @@ def trace_save(
 def trace_query(
     frame: Any, options: Mapping[str, str], positions: list[int], start: Callable[[dict[str, str]], Any]
 ) -> Any:
-    """Start a streaming query and send its events. `start` gets the options that the query needs for it."""
+    """Start a streaming query and send its events. `start` receives the options that the events require."""
     write = _plan_write(frame, options, positions, is_stream=True, is_map_in_arrow=False)
     return start({}) if write is None else write.start_query(lambda: start(write.options()))
 
@@ -78,9 +78,9 @@ def _plan_write(
 
 
 def read_confs(session: Any) -> dict[str, str]:
-    """Return the settings of OpenLineage of the application, without their prefix. A session cannot change them.
+    """Return the application's settings of OpenLineage, without their prefix. A session cannot change them.
 
-    A platform that restricts calls to the JVM may reject the call. Then there are none.
+    The result is empty on a platform that rejects this call to the JVM.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
 

@@ -85,7 +85,7 @@ def get_recorded_calls(writer: Any) -> RecordedCalls | None:
     return calls
 
 
-def writer_dataframe(writer: Any) -> Any:
+def get_writer_dataframe(writer: Any) -> Any:
     """Return the DataFrame that the writer writes."""
     arguments = getattr(writer, _RECORDED_CALLS_ATTRIBUTE).constructor_arguments
     if "df" in arguments:
@@ -97,13 +97,13 @@ def writer_dataframe(writer: Any) -> Any:
 
 def rebuild_writer(writer: Any, frame: Any, excluding: Collection[str]) -> Any:
     """Create a writer for another DataFrame and repeat the recorded calls, except those of the excluded methods."""
-    recorded: RecordedCalls = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
-    source = {"df": frame} if "df" in recorded.constructor_arguments else {"plan": frame._plan}
-    rebuilt = type(writer)(**(recorded.constructor_arguments | source))
-    for call in recorded.calls:
+    recorded_calls: RecordedCalls = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
+    source = {"df": frame} if "df" in recorded_calls.constructor_arguments else {"plan": frame._plan}
+    new_writer = type(writer)(**(recorded_calls.constructor_arguments | source))
+    for call in recorded_calls.calls:
         if call.method not in excluding:
-            getattr(rebuilt, call.method)(*call.args, **call.kwargs)
-    return rebuilt
+            getattr(new_writer, call.method)(*call.args, **call.kwargs)
+    return new_writer
 
 
 def _wrap_constructor(original: Callable[..., None]) -> Callable[..., None]:
@@ -113,8 +113,8 @@ def _wrap_constructor(original: Callable[..., None]) -> Callable[..., None]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         bound_arguments = signature.bind(self, *args, **kwargs).arguments
-        without_self = dict(list(bound_arguments.items())[1:])
-        setattr(self, _RECORDED_CALLS_ATTRIBUTE, RecordedCalls(without_self))
+        constructor_arguments = dict(list(bound_arguments.items())[1:])
+        setattr(self, _RECORDED_CALLS_ATTRIBUTE, RecordedCalls(constructor_arguments))
 
     return init
 
@@ -125,10 +125,10 @@ def _wrap_method(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        recorded = get_recorded_calls(self)
-        if result is self and recorded is not None:
+        recorded_calls = get_recorded_calls(self)
+        if result is self and recorded_calls is not None:
             bound_arguments = signature.bind(self, *args, **kwargs).arguments
-            recorded.calls.append(RecordedCall(original.__name__, args, kwargs, dict(bound_arguments)))
+            recorded_calls.calls.append(RecordedCall(original.__name__, args, kwargs, dict(bound_arguments)))
         return result
 
     return method

@@ -35,7 +35,7 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import check_all
-from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
+from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
 from spark_kafka_sink.spark.connect_checks import check_on_driver
 from spark_kafka_sink.spark.constants import (
     ALREADY_CHECKED_OPTION,
@@ -66,8 +66,8 @@ from spark_kafka_sink.spark.patches.lineage_hooks import trace_query, trace_save
 from spark_kafka_sink.spark.patches.recorded_writer import (
     RecordedCalls,
     get_recorded_calls,
+    get_writer_dataframe,
     rebuild_writer,
-    writer_dataframe,
 )
 from spark_kafka_sink.spark.positional_columns import select_by_position
 from spark_kafka_sink.spark.writer import CONTINUOUS_TRIGGER_MESSAGE
@@ -126,10 +126,10 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_save_mode(calls)
         is_map_in_arrow = uses_map_in_arrow(calls.options(), is_connect=_is_connect(self))
         positions, distribution = _check_write(self, calls)
-        frame, extra_options = _select_and_distribute(writer_dataframe(self), calls, positions, distribution)
+        frame, extra_options = _select_and_distribute(get_writer_dataframe(self), calls, positions, distribution)
         extra_options |= _build_micro_batch_options(self)
         _warn_about_table_layout(calls)
-        lineage = trace_save(writer_dataframe(self), calls.options(), positions, is_map_in_arrow=is_map_in_arrow)
+        lineage = trace_save(get_writer_dataframe(self), calls.options(), positions, is_map_in_arrow=is_map_in_arrow)
         with lineage as lineage_options:
             extra_options = _ALREADY_CHECKED_OPTIONS | extra_options | lineage_options
             if is_map_in_arrow:
@@ -162,7 +162,7 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_save_mode(calls)
         _check_table_write(self, calls)
         _warn_about_table_layout(calls)
-        frame = _coalesce(writer_dataframe(self), calls)
+        frame = _coalesce(get_writer_dataframe(self), calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
         original(writer.options(**_ALREADY_CHECKED_OPTIONS), name)
 
@@ -195,11 +195,11 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         is_map_in_arrow = uses_map_in_arrow(calls.options(), is_connect=_is_connect(self))
         positions, distribution = _check_write(self, calls)
         if distribution is None:
-            frame = _coalesce(_select_columns(writer_dataframe(self), positions), calls)
+            frame = _coalesce(_select_columns(get_writer_dataframe(self), positions), calls)
         else:
             # The rows are distributed in each micro-batch, which also needs the columns for the hash and the order.
-            required = sorted({*positions, *distribution.column_positions()})
-            frame = _select_columns(writer_dataframe(self), required)
+            required_positions = sorted({*positions, *distribution.column_positions()})
+            frame = _select_columns(get_writer_dataframe(self), required_positions)
         _warn_about_table_layout(calls)
         extra_options = _ALREADY_CHECKED_OPTIONS | {STREAM_START_OPTION: uuid.uuid4().hex}
 
@@ -213,7 +213,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
             write_micro_batch = MicroBatchWriter(calls.options() | options | {MICRO_BATCH_OPTION: "true"})
             return original(writer.options(**query_options).foreachBatch(write_micro_batch))
 
-        return trace_query(writer_dataframe(self), calls.options(), positions, start_query)
+        return trace_query(get_writer_dataframe(self), calls.options(), positions, start_query)
 
     return start
 
@@ -239,7 +239,7 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
             raise ConfigurationError(_UPDATE_MODE_TO_TABLE_MESSAGE)
         _check_table_write(self, calls)
         _warn_about_table_layout(calls)
-        frame = _coalesce(writer_dataframe(self), calls)
+        frame = _coalesce(get_writer_dataframe(self), calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
         return original(writer.options(**_ALREADY_CHECKED_OPTIONS | {STREAM_START_OPTION: uuid.uuid4().hex}), tableName)
 
@@ -277,8 +277,8 @@ class MicroBatchWriter:
     def __call__(self, frame: Any, batch_id: int) -> None:
         options = self.options
         if _DISTRIBUTION_OPTION in options:
-            parsed, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION), check_servers=False)
-            distribution = build_distribution(parsed, plan, frame.schema)
+            sink_options, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION), check_servers=False)
+            distribution = build_distribution(sink_options, plan, frame.schema)
             if distribution is not None:
                 distribution = limit_micro_batch_tasks(distribution, frame.sparkSession)
                 frame = distribute_rows(frame, distribution, plan.positions(), _parse_max_tasks(options))
@@ -303,7 +303,7 @@ def _apply_settings(writer: Any, **settings: Any) -> None:
 def _is_pykafka_write(writer: Any, calls: RecordedCalls, format: str | None) -> bool:
     name = format if format is not None else calls.format()
     if name is None:
-        name = writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
+        name = get_writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
     return name.lower() == FORMAT_NAME
 
 
@@ -321,8 +321,8 @@ def _check_trigger(calls: RecordedCalls) -> None:
     trigger = calls.last_call("trigger")
     if trigger is None:
         return
-    unsupported = (("continuous", CONTINUOUS_TRIGGER_MESSAGE), ("realTime", REAL_TIME_TRIGGER_MESSAGE))
-    for parameter, message in unsupported:
+    unsupported_triggers = (("continuous", CONTINUOUS_TRIGGER_MESSAGE), ("realTime", REAL_TIME_TRIGGER_MESSAGE))
+    for parameter, message in unsupported_triggers:
         if trigger.bound_arguments.get(parameter) is not None:
             raise ConfigurationError(message)
 
@@ -351,7 +351,7 @@ def _prepare_exactly_once(writer: Any, calls: RecordedCalls) -> None:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
     if "checkpointlocation" in options or "transactionalidprefix" in options:
         return
-    base_directory = writer_dataframe(writer).sparkSession.conf.get(_CHECKPOINT_LOCATION_CONF, None)
+    base_directory = get_writer_dataframe(writer).sparkSession.conf.get(_CHECKPOINT_LOCATION_CONF, None)
     call = calls.last_call("queryName")
     query_name = options.get("queryname") if call is None else call.bound_arguments["queryName"]
     if not base_directory or not query_name:
@@ -381,7 +381,7 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
     """Return the options that identify the micro-batch whose foreachBatch function calls save(). Classic Spark only."""
     if _is_connect(writer):
         return {}
-    context = writer_dataframe(writer).sparkSession.sparkContext
+    context = get_writer_dataframe(writer).sparkSession.sparkContext
     properties = {QUERY_ID_OPTION: QUERY_ID_PROPERTY, BATCH_ID_OPTION: BATCH_ID_PROPERTY}
     values = {option: context.getLocalProperty(name) for option, name in properties.items()}
     return {option: value for option, value in values.items() if value is not None}
@@ -401,13 +401,13 @@ def _check_write(writer: Any, calls: RecordedCalls) -> tuple[list[int], Distribu
     Return the positions of the columns that the sink uses, and how to distribute the rows (None: leave them in their
     tasks).
     """
-    frame = writer_dataframe(writer)
+    frame = get_writer_dataframe(writer)
     _set_concurrent_tasks_option(writer, calls)
     if _is_connect(writer):
         # The packages and files that the options name are on the driver, and may be missing on this client.
         return check_on_driver(frame.sparkSession, calls.options(), frame.schema)
-    parsed, plan = check_all(calls.options(), frame.schema, calls.options().get(STREAM_START_OPTION))
-    return plan.positions(), build_distribution(parsed, plan, frame.schema)
+    sink_options, plan = check_all(calls.options(), frame.schema, calls.options().get(STREAM_START_OPTION))
+    return plan.positions(), build_distribution(sink_options, plan, frame.schema)
 
 
 def _set_concurrent_tasks_option(writer: Any, calls: RecordedCalls) -> None:
@@ -417,7 +417,7 @@ def _set_concurrent_tasks_option(writer: Any, calls: RecordedCalls) -> None:
         _parse_task_count(options[name]) for name in (_MAX_TASKS_OPTION, _DISTRIBUTION_TASKS_OPTION) if name in options
     ]
     if _MAX_BYTES_PER_SECOND_OPTION in options:
-        task_slots = max_concurrent_tasks(writer_dataframe(writer).sparkSession)
+        task_slots = find_max_concurrent_tasks(get_writer_dataframe(writer).sparkSession)
         if task_slots is None and not limits:
             raise ConfigurationError(_MAX_TASKS_REQUIRED_MESSAGE)
         limits += [] if task_slots is None else [task_slots]

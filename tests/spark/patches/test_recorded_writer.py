@@ -8,9 +8,9 @@ import pytest
 
 from spark_kafka_sink.spark.patches.recorded_writer import (
     get_recorded_calls,
+    get_writer_dataframe,
     rebuild_writer,
     record_calls,
-    writer_dataframe,
 )
 
 
@@ -78,7 +78,7 @@ def test_rebuilt_writer_repeats_calls_for_another_dataframe(writer_class: type[A
     writer = writer_class("frame").format("pykafka").option("a", 1).mode("overwrite").options(b=2)
     assert writer.count() == 7, "what does not return the writer is no setting"
     made = rebuild_writer(writer, "another", excluding=["mode"])
-    assert (writer_dataframe(writer), writer_dataframe(made)) == ("frame", "another")
+    assert (get_writer_dataframe(writer), get_writer_dataframe(made)) == ("frame", "another")
     assert [call for call in writer.calls if call != "overwrite"] == ["pykafka", ("a", 1), ("b", 2)]
     assert dict.fromkeys(made.calls) == dict.fromkeys(["pykafka", ("a", 1), ("b", 2)])
 
