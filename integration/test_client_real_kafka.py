@@ -12,7 +12,7 @@ from integration.support.kafka_cluster import USERS, KafkaCluster
 from integration.support.librdkafka import create_topic, delete_topic, read_topic
 from spark_kafka_sink.client.metadata import Metadata, create_metadata
 from spark_kafka_sink.client.network_client import NetworkClient, create_network_client
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.client.versions import FIRST_ROUTING_CHECK_VERSION
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, MetadataTimeoutError
 from spark_kafka_sink.network.system import OperatingSystem
@@ -53,7 +53,7 @@ def rows(table: pa.Table) -> list[tuple[int, int, int, bytes | None, bytes | Non
 
 
 def test_a_real_broker_introduces_itself_and_its_cluster(kafka: KafkaCluster) -> None:
-    config = client_config({"bootstrap.servers": kafka.bootstrap()})
+    config = parse_client_config({"bootstrap.servers": kafka.bootstrap()})
     topic = create_topic(kafka.bootstrap(), partitions=3)
     metadata = create_metadata(config, system=SYSTEM)
     client = create_network_client(config, metadata, system=SYSTEM)
@@ -77,7 +77,7 @@ def test_a_real_broker_introduces_itself_and_its_cluster(kafka: KafkaCluster) ->
 
 
 def test_a_real_broker_takes_every_version_of_api_versions_that_we_speak(kafka: KafkaCluster) -> None:
-    with BlockingClient(client_config({"bootstrap.servers": kafka.bootstrap()})) as client:
+    with BlockingClient(parse_client_config({"bootstrap.servers": kafka.bootstrap()})) as client:
         topic = create_topic(kafka.bootstrap())
         client.topic(topic)
         node = client.leader(topic, 0)
@@ -148,7 +148,7 @@ def test_an_open_transaction_ends_the_reading_before_it(kafka: KafkaCluster) -> 
     producer.begin_transaction()
     producer.produce(topic, value=b"open")
     producer.flush(WAIT_TIMEOUT_SECONDS)
-    config = client_config({"bootstrap.servers": kafka.bootstrap()})
+    config = parse_client_config({"bootstrap.servers": kafka.bootstrap()})
     with TopicReader(config) as reader:
         assert reader.end_offsets(topic) == {0: 1}
         assert reader.read(topic).column("value").to_pylist() == [b"before"]
@@ -176,12 +176,12 @@ def test_a_topic_is_read_through_every_kind_of_listener(kafka: KafkaCluster, lis
     producer.produce(topic, value=b"hello")
     producer.flush(WAIT_TIMEOUT_SECONDS)
     options = security(kafka, listener)
-    with TopicReader(client_config(options)) as reader:
+    with TopicReader(parse_client_config(options)) as reader:
         assert reader.read(topic).column("value").to_pylist() == [b"hello"]
 
 
 def test_a_wrong_password_is_an_error_at_once_and_not_a_timeout(kafka: KafkaCluster) -> None:
-    config = client_config(security(kafka, "SASL_PLAINTEXT", password="not-this-one"))
+    config = parse_client_config(security(kafka, "SASL_PLAINTEXT", password="not-this-one"))
     # A timeout would be another error, and come after an hour.
     with TopicReader(config, timeout_ms=3_600_000) as reader, pytest.raises(AuthenticationError) as failure:
         reader.read("any")
@@ -189,7 +189,7 @@ def test_a_wrong_password_is_an_error_at_once_and_not_a_timeout(kafka: KafkaClus
 
 
 def test_a_listener_of_another_protocol_is_an_error_that_names_security_protocol(kafka: KafkaCluster) -> None:
-    config = client_config({"bootstrap.servers": kafka.bootstrap("SSL")})
+    config = parse_client_config({"bootstrap.servers": kafka.bootstrap("SSL")})
     with TopicReader(config, timeout_ms=3_000) as reader, pytest.raises(MetadataTimeoutError) as failure:
         reader.read("any")
     assert "security.protocol" in str(failure.value)
@@ -197,7 +197,7 @@ def test_a_listener_of_another_protocol_is_an_error_that_names_security_protocol
 
 def test_a_topic_that_is_deleted_and_created_again_is_read_anew(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=2)
-    with TopicReader(client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
+    with TopicReader(parse_client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
         assert reader.partitions(topic) == [0, 1]
         first = reader.end_offsets(topic)
         delete_topic(kafka.bootstrap(), topic)
@@ -219,7 +219,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_anew(kafka: KafkaClus
 
 
 def test_a_topic_that_does_not_exist_is_not_created_by_looking(kafka: KafkaCluster) -> None:
-    with TopicReader(client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
+    with TopicReader(parse_client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
         for _ in range(2):
             with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
                 reader.partitions("no-such-topic")
@@ -230,7 +230,7 @@ def test_a_broker_that_restarts_is_found_again(kafka: KafkaCluster) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap()})
     producer.produce(topic, value=b"before")
     producer.flush(WAIT_TIMEOUT_SECONDS)
-    with TopicReader(client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
+    with TopicReader(parse_client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
         assert reader.read(topic).num_rows == 1
         kafka.restart(1)
         producer.produce(topic, value=b"after")

@@ -19,7 +19,7 @@ from integration.support.kafka_cluster import USERS, KafkaCluster
 from integration.support.librdkafka import TIMEOUT_SECONDS, create_topic
 from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from tests.waiting import wait_until
@@ -202,7 +202,7 @@ def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
 ) -> None:
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
     prefix, servers = "pykafka-left-over", ["--bootstrap-server", strict_kafka.bootstrap()]
-    with Driver(Delivery(client_config({"bootstrap.servers": kafka.bootstrap()}), prefix)) as driver:
+    with Driver(Delivery(parse_client_config({"bootstrap.servers": kafka.bootstrap()}), prefix)) as driver:
         name = driver.begin("a start").build_task_id(0, 0)
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": name}) as producer:
         producer.init_transactions()

@@ -25,7 +25,7 @@ from integration.support.kafka_versions import NEWEST, OLDEST, VERSIONS, KafkaVe
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.client.versions import build_api_versions_request
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.exactly_once.clients import create_client
@@ -131,7 +131,7 @@ def test_broker_rejects_connection_that_was_meant_for_another_cluster_or_node(
 ) -> None:
     topic = create_topic(broker.bootstrap())
     request = build_api_versions_request(cluster_id, node_id)
-    with BlockingClient(client_config({"bootstrap.servers": broker.bootstrap()})) as client:
+    with BlockingClient(parse_client_config({"bootstrap.servers": broker.bootstrap()})) as client:
         client.topic(topic)
         node = client.leader(topic, 0)
         assert node is not None

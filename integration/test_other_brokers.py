@@ -17,7 +17,7 @@ import pytest
 from integration.support.librdkafka import StoredRecord, read_topic
 from integration.support.other_brokers import Capability, Kfake, LibrdkafkaMock, OtherBroker, build_kfake_server
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import PreflightError, ProducerFencedError
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -269,7 +269,7 @@ def test_kfake_rejects_exactly_once_write_and_doctor_says_so(
     conf.write_text("topic=orders\ndeliveryGuarantee=exactly-once\ntransactionalIdPrefix=orders\n")
     with Kfake(kfake_server) as kfake:
         kfake.create_topic("orders", PARTITIONS)
-        delivery = Delivery(client_config({"bootstrap.servers": kfake.bootstrap}), "orders")
+        delivery = Delivery(parse_client_config({"bootstrap.servers": kfake.bootstrap}), "orders")
         with Driver(delivery) as driver, pytest.raises(PreflightError, match=f"nothing was written: .*{rejection}"):
             driver.begin("a start")
         assert main(["doctor", "--json", "--bootstrap-server", kfake.bootstrap, "--spark-conf", str(conf)]) == 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.network.channel_builders import create_client_channel_builder
@@ -316,7 +316,7 @@ def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
     kafka: KafkaCluster, logins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", RENEWED_EARLY)
-    config = client_config({"bootstrap.servers": kafka.bootstrap("REAUTH"), **sasl("SCRAM-SHA-512")})
+    config = parse_client_config({"bootstrap.servers": kafka.bootstrap("REAUTH"), **sasl("SCRAM-SHA-512")})
     with BlockingClient(config) as client:
 
         def is_renewed_twice() -> bool:

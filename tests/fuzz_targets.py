@@ -24,18 +24,22 @@ from spark_kafka_sink.protocol.headers import (
     peek_correlation_id,
 )
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import load_request_type, supported_api_keys
+from spark_kafka_sink.protocol.messages import list_supported_api_keys, load_request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.primitives import Reader
-from spark_kafka_sink.reader.fetched import visible_rows
-from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_partition_slices, split_into_batches
+from spark_kafka_sink.reader.fetched import iterate_visible_rows
+from spark_kafka_sink.records.batch_slicing import (
+    build_single_partition_slices,
+    find_timestamp_range,
+    split_into_batches,
+)
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress, decompress
 from spark_kafka_sink.records.decoder import decode_batches, decode_records, find_keyless_records, parse_batches
 from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from spark_kafka_sink.sasl.jaas import parse_jaas_config
 from spark_kafka_sink.sasl.oauthbearer import (
     OauthBearerClient,
@@ -103,7 +107,7 @@ def broker_targets() -> Iterator[Target]:
     """Yield the request handling of the embedded broker, and decoders of fetched data."""
     cluster = EmbeddedCluster(ClusterConfig(auto_create_topics=True, max_partitions=50), topics={"t": 2})
     control = Control(cluster, 0)
-    for api in supported_api_keys():
+    for api in list_supported_api_keys():
         request_type = load_request_type(api)
         for version in {request_type.VERSIONS.min, request_type.VERSIONS.max}:
             seed = b"".join(encode_request(build_populated(request_type, version), version, 7, "me"))
@@ -179,7 +183,10 @@ def _batch() -> bytes:
     )
     now = 1_700_000_000_000
     slices = split_into_batches(
-        record_size_bounds(columns), single_partition_slices(rows), 1 << 20, find_timestamp_range(columns, now)
+        compute_record_size_bounds(columns),
+        build_single_partition_slices(rows),
+        1 << 20,
+        find_timestamp_range(columns, now),
     )
     (encoded,) = encode_records(columns, slices, now)
     header = build_header(
@@ -220,7 +227,7 @@ def _handle_request(cluster: EmbeddedCluster, control: Control, data: bytes) -> 
 
 
 def _decode_visible_rows(data: bytes) -> object:
-    fetched_parts = visible_rows(data, None, topic="t", partition=0, start=0, stop=1 << 40)
+    fetched_parts = iterate_visible_rows(data, None, topic="t", partition=0, start=0, stop=1 << 40)
     return [part.rows.to_pylist() for part in fetched_parts]
 
 

@@ -93,7 +93,7 @@ GUARDS = [
         BatchFiller,
         "_lock",
         _names("_queues _incomplete stages _stages_being_filled _shared_leases _failed_batches"),
-        exempt=_names("known_topics has_failed_batches has_rows"),
+        exempt=_names("list_topics has_failed_batches has_rows"),
     ),
     Guard(TokenSource, "_lock", _names("_token _renewal_due_s _is_renewing")),
     Guard(WriteCollector, "_lock", _names("_queries")),
@@ -178,7 +178,7 @@ def _build_checked_access(guard: Guard, name: str, original: Any, violations: li
 
 def _must_hold_lock(code: CodeType, guard: Guard) -> bool:
     """Return whether the code belongs to the package, and is neither exempt nor a constructor."""
-    return code.co_filename.startswith(PACKAGE) and code.co_name not in guard.exempt | {"__init__", "_own_gauges"}
+    return code.co_filename.startswith(PACKAGE) and code.co_name not in guard.exempt | {"__init__", "_build_own_gauges"}
 
 
 def _is_locked(accessed: object, caller: FrameType, guard: Guard) -> bool:

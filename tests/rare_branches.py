@@ -92,7 +92,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a batch is not decided because too little time is left",
         f"{_DRIVER}._find_timeout_error",
-        "return commit_errors.build_too_little_time_error(entry, description, left_ms)",
+        "return commit_errors.build_too_little_time_error(entry, description, remaining_ms)",
     ),
     Branch(
         "the outcome of a decision is unknown",
@@ -133,7 +133,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "version 1: a listed transaction has another epoch when it is aborted",
         f"{_ABORTS}:_merge_partitions",
-        "return listing",
+        "return description",
     ),
     Branch(
         "version 1: a fence aborts a newer transaction and is sent again",
@@ -159,12 +159,12 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a batch is older than the decided one",
         "exactly_once.batch_start:BatchStart.is_committed",
-        "if _batch_number(batch) < _batch_number(last):",
+        "if _get_batch_number(batch) < _get_batch_number(last):",
     ),
     Branch(
         "a skipped batch has other rows",
         "exactly_once.batch_start:BatchStart.check_skipped_batch",
-        "if decided is None or not decided.has_same_row_counts(content):",
+        "if decided_content is None or not decided_content.has_same_row_counts(content):",
     ),
     # Operators
     Branch("an operator finishes a decided batch", f"{_OPERATIONS}:_finish_decided", "entry.as_done()"),
@@ -343,7 +343,7 @@ TRANSACTION_BRANCHES = (
         "self._abandoned_batches += state.pending_batches",
     ),
     Branch("batches before a gap are sent first", f"{_IDEMPOTENCE}._update_phase", "state.transition_to(REPAIRING)"),
-    Branch("a batch fails after EndTxn was sent", f"{_MANAGER}.batch_failed", "transaction.is_end_sent"),
+    Branch("a batch fails after EndTxn was sent", f"{_MANAGER}.handle_failed_batch", "transaction.is_end_sent"),
     Branch(
         "a batch that has already failed turns out to be stored",
         f"{_DELIVERIES}._handle_late_response",

@@ -15,7 +15,7 @@ import pytest
 
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import load_handler
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import load_response_type
-from spark_kafka_sink.protocol.schema import Struct, field_specs
+from spark_kafka_sink.protocol.schema import Struct, get_field_specs
 from spark_kafka_sink.reader.reader import TopicReader
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import simulated_producer
@@ -59,7 +59,7 @@ ASKED = {
 
 def strings_of(kind: type[Struct], before: Path = ()) -> Iterator[Path]:
     """Return the paths of all fields with a string or an array of strings."""
-    for name, spec in field_specs(kind).items():
+    for name, spec in get_field_specs(kind).items():
         if spec.type_name == "string" or spec.inner_type == "string":
             yield (*before, name)
         elif isinstance(spec.inner_type, type) and issubclass(spec.inner_type, Struct):
@@ -92,7 +92,7 @@ def poisoned(message: Message, path: Path, code: int) -> Message:
 
 def refuse(struct: Struct, code: int) -> None:
     """Set every error code of a response."""
-    for name, spec in field_specs(type(struct)).items():
+    for name, spec in get_field_specs(type(struct)).items():
         value = getattr(struct, name)
         if name.endswith("error_code"):
             setattr(struct, name, code)
@@ -135,7 +135,7 @@ def in_transactions(producer: KafkaProducer) -> Iterator[Callable[[], object]]:
 
 
 def checking(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
-    config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
+    config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
     target = Target(["t"], idempotent=True, transactional_id="x")
 
     def checks() -> str:
@@ -147,7 +147,7 @@ def checking(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
 
 
 def reading(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
-    config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
+    config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
 
     def read() -> None:
         with TopicReader(config, system=cluster.system, timeout_ms=3_000) as reader:
@@ -159,7 +159,7 @@ def reading(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
 def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
     """Run an exactly-once micro-batch up to its commit, then start another driver."""
     limits = {"retry.backoff.ms": "10", "request.timeout.ms": "1000"}
-    config = client_config({"bootstrap.servers": cluster.bootstrap_servers, **limits})
+    config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers, **limits})
     delivery = Delivery(config, "p", DeliveryOptions(topic="decisions", timeout_ms=60_000))
 
     def batch(number: int) -> None:

@@ -21,9 +21,9 @@ from integration.benchmarks.rows import SHAPES
 from spark_kafka_sink.records.batch_slicing import (
     BatchSlices,
     PartitionSlices,
-    consecutive_slices,
+    build_consecutive_slices,
+    build_single_partition_slices,
     find_timestamp_range,
-    single_partition_slices,
     split_into_batches,
 )
 from spark_kafka_sink.records.columns import RecordColumns
@@ -31,7 +31,7 @@ from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.freed_memory import reuse_freed_memory
 from spark_kafka_sink.records.header import HEADER_BYTES, encode_header
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 ROWS = 10_000
 ROUNDS = 41
@@ -68,7 +68,9 @@ def bare_join(rows: int = ROWS) -> Callable[[], object]:
 
 
 def plan_of(columns: RecordColumns, slices: PartitionSlices, batch_bytes: int) -> BatchSlices:
-    return split_into_batches(record_size_bounds(columns), slices, batch_bytes, find_timestamp_range(columns, NOW))
+    return split_into_batches(
+        compute_record_size_bounds(columns), slices, batch_bytes, find_timestamp_range(columns, NOW)
+    )
 
 
 def slices_up_to(stops: list[int]) -> PartitionSlices:
@@ -78,7 +80,7 @@ def slices_up_to(stops: list[int]) -> PartitionSlices:
 
 
 def encoding(columns: RecordColumns, batch_bytes: int = 16_384) -> Callable[[], object]:
-    plan = plan_of(columns, single_partition_slices(columns.num_rows), batch_bytes)
+    plan = plan_of(columns, build_single_partition_slices(columns.num_rows), batch_bytes)
     return lambda: encode_records(columns, plan, NOW)
 
 
@@ -97,7 +99,7 @@ def in_partitions(columns: RecordColumns, partitions: int) -> Callable[[], objec
 
 
 def decoding(columns: RecordColumns) -> Callable[[], object]:
-    (encoded,) = encode_records(columns, consecutive_slices([ROWS]), NOW)
+    (encoded,) = encode_records(columns, build_consecutive_slices([ROWS]), NOW)
     header = encode_header(
         [encoded.data], last_offset_delta=ROWS - 1, record_count=ROWS, base_timestamp=NOW, max_timestamp=NOW
     )
@@ -151,7 +153,7 @@ def cost_by_total() -> dict[int, list[float]]:
                 repeats = max(1, 100_000 // total)
                 started = time.process_time()
                 for index in range(repeats * total // size):
-                    encode_records(parts[index % len(parts)], consecutive_slices([size]), NOW)
+                    encode_records(parts[index % len(parts)], build_consecutive_slices([size]), NOW)
                 times.append((time.process_time() - started) / repeats / total * 1e9)
     return {total: [statistics.median(times) for times in columns] for total, columns in found.items()}
 
@@ -164,12 +166,12 @@ build_rows = columns("real", rows)
 if sys.argv[1] == "headers":
     build_rows = RecordColumns(build_rows.value, build_rows.key, pa.concat_arrays([headers()] * (rows // ROWS)))
 reuse_freed_memory()
-encode_records(build_rows.slice(0, 10), consecutive_slices([10]), NOW)
+encode_records(build_rows.slice(0, 10), build_consecutive_slices([10]), NOW)
 pa.default_memory_pool().release_unused()
 open("/proc/self/clear_refs", "w").write("5")
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 size = int(sys.argv[2])
-kept = encode_records(build_rows, consecutive_slices([start + size for start in range(0, rows, size)]), NOW)
+kept = encode_records(build_rows, build_consecutive_slices([start + size for start in range(0, rows, size)]), NOW)
 (peak,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(build_rows.nbytes, peak - before)
 """

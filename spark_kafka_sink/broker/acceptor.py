@@ -24,7 +24,7 @@ from spark_kafka_sink.network.system import (
     SocketAddress,
     System,
     configure_socket,
-    peer_address,
+    get_peer_address,
 )
 
 _log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class Acceptor:
         self._pause_errno = None
         try:
             configure_socket(sock, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
-            self._assign_connection(node, sock, peer_address(sock))
+            self._assign_connection(node, sock, get_peer_address(sock))
         except OSError:
             sock.close()
 

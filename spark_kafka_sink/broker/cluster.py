@@ -137,7 +137,7 @@ class EmbeddedCluster:
             max_timeout_ms=config.max_transaction_timeout_ms,
         )
         self._random = Random(config.seed)
-        self.cluster_id = str(self._new_uuid())
+        self.cluster_id = str(self._generate_uuid())
         self._moved_coordinators: dict[str, int] = {}
         self._next_timeout_ms: float | None = None
         self._store = store
@@ -209,7 +209,7 @@ class EmbeddedCluster:
         """
         with self.lock:
             previous_topics = dict(self.topics)
-            available = self.available_partitions()
+            available = self.count_available_partitions()
             created: list[Topic] = []
             try:
                 for definition in definitions:
@@ -241,11 +241,13 @@ class EmbeddedCluster:
         """Increase the number of partitions of a topic to `total`."""
         with self.lock:
             topic = self.topic(name)
-            _check_available(total - len(topic.partitions), self.available_partitions(), self.config.max_partitions)
+            _check_available(
+                total - len(topic.partitions), self.count_available_partitions(), self.config.max_partitions
+            )
             self._add_partitions(topic, total)
             self.save()
 
-    def available_partitions(self) -> int:
+    def count_available_partitions(self) -> int:
         """Return how many partitions can still be created. The caller must hold the lock until it has created them."""
         return self.config.max_partitions - sum(len(topic.partitions) for topic in self.topics.values())
 
@@ -258,7 +260,7 @@ class EmbeddedCluster:
         if definition.partitions < 1:
             raise ConfigurationError(f"Topic {name} must have at least one partition, not {definition.partitions}.")
         _check_available(definition.partitions, available_partitions, self.config.max_partitions)
-        topic = Topic(name, definition.topic_id or self._new_uuid(), config=dict(definition.config))
+        topic = Topic(name, definition.topic_id or self._generate_uuid(), config=dict(definition.config))
         self._add_partitions(topic, definition.partitions)
         self.topics[name] = topic
         return topic
@@ -295,7 +297,7 @@ class EmbeddedCluster:
     def running_nodes(self) -> list[BrokerNode]:
         return [node for node in self.nodes.values() if node.is_running]
 
-    def in_sync_replicas(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
+    def find_in_sync_replicas(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
         running = tuple(node for node in partition.replicas if self.nodes[node].is_running)
         return running if topic.max_in_sync_replicas is None else running[: topic.max_in_sync_replicas]
 
@@ -312,7 +314,7 @@ class EmbeddedCluster:
         """Stop a node. Its partitions move to the next running replica, or have no leader if no node is running."""
         with self.lock:
             self.node(node).is_running = False
-            for partition in self._all_partitions():
+            for partition in self._iterate_partitions():
                 if partition.leader == node:
                     self._set_leader(partition, next((n for n in partition.replicas if self.nodes[n].is_running), None))
         self.listeners.stop_node(node)
@@ -322,12 +324,12 @@ class EmbeddedCluster:
         """Start a node. It becomes the leader of partitions that have none."""
         with self.lock:
             self.node(node).is_running = True
-            for partition in self._all_partitions():
+            for partition in self._iterate_partitions():
                 if partition.leader is None:
                     self._set_leader(partition, node)
         self.listeners.start_node(node)
 
-    def _all_partitions(self) -> Iterator[Partition]:
+    def _iterate_partitions(self) -> Iterator[Partition]:
         return (partition for topic in self.topics.values() for partition in topic.partitions)
 
     def _set_leader(self, partition: Partition, node: int | None) -> None:
@@ -336,7 +338,7 @@ class EmbeddedCluster:
 
     # --- coordinators and transactions
 
-    def coordinator_for(self, key: str) -> BrokerNode | None:
+    def find_coordinator(self, key: str) -> BrokerNode | None:
         """Return the node that coordinates a transactional id or group, or None if no node is running.
 
         The coordinator moves to another node when its node stops.
@@ -389,7 +391,7 @@ class EmbeddedCluster:
         for group in transaction.groups:
             self.offsets.end_transaction(transaction.producer_id, group, commit=commit)
 
-    def _new_uuid(self) -> UUID:
+    def _generate_uuid(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)
 
 

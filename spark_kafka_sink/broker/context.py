@@ -66,5 +66,5 @@ class RequestContext:
         injected = self.find_injected_error()
         if injected:
             return injected
-        node = self.cluster.coordinator_for(key)
+        node = self.cluster.find_coordinator(key)
         return 0 if node is not None and node.id == self.node else error_codes.NOT_COORDINATOR

@@ -28,7 +28,7 @@ from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import load_response_type
-from spark_kafka_sink.protocol.schema import Struct, field_specs
+from spark_kafka_sink.protocol.schema import Struct, get_field_specs
 
 CLOSE_CONNECTION = ChannelResponse(action=ChannelAction.CLOSE)
 
@@ -95,7 +95,7 @@ def _execute(context: RequestContext, frame: memoryview, request: Message, now: 
     for injected_error in effects.errors:
         if injected_error.after_applying:
             _set_error_codes(context, result, injected_error)
-    if effects.throttle_ms and "throttle_time_ms" in field_specs(type(result)):
+    if effects.throttle_ms and "throttle_time_ms" in get_field_specs(type(result)):
         result.throttle_time_ms = effects.throttle_ms
     response = _to_channel_response(context.header, result, effects)
     return DelayedRequest(now + effects.delay_after_ms, lambda _: response) if effects.delay_after_ms else response
@@ -191,7 +191,7 @@ def _set_error_codes(context: RequestContext, message: Struct, error: InjectedEr
     """Set the error codes of a response and its structs, where the injected error applies and the version has them."""
     if not error.applies_to(_find_topic_name(context.cluster, message) or None, _find_partition_index(message)):
         return
-    specs = field_specs(type(message))
+    specs = get_field_specs(type(message))
     for field in ("error_code", "partition_error_code"):
         if field in specs and context.version in specs[field].versions:
             setattr(message, field, error.code)

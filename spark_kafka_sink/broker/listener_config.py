@@ -50,7 +50,7 @@ class ListenerConfig:
         """
         if self.host not in ALL_INTERFACES:
             return self.advertised_host or self.host
-        name = self.advertised_host or _resolvable_hostname()
+        name = self.advertised_host or _find_resolvable_hostname()
         _log.warning(
             "The embedded broker is listening on all interfaces%s. It advertises the host name %s%s",
             "" if self.security.uses_sasl else ", and anyone who can reach this machine can read and write",
@@ -60,7 +60,7 @@ class ListenerConfig:
         return name
 
 
-def _resolvable_hostname() -> str:
+def _find_resolvable_hostname() -> str:
     """Return the machine's host name, or localhost if this machine itself cannot resolve the name."""
     name = socket.gethostname()
     try:

@@ -19,7 +19,7 @@ from spark_kafka_sink.broker.supported_versions import select_supported_versions
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.channel import ChannelBuilder
 from spark_kafka_sink.network.channel_builders import build_plaintext_channel
-from spark_kafka_sink.network.security.secured_channel_builders import server_channel_builder
+from spark_kafka_sink.network.security.secured_channel_builders import create_server_channel_builder
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.options.files import read_regular_file
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_response
@@ -94,9 +94,9 @@ class ListenerSecurity:
             return build_plaintext_channel
         if self.uses_sasl and OAUTHBEARER in self.mechanisms:
             _log.warning("Enabled OAUTHBEARER with unsigned tokens: every client can log in under any name")
-        return server_channel_builder(
+        return create_server_channel_builder(
             ssl_context=self._build_ssl_context() if self.uses_tls else None,
-            mechanisms=self._mechanism_factories() if self.uses_sasl else None,
+            mechanisms=self._build_mechanism_factories() if self.uses_sasl else None,
             handle_api_versions=lambda frame: _respond_to_api_versions(cluster, frame),
             connections_max_reauth_ms=self.connections_max_reauth_ms,
         )
@@ -111,10 +111,10 @@ class ListenerSecurity:
             _load_certificates(context.load_verify_locations, self.client_ca)
         return context
 
-    def _mechanism_factories(self) -> dict[str, Callable[[], ServerMechanism]]:
-        return {name: self._mechanism_factory(name) for name in self.mechanisms}
+    def _build_mechanism_factories(self) -> dict[str, Callable[[], ServerMechanism]]:
+        return {name: self._get_mechanism_factory(name) for name in self.mechanisms}
 
-    def _mechanism_factory(self, mechanism: str) -> Callable[[], ServerMechanism]:
+    def _get_mechanism_factory(self, mechanism: str) -> Callable[[], ServerMechanism]:
         if mechanism == "PLAIN":
             return lambda: PlainServer(self.users)
         if mechanism == OAUTHBEARER:

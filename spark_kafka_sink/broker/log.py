@@ -246,9 +246,9 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         with self._lock:
-            return self._last_stable_offset()
+            return self._compute_last_stable_offset()
 
-    def _last_stable_offset(self) -> int:
+    def _compute_last_stable_offset(self) -> int:
         first_offsets = [
             producer.transaction_first_offset
             for producer in self._producers.values()
@@ -265,7 +265,7 @@ class PartitionLog:
         batch even if it is larger than `max_bytes`.
         """
         with self._lock:
-            end_offset = self._last_stable_offset() if committed else self.log_end_offset
+            end_offset = self._compute_last_stable_offset() if committed else self.log_end_offset
             first_index = max(0, bisect_right(self._base_offsets, offset) - 1)
             batches: list[memoryview] = []
             size_bytes, last_offset = 0, offset
@@ -297,8 +297,8 @@ class PartitionLog:
     def find_max_timestamp(self) -> tuple[int, int]:
         """Return the timestamp and offset of the first record with the largest timestamp, or (-1, -1) if none."""
         with self._lock:
-            latest = max(self._batches, key=lambda batch: batch.max_timestamp, default=None)
-            return (-1, -1) if latest is None else self._find_in_batch(latest, latest.max_timestamp)
+            latest_batch = max(self._batches, key=lambda batch: batch.max_timestamp, default=None)
+            return (-1, -1) if latest_batch is None else self._find_in_batch(latest_batch, latest_batch.max_timestamp)
 
     def _find_in_batch(self, batch: LogBatch, timestamp: int) -> tuple[int, int]:
         """Return timestamp and offset of the first record since `timestamp`; of the batch if it cannot be decoded."""

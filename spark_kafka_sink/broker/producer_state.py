@@ -51,7 +51,7 @@ class ProducerStateEntry:
         """Return the retained batch with the same epoch and sequence numbers, if there is one."""
         if header.producer_epoch != self.epoch:
             return None
-        sequence_range = header.base_sequence, last_sequence(header)
+        sequence_range = header.base_sequence, compute_last_sequence(header)
         return next((b for b in self.batches if (b.first_sequence, b.last_sequence) == sequence_range), None)
 
     def validate(self, header: BatchHeader, *, requires_sequence_zero: bool = False) -> None:
@@ -65,7 +65,7 @@ class ProducerStateEntry:
                 f"Epoch {header.producer_epoch} of producer {header.producer_id} is older than the current epoch "
                 f"{self.epoch}.",
             )
-        expected = self._expected_sequence(header.producer_epoch, requires_sequence_zero)
+        expected = self._compute_expected_sequence(header.producer_epoch, requires_sequence_zero)
         if expected is not None and header.base_sequence != expected:
             raise ApiError(
                 error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -81,7 +81,7 @@ class ProducerStateEntry:
     def add_batch(self, header: BatchHeader, base_offset: int, append_time_ms: int = -1) -> None:
         """Record an appended batch."""
         self.update_epoch(header.producer_epoch)
-        first, last = header.base_sequence, last_sequence(header)
+        first, last = header.base_sequence, compute_last_sequence(header)
         self.batches.append(BatchMetadata(first, last, base_offset, append_time_ms))
         if header.is_transactional and self.transaction_first_offset is None:
             self.transaction_first_offset = base_offset
@@ -92,7 +92,7 @@ class ProducerStateEntry:
             self.batches.clear()
             self.epoch = epoch
 
-    def _expected_sequence(self, epoch: int, requires_sequence_zero: bool) -> int | None:
+    def _compute_expected_sequence(self, epoch: int, requires_sequence_zero: bool) -> int | None:
         """Return the expected sequence number, or None if any is accepted."""
         if self.epoch == NO_EPOCH:
             return 0 if requires_sequence_zero else None
@@ -102,5 +102,5 @@ class ProducerStateEntry:
         return sequences.increment(self.batches[-1].last_sequence, 1) if self.batches else 0
 
 
-def last_sequence(header: BatchHeader) -> int:
+def compute_last_sequence(header: BatchHeader) -> int:
     return sequences.increment(header.base_sequence, header.last_offset_delta)

@@ -25,10 +25,10 @@ def select_supported_versions(limits: Mapping[ApiKey, VersionRange] | None) -> M
     """Return the supported versions by API key, restricted to `limits`. APIs without any version are omitted."""
     if not limits:
         return SUPPORTED_VERSIONS
-    return {key: versions for key, versions in _restrict(limits).items() if versions.min <= versions.max}
+    return {key: versions for key, versions in _restrict_versions(limits).items() if versions.min <= versions.max}
 
 
-def _restrict(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
+def _restrict_versions(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
     restricted = dict(SUPPORTED_VERSIONS)
     for key, limit in limits.items():
         supported = SUPPORTED_VERSIONS[key]

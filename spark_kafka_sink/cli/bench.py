@@ -114,7 +114,7 @@ class _CallTimer:
 
     def __init__(self, system: System) -> None:
         self.latencies_ms: list[float] = []
-        self.failed = 0
+        self.failed_count = 0
         self.first_error: BaseException | None = None
         self._system = system
 
@@ -122,7 +122,7 @@ class _CallTimer:
         self.latencies_ms.append(self._system.now() - started_ms)
         error = call.exception()
         failures = () if error is not None else call.result().failures
-        self.failed += row_count if error is not None else call.result().rows_failed
+        self.failed_count += row_count if error is not None else call.result().rows_failed
         if self.first_error is None:
             self.first_error = error or (failures[0].error if failures else None)
 
@@ -135,31 +135,31 @@ def measure(
     system: System,
 ) -> BenchResult:
     """Send the calls repeatedly until all records are sent, wait for their acknowledgements and compute the figures."""
-    timer, call_count, sent, sent_bytes = _CallTimer(system), 0, 0, 0
+    timer, call_count, sent_count, sent_bytes = _CallTimer(system), 0, 0, 0
     started_ms = system.now()
-    while sent < args.records:
+    while sent_count < args.records:
         columns = calls[call_count % len(calls)]
-        if len(columns) > args.records - sent:
-            columns = columns.slice(0, args.records - sent)
+        if len(columns) > args.records - sent_count:
+            columns = columns.slice(0, args.records - sent_count)
         if args.rate is not None:
-            _wait_until(started_ms + sent * 1000 / args.rate, system)
+            _wait_until(started_ms + sent_count * 1000 / args.rate, system)
         call = producer.send_columns(args.topic, columns)
         call.add_done_callback(partial(timer.call_done, system.now(), len(columns)))
-        call_count, sent, sent_bytes = call_count + 1, sent + len(columns), sent_bytes + columns.nbytes
+        call_count, sent_count, sent_bytes = call_count + 1, sent_count + len(columns), sent_bytes + columns.nbytes
         progress.advance(len(columns))
     producer.flush()
     seconds = (system.now() - started_ms) / 1000
-    if timer.failed == sent and timer.first_error is not None:
+    if timer.failed_count == sent_count and timer.first_error is not None:
         raise timer.first_error
     latencies = sorted(timer.latencies_ms)
-    written = sent - timer.failed
+    acknowledged_count = sent_count - timer.failed_count
     return BenchResult(
-        records=written,
-        failed=timer.failed,
+        records=acknowledged_count,
+        failed=timer.failed_count,
         seconds=seconds,
-        records_per_second=written / seconds,
-        megabytes_per_second=sent_bytes * written / sent / seconds / 1e6,
-        bytes_per_record=sent_bytes / sent,
+        records_per_second=acknowledged_count / seconds,
+        megabytes_per_second=sent_bytes * acknowledged_count / sent_count / seconds / 1e6,
+        bytes_per_record=sent_bytes / sent_count,
         compression_ratio=producer.metric("compression-rate-avg"),
         calls=call_count,
         latency_p50_ms=compute_percentile(latencies, 0.50),

@@ -88,9 +88,9 @@ def _parse_columns(names: str | None, output_format: str) -> Sequence[str]:
     if names is None:
         return COLUMNS if output_format == "table" else ("value",)
     columns = [name.strip() for name in names.split(",")]
-    unknown = [name for name in columns if name not in COLUMNS]
-    if unknown:
-        raise ConfigurationError(f"--columns: {unknown[0]!r} is not one of {', '.join(COLUMNS)}")
+    unknown_columns = [name for name in columns if name not in COLUMNS]
+    if unknown_columns:
+        raise ConfigurationError(f"--columns: {unknown_columns[0]!r} is not one of {', '.join(COLUMNS)}")
     return columns
 
 
@@ -123,5 +123,7 @@ def _find_start_offsets(
         return reader.offsets_at(topic, int(start.timestamp() * 1000), partitions)
     number = int(start)
     first, end = reader.beginning_offsets(topic, partitions), reader.end_offsets(topic, partitions)
-    requested = {partition: number if number >= 0 else end[partition] + number for partition in end}
-    return {partition: max(first[partition], min(offset, end[partition])) for partition, offset in requested.items()}
+    start_offsets = {partition: number if number >= 0 else end[partition] + number for partition in end}
+    return {
+        partition: max(first[partition], min(offset, end[partition])) for partition, offset in start_offsets.items()
+    }

@@ -62,10 +62,10 @@ def parse_client_options(args: argparse.Namespace) -> dict[str, object]:
 
 def build_reader_config(options: Mapping[str, object]) -> ClientConfig:
     """Build the configuration of a command that only reads, without the options of producers."""
-    from spark_kafka_sink.client.options import CLIENT_OPTIONS, client_config
+    from spark_kafka_sink.client.options import CLIENT_OPTIONS, parse_client_config
     from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
-    return client_config(
+    return parse_client_config(
         {name: value for name, value in options.items() if name in CLIENT_OPTIONS or name not in PRODUCER_OPTIONS}
     )
 

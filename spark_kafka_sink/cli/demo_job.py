@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.new_topic import NewTopic
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.reports.store import read_reports
@@ -52,7 +52,7 @@ class Demo:
         self.topic = f"pykafka-demo-{int(time.time())}"
         self._rows = rows
         self._bootstrap = bootstrap_servers
-        self._client: ClientConfig = client_config({"bootstrap.servers": bootstrap_servers})
+        self._client: ClientConfig = parse_client_config({"bootstrap.servers": bootstrap_servers})
 
     def run(self) -> bool:
         """Run all steps. Return whether every row is in Kafka exactly once."""
@@ -79,9 +79,9 @@ class Demo:
 
     def _write_batch(self, spark: SparkSession, options: dict[str, str]) -> float:
         frame = select_key_and_value(spark.range(0, self._rows, 1, TASKS))
-        started = time.perf_counter()
+        started_s = time.perf_counter()
         self._watch(lambda: frame.write.format("pykafka").options(**options).save())
-        return time.perf_counter() - started
+        return time.perf_counter() - started_s
 
     def _watch(self, write: Callable[[], None]) -> None:
         """Run `write` and show how many rows the broker has stored so far."""
@@ -121,7 +121,7 @@ class Demo:
 
     def _has_each_row_once(self, expected_rows: int) -> bool:
         """Read the topic, and return whether it contains each of the keys below `expected_rows` exactly once."""
-        started = time.perf_counter()
+        started_s = time.perf_counter()
         counts = np.zeros(expected_rows, np.int64)
         row_count = 0
         with TopicReader(self._client) as reader:
@@ -129,13 +129,14 @@ class Demo:
                 ids = pc.cast(pc.cast(table.column("key"), "string"), "int64").to_numpy()
                 np.add.at(counts, ids, 1)
                 row_count += len(ids)
-        missing, duplicates = int((counts == 0).sum()), int((counts > 1).sum())
+        missing_count, duplicate_count = int((counts == 0).sum()), int((counts > 1).sum())
         print_note(
-            f"{row_count:,} rows in {time.perf_counter() - started:.1f} s: {missing} missing, {duplicates} duplicated"
+            f"{row_count:,} rows in {time.perf_counter() - started_s:.1f} s: {missing_count} missing, "
+            f"{duplicate_count} duplicated"
         )
-        if missing or duplicates:
+        if missing_count or duplicate_count:
             print_note("this is a bug; please report it")
-        return not missing and not duplicates
+        return not missing_count and not duplicate_count
 
 
 def create_topic(config: ClientConfig, bootstrap_servers: str, topic: str) -> None:
@@ -188,9 +189,9 @@ def print_summary(reports: list[WriteReport], batch_seconds: float) -> None:
     print()
     print(f"{'topic':<26} {'partition':>9} {'first offset':>13} {'last offset':>12} {'rows':>10}")
     for topic, partitions in sorted(merge_report_ranges(reports).items()):
-        for partition, written in sorted(partitions.items()):
+        for partition, offsets in sorted(partitions.items()):
             print(
-                f"{topic:<26} {partition:>9} {written.first_offset:>13,} {written.last_offset:>12,} {written.rows:>10,}"
+                f"{topic:<26} {partition:>9} {offsets.first_offset:>13,} {offsets.last_offset:>12,} {offsets.rows:>10,}"
             )
     batch = next(report for report in reports if report.rows)
     retries = sum(report.retries for report in reports)

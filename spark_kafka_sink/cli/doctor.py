@@ -120,11 +120,11 @@ def _check_task_skew(report_path: str) -> Check:
     from spark_kafka_sink.preflight import Check, Outcome
     from spark_kafka_sink.reports.skew import (
         SKEW_THRESHOLD,
+        compute_mean_task_rows,
         compute_skew,
+        count_task_rows,
         describe_largest_partition,
         describe_task_skew,
-        mean_task_rows,
-        task_row_counts,
     )
     from spark_kafka_sink.reports.store import read_reports
 
@@ -134,9 +134,9 @@ def _check_task_skew(report_path: str) -> Check:
         return Check(ROWS_BY_TASK, Outcome.SKIPPED, f"there is no report of a write: {error}")
     if not reports:
         return Check(ROWS_BY_TASK, Outcome.SKIPPED, "there is no report of a write")
-    latest = reports[-1]
-    detail = f"latest write: {describe_task_skew(latest)} {describe_largest_partition(latest)}".rstrip()
-    if compute_skew(task_row_counts(latest).values(), mean_task_rows(latest)) < SKEW_THRESHOLD:
+    latest_report = reports[-1]
+    detail = f"latest write: {describe_task_skew(latest_report)} {describe_largest_partition(latest_report)}".rstrip()
+    if compute_skew(count_task_rows(latest_report).values(), compute_mean_task_rows(latest_report)) < SKEW_THRESHOLD:
         return Check(ROWS_BY_TASK, Outcome.PASSED, detail)
     return Check(ROWS_BY_TASK, Outcome.WARNING, detail, _SKEW_REMEDY)
 

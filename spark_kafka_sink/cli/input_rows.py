@@ -42,17 +42,17 @@ def open_lines(
 def _read_line_columns(
     stream: BufferedReader | BytesIO, separator: bytes | None, max_line_bytes: int
 ) -> Iterator[list[pa.Array]]:
-    line_count, rest = 0, b""
+    line_count, partial_line = 0, b""
     while data := stream.read1(MAX_READ_BYTES):
-        *lines, rest = (rest + data).split(b"\n")
-        if len(rest) > max_line_bytes:
+        *lines, partial_line = (partial_line + data).split(b"\n")
+        if len(partial_line) > max_line_bytes:
             number = line_count + len(lines) + 1
             raise DataError(f"line {number} is longer than max.request.size, {max_line_bytes} bytes")
         if lines:
             yield _split_lines(lines, separator, line_count)
             line_count += len(lines)
-    if rest:
-        yield _split_lines([rest], separator, line_count)
+    if partial_line:
+        yield _split_lines([partial_line], separator, line_count)
 
 
 def _split_lines(lines: list[bytes], separator: bytes | None, previous_lines: int) -> list[pa.Array]:
@@ -100,7 +100,7 @@ def open_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.R
     names_by_role = {role: name for role, name in roles if name is not None}
     try:
         fields = [
-            pa.field(role, _converted_type(role, schema.field(name).type)) for role, name in names_by_role.items()
+            pa.field(role, _find_converted_type(role, schema.field(name).type)) for role, name in names_by_role.items()
         ]
     except pa.ArrowNotImplementedError as error:
         raise DataError(f"--file: {path}: {error}") from error
@@ -157,7 +157,7 @@ def _convert_batches(
         raise DataError(f"--file: {path}: {error}") from error
 
 
-def _converted_type(role: str, data_type: pa.DataType) -> pa.DataType:
+def _find_converted_type(role: str, data_type: pa.DataType) -> pa.DataType:
     """Return the type of a converted column, before any row is read."""
     return (_convert_timestamps if role == "timestamp" else _convert_bytes)(pa.nulls(0, data_type)).type
 

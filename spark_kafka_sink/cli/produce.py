@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     options = {"client.id": "pykafka-produce", **parse_client_options(args)}
     config = ProducerConfig.parse(options)
     if args.file is None:
-        rows, total = open_lines(_stdin(), args.key_separator, headers, config.max_request_size), None
+        rows, total = open_lines(_open_stdin(), args.key_separator, headers, config.max_request_size), None
     else:
         columns = InputColumns(args.value_column, args.key_column, args.timestamp_column)
         rows, total = open_file(args.file, columns, headers)
@@ -111,7 +111,7 @@ def _send_all(
     sender.result.raise_for_failures()
 
 
-def _stdin() -> BufferedReader:
+def _open_stdin() -> BufferedReader:
     stream = sys.stdin.buffer
     assert isinstance(stream, BufferedReader)
     return stream

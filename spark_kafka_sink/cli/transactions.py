@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
         print("Nothing was done.")
         return 1
     if args.action == ABORT:
-        aborted = operations.abort(options, survey.prefix, topic)
-        names = ", ".join(transaction.transactional_id for transaction in aborted)
+        aborted_transactions = operations.abort(options, survey.prefix, topic)
+        names = ", ".join(transaction.transactional_id for transaction in aborted_transactions)
         print(f"Aborted: {names or 'nothing, because no transaction is open any more'}.")
         return 0
     complete = operations.finish if args.action == FINISH else operations.give_up
@@ -108,19 +108,19 @@ def _is_confirmed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _print_finished(finished: FinishResult | None, prefix: str, action: str) -> int:
-    if finished is None:
+def _print_finished(finish_result: FinishResult | None, prefix: str, action: str) -> int:
+    if finish_result is None:
         print(f"The prefix {prefix} has no decided transactions any more, because another process finished them.")
         return 0
-    print(f"Committed: {', '.join(finished.committed_ids) or 'nothing'}.")
-    for name, error in finished.lost_rejections.items():
+    print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
+    for name, error in finish_result.lost_rejections.items():
         print(f"Lost: {name}: {error}")
-    if finished.lost_rejections and action == FINISH:
+    if finish_result.lost_rejections and action == FINISH:
         print(
             "The decision was not marked as done, because the rows of the lost transactions are not in the topic. To "
             "accept the loss, run give-up."
         )
-    return 1 if finished.lost_rejections else 0
+    return 1 if finish_result.lost_rejections else 0
 
 
 def _print_list(surveys: Sequence[PrefixStatus], *, as_json: bool) -> None:

@@ -66,13 +66,13 @@ def run(args: argparse.Namespace) -> int:
     # As in Kafka's tool, a failed request is not retried unless the file says otherwise: tests count the failures.
     options = {"acks": args.acks, "retries": 0, **parse_client_options(args)}
     events = EventWriter(args.topic)
-    started = time.monotonic()
+    started_s = time.monotonic()
     with SignalWait() as signals:
         with KafkaProducer(options) as producer:
             events.print("startup_complete")
             sent_count = _send_until_stopped(args, producer, events, signals)
         events.print("shutdown_complete")
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - started_s
     events.print(
         "tool_data",
         sent=sent_count,
@@ -123,11 +123,11 @@ def _send_until_stopped(
     args: argparse.Namespace, producer: KafkaProducer, events: EventWriter, signals: SignalWait
 ) -> int:
     """Send records until a signal arrives or --max-messages is reached. Return the number of sent records."""
-    started = time.monotonic()
+    started_s = time.monotonic()
     keys = _repeat_keys(args.repeating_keys)
     for number in itertools.count():
         due_seconds = number / args.throughput if args.throughput > 0 else 0.0
-        elapsed_seconds = time.monotonic() - started
+        elapsed_seconds = time.monotonic() - started_s
         if number == args.max_messages or signals.wait(max(0.0, due_seconds - elapsed_seconds)):
             return number
         key = next(keys)

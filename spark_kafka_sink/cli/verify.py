@@ -68,19 +68,23 @@ def _verify_topic(
 
     found = {partition: FoundRecords() for partition in written}
     with TopicReader(config, isolation=isolation, preserve_header_keys=True) as reader:
-        existing = reader.partitions(topic)
-        for partition in written.keys() - set(existing):
+        existing_partitions = reader.partitions(topic)
+        for partition in written.keys() - set(existing_partitions):
             found[partition].log_end_offset = 0
         readable = {
             partition: offsets
             for partition, offsets in written.items()
-            if partition in existing and offsets.first_offset >= 0 and offsets.digest is not None
+            if partition in existing_partitions and offsets.first_offset >= 0 and offsets.digest is not None
         }
         if readable:
             ends = reader.end_offsets(topic, readable)
-            late = [partition for partition, offsets in readable.items() if ends[partition] <= offsets.last_offset]
-            if late and isolation != READ_UNCOMMITTED:
-                _check_open_transactions(config, topic, {partition: ends[partition] for partition in late})
+            blocked_partitions = [
+                partition for partition, offsets in readable.items() if ends[partition] <= offsets.last_offset
+            ]
+            if blocked_partitions and isolation != READ_UNCOMMITTED:
+                _check_open_transactions(
+                    config, topic, {partition: ends[partition] for partition in blocked_partitions}
+                )
             _read_ranges(reader, topic, readable, ends, found)
     return compare_topic(written, found)
 

@@ -47,8 +47,8 @@ class BootstrapLookup:
     def attempt(self) -> tuple[Node, ...]:
         """Begin to resolve the names if an attempt is due.
 
-        Return the nodes once a name was resolved. Return none while an attempt is running, and until one is due. Raise
-        ConfigurationError after the timeout. No attempt is made then.
+        Return the nodes once a name was resolved. Return no nodes while an attempt is running, or until the next one is
+        due. After the timeout, make no further attempt and raise ConfigurationError.
         """
         now = self._system.now()
         if self._deadline_ms is None:

@@ -16,7 +16,7 @@ NO_RECOVERY = "none"
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """Times in milliseconds, sizes in bytes."""
+    """The settings of a client. Times are in milliseconds, sizes in bytes."""
 
     bootstrap_servers: tuple[str, ...]
     client_id: str = ""

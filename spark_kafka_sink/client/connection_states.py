@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import AuthenticationError, IllegalStateError
 from spark_kafka_sink.network.system import SocketAddress
 
 Resolve = Callable[[str, int], Sequence[SocketAddress] | None]
-"""Returns the addresses of a host and port, or None if `resolved` is called with them later."""
+"""Return the addresses of a host and port, or None if `resolved` is called with them later."""
 
 
 class ConnectionState(Enum):
@@ -283,12 +283,12 @@ class ConnectionStates:
 
     def _lose(self, node_id: int, now: float, state: ConnectionState) -> None:
         node = self._node(node_id)
-        before = node.state
+        previous_state = node.state
         self._transition(node_id, node, state)
         node.last_attempt_ms = now
         node.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(node.failed_attempts)
         node.failed_attempts += 1
-        if before is ConnectionState.CONNECTING:
+        if previous_state is ConnectionState.CONNECTING:
             node.failed_setups += 1
             node.setup_timeout_ms = self._setup_timeout.compute_delay_ms(node.failed_setups)
         else:

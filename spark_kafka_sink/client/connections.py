@@ -81,12 +81,12 @@ class Connections:
         """Start to connect. Return a ConnectionLoss if the attempt failed immediately."""
         self._nodes[node.id] = node
         self._addresses[node.id] = node.address
-        return self._open(node.id, lambda: self.states.connecting(node, now))
+        return self._open_connection(node.id, lambda: self.states.connecting(node, now))
 
     def connect_resolved(self) -> dict[int, ConnectionLoss]:
         """Connect to the nodes whose names were looked up. Return the attempts that failed immediately."""
         losses = {
-            node_id: self._open(node_id, partial(self._resolved_address, node_id, lookup))
+            node_id: self._open_connection(node_id, partial(self._resolved_address, node_id, lookup))
             for (host, port), lookup in self._lookups.take_finished().items()
             for node_id in self.states.nodes_awaiting_lookup(host, port)
         }
@@ -95,7 +95,7 @@ class Connections:
     def _resolved_address(self, node_id: int, lookup: BackgroundLookup[list[SocketAddress]]) -> SocketAddress:
         return self.states.resolved(node_id, lookup.result())
 
-    def _open(self, node_id: int, find_address: Callable[[], SocketAddress | None]) -> ConnectionLoss | None:
+    def _open_connection(self, node_id: int, find_address: Callable[[], SocketAddress | None]) -> ConnectionLoss | None:
         """Connect to the address that `find_address` returns. None means that it is still being looked up."""
         try:
             address = find_address()
@@ -254,12 +254,14 @@ class Connections:
         if any(self.is_alive(node_id) for node_id in snapshot.nodes):
             return None
         rejecting = [node_id for node_id in snapshot.nodes if self.states.has_rejected_credentials(node_id)]
-        others = [node_id for node_id in snapshot.nodes if node_id not in rejecting]
-        others_unreachable = snapshot.is_bootstrap and all(self.states.is_unreachable(node_id) for node_id in others)
-        if not rejecting or (others and not others_unreachable and len(rejecting) < MIN_CREDENTIAL_REJECTIONS):
+        other_node_ids = [node_id for node_id in snapshot.nodes if node_id not in rejecting]
+        others_unreachable = snapshot.is_bootstrap and all(
+            self.states.is_unreachable(node_id) for node_id in other_node_ids
+        )
+        if not rejecting or (other_node_ids and not others_unreachable and len(rejecting) < MIN_CREDENTIAL_REJECTIONS):
             return None
-        latest = max(rejecting, key=self.states.last_attempt_ms)
-        return self.states.authentication_error(latest)
+        latest_node_id = max(rejecting, key=self.states.last_attempt_ms)
+        return self.states.authentication_error(latest_node_id)
 
     def close(self, node_id: int) -> None:
         """Close the node's channel, if there is one. The caller must call `record_loss` afterwards."""

@@ -59,7 +59,7 @@ class BackgroundLookup(Generic[ResultT]):
 class HostLookups:
     """The lookups of brokers' names that have not finished. Sender thread only.
 
-    A name is looked up once at a time, however often a connection to it is attempted meanwhile.
+    All connection attempts to a host share the lookup that is in progress.
     """
 
     def __init__(self, system: System, on_finish: Callable[[], None]) -> None:
@@ -86,10 +86,10 @@ class HostLookups:
 
     def take_finished(self) -> dict[tuple[str, int], BackgroundLookup[list[SocketAddress]]]:
         """Remove and return the lookups that have finished, by host and port."""
-        finished = {key: lookup for key, lookup in self._lookups.items() if lookup.is_finished}
-        for key in finished:
+        finished_lookups = {key: lookup for key, lookup in self._lookups.items() if lookup.is_finished}
+        for key in finished_lookups:
             del self._lookups[key]
-        return finished
+        return finished_lookups
 
 
 def _check_advertised_host(host: str) -> None:

@@ -137,7 +137,7 @@ class Metadata:
             return topic in self._topic_expiry_ms
 
     def add_topic(self, topic: str, now: float) -> None:
-        """Note that the topic is in use, which keeps its metadata for another metadata.max.idle.ms."""
+        """Record that the topic is in use, which keeps its metadata for another metadata.max.idle.ms."""
         _check_topic_name(topic)
         with self._lock:
             known = topic in self._topic_expiry_ms
@@ -151,8 +151,8 @@ class Metadata:
     def request_update(self, *, reset_backoff: bool = False) -> int:
         """Request a full update. Return the current version, which the update will exceed.
 
-        `reset_backoff`: for a new reason, not because the last response did not help. The update is due at once then,
-        unless the last attempt failed.
+        `reset_backoff`: whether the update has a new reason, and is not requested because the last response did not
+        help. The update is then due at once, unless the last attempt failed.
         """
         with self._lock:
             self._is_full_update_requested = True
@@ -231,7 +231,7 @@ class Metadata:
             return self._describe_connection_failures()
 
     def connection_failure(self, node_id: int) -> str | None:
-        """Return why the last connection to a node failed, whether or not other brokers have responded since."""
+        """Return the reason why the last connection to a node failed, even if other brokers have responded since."""
         return self._node_failures.get(node_id)
 
     # --- updates (sender thread)
@@ -273,7 +273,7 @@ class Metadata:
                 self._last_full_update_ms = now
             self._remove_idle_topics(now)
             self._omitted_topics &= self._topic_expiry_ms.keys()
-            merged = merge_response(
+            merge = merge_response(
                 self.snapshot,
                 self._epochs,
                 response,
@@ -281,12 +281,12 @@ class Metadata:
                 partial=query.partial,
                 retain=self._topic_expiry_ms.__contains__,
             )
-            if merged.snapshot.cluster_id != self.snapshot.cluster_id:
-                _log.info("Cluster id: %s", merged.snapshot.cluster_id)
-            self.snapshot = merged.snapshot
-            self._epochs = merged.epochs
-            self._is_full_update_requested |= merged.needs_refresh
-            self._unchanged_response_count = 0 if merged.has_changes else self._unchanged_response_count + 1
+            if merge.snapshot.cluster_id != self.snapshot.cluster_id:
+                _log.info("Cluster id: %s", merge.snapshot.cluster_id)
+            self.snapshot = merge.snapshot
+            self._epochs = merge.epochs
+            self._is_full_update_requested |= merge.needs_refresh
+            self._unchanged_response_count = 0 if merge.has_changes else self._unchanged_response_count + 1
             self._failure_count = 0
             self._last_attempt_ms = now
             self._draw_backoff()
@@ -301,7 +301,10 @@ class Metadata:
             self._update_condition.notify_all()
 
     def update_failed(self, now: float, problem: str = "") -> None:
-        """Note that there was no response, or one that cannot be applied because of this problem, and back off."""
+        """Record that an update failed, and back off.
+
+        `problem`: the reason why the response cannot be applied; empty if there was no response.
+        """
         with self._lock:
             self._response_problem = problem or self._response_problem
             self._last_attempt_ms = now
@@ -314,21 +317,21 @@ class Metadata:
         with self._lock:
             snapshot = self.snapshot
             known_nodes = {**snapshot.nodes, **{node.id: node for node in nodes}}
-            changed = [
+            changed_partitions = [
                 partition
                 for hint in hints
                 if hint.leader_id in known_nodes and (partition := self._apply_hint(snapshot, hint)) is not None
             ]
-            if not changed:
+            if not changed_partitions:
                 return set()
             topics = dict(snapshot.topics)
-            for partition in changed:
+            for partition in changed_partitions:
                 topic = topics[partition.topic]
                 topics[partition.topic] = replace_partitions(topic, [partition])
                 assert partition.leader_epoch is not None
                 self._epochs[partition.topic, partition.index] = KnownEpoch(topic.topic_id, partition.leader_epoch)
             self.snapshot = replace(snapshot, nodes=known_nodes, topics=topics)
-            return {(partition.topic, partition.index) for partition in changed}
+            return {(partition.topic, partition.index) for partition in changed_partitions}
 
     def bootstrap(self, nodes: Sequence[Node]) -> None:
         """Set the bootstrap servers, whose names could not be resolved before, and request an update at once."""
@@ -378,10 +381,10 @@ class Metadata:
         self._draw_backoff()
 
     def _remove_idle_topics(self, now: float) -> None:
-        idle = [
+        idle_topics = [
             name for name, expires in self._topic_expiry_ms.items() if expires <= now and name not in self._new_topics
         ]
-        for topic in idle:
+        for topic in idle_topics:
             _log.debug("Removed topic %s from the metadata: unused for metadata.max.idle.ms", topic)
             del self._topic_expiry_ms[topic]
 

@@ -42,7 +42,7 @@ class MetadataFetch:
         self._sent_ms_by_node: dict[int, float] = {}  # node id -> when the query was sent to it, the latest one last
         self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._due_since_ms = math.inf
-        """Since when an update has been due without a response; -inf if a broker has demanded a rebootstrap."""
+        """The time since which an update is due without a response; -inf if a broker has demanded a rebootstrap."""
 
     def resolve_bootstrap_servers(self, now: float) -> float:
         """Resolve the names of bootstrap.servers if this is still to be done. Return the time until the next attempt.
@@ -68,7 +68,7 @@ class MetadataFetch:
         return self._query is None and self._metadata.time_to_next_update(now) <= 0
 
     def wait_ms(self, now: float, last_response_ms: Mapping[int, float]) -> float:
-        """Return the time until a request must be sent. `last_response_ms`: when each node last responded."""
+        """Return the time until a request must be sent. `last_response_ms`: the time of each node's last response."""
         if not self._sent_ms_by_node:
             return self._metadata.time_to_next_update(now)
         node_id, sent_ms = next(reversed(self._sent_ms_by_node.items()))
@@ -79,13 +79,13 @@ class MetadataFetch:
         return node_id in self._sent_ms_by_node
 
     def record_due_update(self, now: float) -> None:
-        """Note that an update is due and the client is looking for a broker."""
+        """Record that an update is due and the client is looking for a broker."""
         self._due_since_ms = min(self._due_since_ms, now)
 
     def start_query(self, node_id: int, now: float) -> MetadataQuery:
-        """Return the query to send to this node, and note that it is sent.
+        """Return the query to send to this node, and record that it is sent.
 
-        It is the query that other nodes have not answered, or a new one.
+        If other nodes have not responded to the current query, it is sent again. Otherwise a new query is created.
         """
         if self._query is None:
             self._query = self._metadata.build_query(now)
@@ -97,7 +97,7 @@ class MetadataFetch:
     def handle_response(
         self, node_id: int, query: MetadataQuery, response: MetadataResponse, version: int, now: float
     ) -> None:
-        """Handle the response to a query. Ignore it if another node has already answered the query."""
+        """Handle the response to a query. Ignore it if another node has already responded to the query."""
         if query is not self._query:
             return
         if now - self._sent_ms_by_node[node_id] < UNRESPONSIVE_AFTER_MS:
@@ -120,7 +120,7 @@ class MetadataFetch:
             self._due_since_ms = math.inf
 
     def handle_lost_request(self, node_id: int, query: MetadataQuery, now: float) -> None:
-        """Note that this node will not respond to the query. Other nodes may still do so."""
+        """Record that this node will not respond to the query. Other nodes may still do so."""
         if query is self._query:
             del self._sent_ms_by_node[node_id]
             if not self._sent_ms_by_node:
@@ -128,7 +128,7 @@ class MetadataFetch:
                 self._metadata.update_failed(now)
 
     def fail(self, now: float, error: KafkaSinkError) -> None:
-        """Note that the query could not be sent, and fail all callers that wait for metadata."""
+        """Record that the query could not be sent, and fail all callers that wait for metadata."""
         self._end_query()
         self._metadata.update_failed(now)
         self._metadata.set_fatal_error(error)

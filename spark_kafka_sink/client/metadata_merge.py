@@ -81,7 +81,7 @@ def merge_response(
     `partial`: the response is about new topics only, and all other topics are kept. `retain`: return whether a topic is
     still in use.
     """
-    merged = MetadataMerge(old, dict(known_epochs))
+    merge = MetadataMerge(old, dict(known_epochs))
     topics = {} if not partial else {name: topic for name, topic in old.topics.items() if retain(name)}
     for topic in response.topics:
         name = topic.name
@@ -89,9 +89,9 @@ def merge_response(
             continue
         topics.pop(name, None)
         if retain(name):
-            topics[name] = _merge_topic(old, topic, version, merged)
-    merged.epochs = {key: epoch for key, epoch in merged.epochs.items() if retain(key[0])}
-    merged.snapshot = ClusterSnapshot(
+            topics[name] = _merge_topic(old, topic, version, merge)
+    merge.epochs = {key: epoch for key, epoch in merge.epochs.items() if retain(key[0])}
+    merge.snapshot = ClusterSnapshot(
         nodes={
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         },
@@ -99,18 +99,18 @@ def merge_response(
         controller_id=response.controller_id if response.controller_id >= 0 else None,
         cluster_id=None if response.cluster_id is None else sanitize(response.cluster_id),
     )
-    return merged
+    return merge
 
 
-def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: int, merged: MetadataMerge) -> TopicInfo:
+def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: int, merge: MetadataMerge) -> TopicInfo:
     name = topic.name or ""
     known = old.topics.get(name)
     error = lookup_error_code(topic.error_code)
     if error.requires_metadata_refresh:
-        merged.needs_refresh = True
+        merge.needs_refresh = True
     if topic.error_code == error_codes.NONE:
         partitions = tuple(
-            _merge_partition(old, topic, partition, version, merged)
+            _merge_partition(old, topic, partition, version, merge)
             for partition in _select_valid_partitions(name, topic)
         )
         return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, topic.is_internal)
@@ -125,10 +125,12 @@ def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: in
 def _select_valid_partitions(name: str, topic: MetadataResponseTopic) -> list[MetadataResponsePartition]:
     """Return the topic's partitions sorted by index, without duplicates and without indices out of range."""
     by_index = {partition.partition_index: partition for partition in topic.partitions}
-    valid = [by_index[index] for index in sorted(by_index) if 0 <= index < MAX_PARTITIONS]
-    if len(valid) < len(by_index):
-        _log.warning("Metadata of topic %s: ignored %d partitions out of range", name, len(by_index) - len(valid))
-    return valid
+    valid_partitions = [by_index[index] for index in sorted(by_index) if 0 <= index < MAX_PARTITIONS]
+    if len(valid_partitions) < len(by_index):
+        _log.warning(
+            "Metadata of topic %s: ignored %d partitions out of range", name, len(by_index) - len(valid_partitions)
+        )
+    return valid_partitions
 
 
 def _merge_partition(
@@ -136,18 +138,18 @@ def _merge_partition(
     topic: MetadataResponseTopic,
     partition: MetadataResponsePartition,
     version: int,
-    merged: MetadataMerge,
+    merge: MetadataMerge,
 ) -> PartitionInfo:
     name = topic.name or ""
     if lookup_error_code(partition.error_code).requires_metadata_refresh:
-        merged.needs_refresh = True
+        merge.needs_refresh = True
     new = _build_partition_info(name, partition, version)
     key = name, new.index
-    known = merged.epochs.get(key)
+    known = merge.epochs.get(key)
     if new.leader_epoch is None:
         # An old broker, or no leader: there is no epoch to compare later responses with.
-        merged.epochs.pop(key, None)
-        merged.has_changes = True
+        merge.epochs.pop(key, None)
+        merge.has_changes = True
         return new
     if known is not None and not _is_other_topic(known.topic_id, topic.topic_id):
         if new.leader_epoch < known.epoch:
@@ -155,12 +157,12 @@ def _merge_partition(
             if old_partition is not None:
                 _log.debug("%s-%d: epoch %d is older than %d", name, new.index, new.leader_epoch, known.epoch)
                 return old_partition
-        merged.has_changes |= new.leader_epoch != known.epoch
+        merge.has_changes |= new.leader_epoch != known.epoch
     else:
-        merged.has_changes = True
+        merge.has_changes = True
     epoch = KnownEpoch(topic.topic_id, new.leader_epoch)
     if epoch != known:
-        merged.epochs[key] = epoch
+        merge.epochs[key] = epoch
     return new
 
 

@@ -24,7 +24,12 @@ from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS, NodeChoice, choose_node
-from spark_kafka_sink.client.versions import FinalizedFeatures, NodeApiVersions, build_api_versions_request, throttle_ms
+from spark_kafka_sink.client.versions import (
+    FinalizedFeatures,
+    NodeApiVersions,
+    build_api_versions_request,
+    compute_throttle_ms,
+)
 from spark_kafka_sink.errors import (
     AuthenticationError,
     DecodeError,
@@ -246,7 +251,7 @@ class NetworkClient:
             return wait_ms
         self._fetch.record_due_update(now)
         choice = self._choose_node(now, self._fetch.is_awaiting_response)
-        if self._all_unreachable(choice) and self._fetch.rebootstrap(now):
+        if self._is_every_node_unreachable(choice) and self._fetch.rebootstrap(now):
             choice = self._choose_node(now)
         if (node := choice.node) is None:
             return min(self._states.poll_delay(node_id, now) for node_id in self._metadata.snapshot.nodes)
@@ -289,7 +294,7 @@ class NetworkClient:
                 self._close_connection(responses, node_id, ConnectionLoss(logged.text, logged.address), now)
                 continue
             if in_flight.internal and isinstance(message, MetadataResponse):
-                self._fetch.handle_response(node_id, _query_of(in_flight), message, in_flight.version, now)
+                self._fetch.handle_response(node_id, _get_metadata_query(in_flight), message, in_flight.version, now)
             elif in_flight.internal and isinstance(message, ApiVersionsResponse):
                 self._handle_api_versions(responses, in_flight, message, now)
             else:
@@ -347,7 +352,7 @@ class NetworkClient:
 
         return choose_node(nodes, self._connections, self._in_flight, is_responsive, self._random, now)
 
-    def _all_unreachable(self, choice: NodeChoice) -> bool:
+    def _is_every_node_unreachable(self, choice: NodeChoice) -> bool:
         """Return whether no node can be used or connected to now, or all nodes failed their last connection attempt."""
         snapshot = self._metadata.snapshot
         if choice.node is None:
@@ -391,7 +396,7 @@ class NetworkClient:
 
     def _maybe_throttle(self, in_flight: InFlightRequest, message: Message, now: float) -> None:
         node_id = in_flight.request.node_id
-        throttle_time_ms = throttle_ms(message, in_flight.request.api_key, in_flight.version)
+        throttle_time_ms = compute_throttle_ms(message, in_flight.request.api_key, in_flight.version)
         if throttle_time_ms > 0:
             self._in_flight.extend_deadlines(node_id, throttle_time_ms)
             self._states.throttle(node_id, now + throttle_time_ms)
@@ -417,14 +422,14 @@ class NetworkClient:
             if not in_flight.internal:
                 responses.append(in_flight.build_disconnect_response(loss, now))
             elif in_flight.request.api_key is ApiKey.METADATA:
-                self._fetch.handle_lost_request(node_id, _query_of(in_flight), now)
+                self._fetch.handle_lost_request(node_id, _get_metadata_query(in_flight), now)
 
     def _ensure_active(self) -> None:
         if self._state is not _State.ACTIVE:
             raise DisconnectedError("the client is closed or closing")
 
 
-def _query_of(in_flight: InFlightRequest) -> MetadataQuery:
+def _get_metadata_query(in_flight: InFlightRequest) -> MetadataQuery:
     """Return the query of one of the client's own metadata requests."""
     assert isinstance(in_flight.request.tag, MetadataQuery)
     return in_flight.request.tag

@@ -61,16 +61,16 @@ class NewTopic:
 
     def find_differences(self, partitions: int, replicas: int, configs: Mapping[str, str | None]) -> Iterator[str]:
         """Yield the differences of an existing topic. `configs`: the settings that the user may describe."""
-        for name, expected, actual in (
+        for name, expected_value, actual_value in (
             ("partitions", self.partitions, partitions),
             ("replicas", self.replicas, replicas),
         ):
-            if expected not in (BROKER_DEFAULT, actual):
-                yield f"{actual} {name}, not {expected}"
+            if expected_value not in (BROKER_DEFAULT, actual_value):
+                yield f"{actual_value} {name}, not {expected_value}"
         for name, value in self.configs:
-            existing = configs.get(name)
-            if name in configs and existing != value:
-                yield f"{name} {sanitize(existing) or 'without a value'}, not {sanitize(value)}"
+            existing_value = configs.get(name)
+            if name in configs and existing_value != value:
+                yield f"{name} {sanitize(existing_value) or 'without a value'}, not {sanitize(value)}"
 
 
 def format_broker_message(result: CreatableTopicResult) -> str:

@@ -159,7 +159,7 @@ _REQUEST_OPTIONS = (
 CLIENT_OPTIONS = build_option_table((*CONNECTION_OPTIONS, *_REQUEST_OPTIONS))
 
 
-def client_config(options: Mapping[str, object]) -> ClientConfig:
+def parse_client_config(options: Mapping[str, object]) -> ClientConfig:
     """Build the configuration from client and security options.
 
     Raise ConfigurationError with all faults of the options.

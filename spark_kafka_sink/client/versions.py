@@ -163,7 +163,7 @@ def build_api_versions_request(cluster_id: str | None = None, node_id: int = -1)
     """
     return ApiVersionsRequest(
         client_software_name=DISTRIBUTION,
-        client_software_version=software_version(),
+        client_software_version=find_software_version(),
         cluster_id=cluster_id,
         node_id=node_id,
     )
@@ -185,14 +185,14 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
         return ApiVersionsResponse(error_code=error_code)
 
 
-def throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
+def compute_throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
     """Return for how long the client must not send to the broker after this response."""
     throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
     return throttle_time_ms if version >= FIRST_CLIENT_THROTTLE_VERSION.get(api_key, NO_MAX_VERSION) else 0
 
 
 @functools.cache  # The lookup reads a file.
-def software_version() -> str:
+def find_software_version() -> str:
     """Return this library's version in the characters that KIP-511 allows: letters, digits, and `-` and `.` inside."""
     try:
         version = metadata.version(DISTRIBUTION)

@@ -28,5 +28,5 @@ def describe_missing_column(name: str, names: Sequence[str], kind: str = "column
 def describe_columns(names: Sequence[str], kind: str = "columns") -> str:
     """List the first columns in a sentence and count the rest."""
     listed_names = ", ".join(sanitize(name, MAX_NAME_CHARACTERS) for name in names[:MAX_LISTED_COLUMNS])
-    rest = f" and {len(names) - MAX_LISTED_COLUMNS} more" if len(names) > MAX_LISTED_COLUMNS else ""
-    return f"The {kind} are {listed_names}{rest}." if names else f"There are no {kind}."
+    remainder = f" and {len(names) - MAX_LISTED_COLUMNS} more" if len(names) > MAX_LISTED_COLUMNS else ""
+    return f"The {kind} are {listed_names}{remainder}." if names else f"There are no {kind}."

@@ -76,7 +76,7 @@ class BatchStart:
             if self.has_user_prefix:
                 raise precommit_errors.build_query_mismatch_error(self.entry, batch)
             return False
-        if _batch_number(batch) < _batch_number(last):
+        if _get_batch_number(batch) < _get_batch_number(last):
             raise precommit_errors.build_stale_batch_error(self.entry, batch)
         return batch == last
 
@@ -100,5 +100,5 @@ class BatchStart:
         _log.warning("%s The query continues, because the option onReplayMismatch is 'warn'.", error)
 
 
-def _batch_number(batch: Batch) -> int:
+def _get_batch_number(batch: Batch) -> int:
     return -1 if batch.batch_id is None else batch.batch_id

@@ -219,7 +219,7 @@ class DecisionLog:
             {
                 key.decode("utf-8", "replace"): {
                     FIRST_DRIVER_NUMBER,
-                    *_candidate_driver_numbers(newest_records.values()),
+                    *_find_candidate_driver_numbers(newest_records.values()),
                 }
                 for _, state in states
                 for key, newest_records in state.newest_records.items()
@@ -255,7 +255,7 @@ class DecisionLog:
         if state is None or state.next_offset > end or topic_id == NO_TOPIC_ID:
             if fetch_call is not None:
                 self._reader.abandon(fetch_call)
-            state, fetch_call = self._new_state(partition), None
+            state, fetch_call = self._create_state(partition), None
         try:
             self._read_until(state, partition, key, end, fetch_call)
         except BrokerError as error:
@@ -265,7 +265,7 @@ class DecisionLog:
             # result of an earlier read must not be combined with the current content.
             if not is_first:
                 raise precommit_errors.build_log_records_deleted_error(self.topic, partition) from error
-            state = self._new_state(partition)
+            state = self._create_state(partition)
             self._read_until(state, partition, key, self._end_offset(partition))
         if len(_partition_cache) >= _MAX_CACHED_PARTITIONS:
             _partition_cache.clear()
@@ -275,7 +275,7 @@ class DecisionLog:
     def _end_offset(self, partition: int) -> int:
         return self._reader.end_offsets(self.topic, [partition])[partition]
 
-    def _new_state(self, partition: int) -> _PartitionState:
+    def _create_state(self, partition: int) -> _PartitionState:
         return _PartitionState(self._reader.beginning_offsets(self.topic, [partition])[partition])
 
     def _read_until(
@@ -361,27 +361,27 @@ def _find_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> 
     Driver ids are described only if they may have written a newer record than the ids described so far.
     `newest_records`: the newest record of each producer.
     """
-    known_record = _newest_driver_record(newest_records, ids)
+    known_record = _find_newest_driver_record(newest_records, ids)
     newer_candidates = (
         record
         for record in newest_records
-        if known_record is None or _precedence(record, ids) > _precedence(known_record, ids)
+        if known_record is None or _compute_precedence(record, ids) > _compute_precedence(known_record, ids)
     )
-    ids.describe_missing(_candidate_driver_numbers(newer_candidates))
-    return _newest_driver_record(newest_records, ids)
+    ids.describe_missing(_find_candidate_driver_numbers(newer_candidates))
+    return _find_newest_driver_record(newest_records, ids)
 
 
-def _newest_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
+def _find_newest_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
     own_records = (record for record in newest_records if ids.find_number(record.written_by.producer_id) is not None)
-    return max(own_records, key=lambda record: _precedence(record, ids), default=None)
+    return max(own_records, key=lambda record: _compute_precedence(record, ids), default=None)
 
 
-def _precedence(record: LogRecord, ids: DriverIds) -> tuple[int, int]:
+def _compute_precedence(record: LogRecord, ids: DriverIds) -> tuple[int, int]:
     number = record.driver_number or ids.find_number(record.written_by.producer_id) or FIRST_DRIVER_NUMBER
     return number, record.offset
 
 
-def _candidate_driver_numbers(records: Iterable[LogRecord]) -> set[int]:
+def _find_candidate_driver_numbers(records: Iterable[LogRecord]) -> set[int]:
     """Return the numbers of the driver ids that may have written these records.
 
     A record was written under the driver id that it names, or under the one before it.

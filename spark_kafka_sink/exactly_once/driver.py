@@ -54,7 +54,10 @@ CANDIDATE_TIMEOUTS_MS = (
 )
 """The transaction timeouts that a driver requests, one after the other, to find the longest one that brokers grant."""
 MAX_UNNAMED_JOB_TIMEOUT_MS = 60 * _MINUTE_MS
-"""For a job without a name: if its driver dies, no later driver knows its transactions, and readers wait this long."""
+"""The longest transaction timeout of a job without a name.
+
+If its driver dies, no later driver knows its transactions, so readers wait for this time.
+"""
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
 """Maximum time without progress before the abort of superseded attempts is given up.
 
@@ -165,7 +168,7 @@ class Driver:
         try:
             if granted_ms is not None:
                 return self._query.fence(description, (mark_claimed(granted_ms),))[0], granted_ms
-            return self._query.fence(description, self._candidate_timeouts_ms())
+            return self._query.fence(description, self._find_candidate_timeouts_ms())
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
                 raise precommit_errors.build_timeout_rejected_error(
@@ -222,7 +225,7 @@ class Driver:
         identity, _ = self._query.take_over(identity, previous_entry, claim)
         return BatchStart(claim, identity, self._delivery.has_user_prefix)
 
-    def _candidate_timeouts_ms(self) -> Sequence[int]:
+    def _find_candidate_timeouts_ms(self) -> Sequence[int]:
         """Return the user's timeout, or the timeouts to try if the user has set none, longest first."""
         if self._delivery.options.timeout_ms is not None:
             return (remove_timeout_mark(self._delivery.options.timeout_ms),)
@@ -368,7 +371,7 @@ class Driver:
     ) -> ExactlyOnceError | None:
         """Return an error if a transaction has less time left than the commit margin.
 
-        Compares the brokers' start times with the clock of this machine.
+        The brokers' start times are compared with the clock of this machine.
         """
         now_ms = self._client.wall_ms()
         for description in descriptions.values():

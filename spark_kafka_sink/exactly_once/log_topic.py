@@ -65,20 +65,20 @@ class LogTopic:
         topic = NewTopic(self.name, PARTITION_COUNT, replication, tuple(_TOPIC_CONFIGS.items()))
         description, self._description = self._description, None
         topic_admin.create_if_missing(
-            self._client, topic, purpose=_PURPOSE, required=LIST_TRANSACTIONS_PROBE, described=description
+            self._client, topic, purpose=_PURPOSE, required_request=LIST_TRANSACTIONS_PROBE, describe_call=description
         )
 
     def check(self) -> None:
         """Check the configuration. Raise PreflightError if the topic is not compacted.
 
-        Logs a warning if the configuration cannot be read, or if the loss of a broker could lose decisions.
+        Log a warning if the configuration cannot be read, or if the loss of a broker could lose decisions.
         """
         self._warn_of_single_replica()
         try:
             settings = topic_admin.fetch_topic_settings(
                 self._client, self.name, [CLEANUP_POLICY, UNCLEAN_LEADER_ELECTION]
             )
-            policy = self._cleanup_policy(settings)
+            policy = self._require_cleanup_policy(settings)
         except (AuthorizationError, UnsupportedVersionError) as error:
             _log.warning(
                 "The %s of topic %s, the decision log, could not be read (%s). Make sure that it is %s: if the log "
@@ -116,7 +116,7 @@ class LogTopic:
             )
 
     @staticmethod
-    def _cleanup_policy(settings: Mapping[str, str]) -> str:
+    def _require_cleanup_policy(settings: Mapping[str, str]) -> str:
         policy = settings.get(CLEANUP_POLICY)
         if policy is None:
             raise UnsupportedVersionError(f"The broker does not report the {CLEANUP_POLICY} of topics.")

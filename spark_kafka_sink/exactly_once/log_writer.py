@@ -47,13 +47,13 @@ from spark_kafka_sink.protocol.messages.produce import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records import sequences
-from spark_kafka_sink.records.batch_slicing import consecutive_slices
+from spark_kafka_sink.records.batch_slicing import build_consecutive_slices
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import TRANSACTIONAL, encode_header
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
+from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
 from spark_kafka_sink.requests.produce_versions import allowed_produce_versions
 from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -136,7 +136,7 @@ class LogWriter:
             return state
         timeout_ms = self._fetch_transaction_timeout_ms(transactional_id)
         response = self._send(InitProducerId(transactional_id, timeout_ms, state.id_and_epoch))
-        return WriterState(producer_id_and_epoch(response))
+        return WriterState(parse_producer_id_and_epoch(response))
 
     def _fetch_transaction_timeout_ms(self, transactional_id: str) -> int:
         """Fetch the current transaction timeout of a transactional id.
@@ -273,7 +273,7 @@ class AppendBatch(Request[ProduceResponse]):
 def _encode_batch(state: WriterState, records: Sequence[KeyValue], wall_ms: int) -> bytes:
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
-    (encoded,) = encode_records(columns, consecutive_slices([len(records)]), wall_ms)
+    (encoded,) = encode_records(columns, build_consecutive_slices([len(records)]), wall_ms)
     body = compress(Codec.GZIP, [encoded.data])
     header = encode_header(
         [body],

@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
+from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
 from spark_kafka_sink.requests.transaction_admin import (
     collect_rejection_errors,
     describe_transactions,
@@ -196,7 +196,7 @@ def _fence_at_leaders(
     for description in ended_descriptions:
         response = responses.get(description.transactional_id)
         if response is not None and response.error_code == error_codes.NONE:
-            next_identity = producer_id_and_epoch(response)
+            next_identity = parse_producer_id_and_epoch(response)
             transaction = TransactionIdentity(description.transactional_id, *next_identity, version=1)
             partitions = frozenset(TopicPartition(*partition) for partition in description.partitions)
             additions.append(_AddExistingPartitions(transaction, partitions))

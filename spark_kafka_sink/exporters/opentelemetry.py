@@ -44,14 +44,14 @@ def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = N
             _create_instrument(meter, prefix, metric, _build_tagged_callback(producer, tag, metric))
 
 
-def _rates_and_totals(*stems: str) -> list[str]:
+def _list_rates_and_totals(*stems: str) -> list[str]:
     return [f"{stem}-{kind}" for stem in stems for kind in ("rate", "total")]
 
 
 _TAGGED_METRICS = {
-    "topic": [*_rates_and_totals("record-send", "record-retry", "record-error", "byte"), "compression-rate"],
+    "topic": [*_list_rates_and_totals("record-send", "record-retry", "record-error", "byte"), "compression-rate"],
     "node-id": [
-        *_rates_and_totals("request", "response", "outgoing-byte", "incoming-byte"),
+        *_list_rates_and_totals("request", "response", "outgoing-byte", "incoming-byte"),
         *("request-size-avg", "request-size-max", "request-latency-avg", "request-latency-max"),
     ],
 }

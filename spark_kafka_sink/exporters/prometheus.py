@@ -20,7 +20,7 @@ from spark_kafka_sink.exporters.units import BYTES, SECONDS, WRITE_METRICS, find
 from spark_kafka_sink.producer.metrics import parse_metric_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.totals import WRITE_COUNTERS
-from spark_kafka_sink.producer.windows import LatencyHistogram, bucket_end_ms
+from spark_kafka_sink.producer.windows import LatencyHistogram, compute_bucket_end_ms
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport, get_query_id
 
 try:
@@ -140,14 +140,14 @@ class _QueryTotals:
     """End of the latest write with dead letters; 0 if there is none."""
 
 
-def _counter_name(counter: str) -> str:
+def _build_counter_name(counter: str) -> str:
     name, unit, _ = WRITE_METRICS[counter]
     return f"pykafka_{name}_seconds" if unit == SECONDS else f"pykafka_{name}"
 
 
 _LATENCY_DOCUMENTATION = "Time from the first record of a batch to its acknowledgement, for each record"
 _COUNTERS = {
-    **{_counter_name(name): counter.meaning for name, counter in WRITE_COUNTERS.items()},
+    **{_build_counter_name(name): counter.meaning for name, counter in WRITE_COUNTERS.items()},
     "pykafka_writes": "Batch jobs or micro-batches that were committed",
     "pykafka_failed_writes": "Batch jobs or micro-batches that failed",
 }
@@ -194,7 +194,7 @@ class WriteCollector(Collector):
         """Add a report to the metrics of its query. Usable as a `reportCallback`."""
         with self._lock:
             query = self._get_query(get_query_id(report))
-            query.counters.update(_counter_increments(report))
+            query.counters.update(_compute_counter_increments(report))
             query.latencies.merge(report.latencies)
             query.last_report = report
             ended_s = report.ended_ms / 1000
@@ -218,7 +218,7 @@ class WriteCollector(Collector):
             for query_id, query in self._queries.items():
                 for name, counter in counters.items():
                     counter.add_metric([query_id], query.counters[name])
-                for name, value in _gauge_values(query).items():
+                for name, value in _compute_gauge_values(query).items():
                     gauges[name].add_metric([query_id], value)
             latencies: dict[tuple[str, ...], LatencyHistogram]
             latencies = {(query_id,): query.latencies.copy() for query_id, query in self._queries.items()}
@@ -234,17 +234,17 @@ class WriteCollector(Collector):
         return [CounterMetricFamily(name, text) for name, text in _COUNTERS.items()]
 
 
-def _counter_increments(report: WriteReport) -> dict[str, float]:
+def _compute_counter_increments(report: WriteReport) -> dict[str, float]:
     """Return the amounts by which a report increases the write counters, by metric name."""
     has_failed = report.status == FAILED
     return {
-        **{_counter_name(name): count * WRITE_METRICS[name].factor for name, count in report.counts().items()},
+        **{_build_counter_name(name): count * WRITE_METRICS[name].factor for name, count in report.counts().items()},
         "pykafka_writes": 0 if has_failed else 1,
         "pykafka_failed_writes": 1 if has_failed else 0,
     }
 
 
-def _gauge_values(query: _QueryTotals) -> dict[str, float]:
+def _compute_gauge_values(query: _QueryTotals) -> dict[str, float]:
     """Return the values of a query's gauges by metric name, without gauges that have no value yet."""
     values = {
         "pykafka_last_failed_write_timestamp_seconds": query.last_failed_s,
@@ -270,7 +270,7 @@ def _build_histogram(
     """
     family = HistogramMetricFamily(name, documentation, labels=label_names)
     for label_values, histogram in latencies.items():
-        ends = [(bucket_end_ms(bucket), record_count) for bucket, record_count in histogram.counts.items()]
+        ends = [(compute_bucket_end_ms(bucket), record_count) for bucket, record_count in histogram.counts.items()]
         buckets = [
             (str(boundary_ms / 1000), float(sum(count for end_ms, count in ends if end_ms <= boundary_ms)))
             for boundary_ms in _BUCKETS_MS

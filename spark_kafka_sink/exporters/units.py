@@ -68,7 +68,7 @@ def _build_write_metric(name: str, counter: Counter) -> BaseUnit:
     metric = counter.metric_name or name
     if metric.endswith("_ms"):
         return BaseUnit(metric.removesuffix("_ms"), SECONDS, _SECONDS_PER_MILLISECOND)
-    return BaseUnit(metric, f"{{{counter.things}}}" if counter.things else BYTES, 1)
+    return BaseUnit(metric, f"{{{counter.noun}}}" if counter.noun else BYTES, 1)
 
 
 WRITE_METRICS: Mapping[str, BaseUnit] = {

@@ -27,15 +27,15 @@ from spark_kafka_sink.formats.binary_arrays import is_string_type, read_element_
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
+    build_element_mask,
+    build_valid_mask,
     combine_masks,
     concatenate_elements,
-    element_mask,
     join_pieces,
     mask_pieces,
     read_lengths_and_bytes,
-    valid_mask,
 )
-from spark_kafka_sink.records.fields import Field, constant_field, encode_varint, signed_varint_fields
+from spark_kafka_sink.records.fields import Field, build_constant_field, build_signed_varint_fields, encode_varint
 
 ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 """Function that returns the pieces of a column.
@@ -62,9 +62,9 @@ def build_record_writer(
     schema: str, names: tuple[str, ...], types: tuple[pa.DataType, ...]
 ) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
     """Build the writer of columns with these names and types. Raise SchemaError if they do not fit the schema."""
-    parsed = parse_record_schema(schema)
-    builder = _RecordWriterBuilder(NamedTypes(parsed))
-    return builder.build_record(parsed, "", names, types, "")
+    parsed_schema = parse_record_schema(schema)
+    builder = _RecordWriterBuilder(NamedTypes(parsed_schema))
+    return builder.build_record(parsed_schema, "", names, types, "")
 
 
 class _NullableWriter(NamedTuple):
@@ -94,9 +94,9 @@ class _RecordWriterBuilder:
     ) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
         _, inner_namespace = self._named_types.resolve(schema, namespace)
         fields_by_name = {field["name"]: field for field in schema["fields"]}
-        unknown = [name for name in column_names if name not in fields_by_name]
-        if unknown:
-            raise SchemaError(f"the Avro schema has no field for the column {path}{unknown[0]}")
+        unknown_columns = [name for name in column_names if name not in fields_by_name]
+        if unknown_columns:
+            raise SchemaError(f"the Avro schema has no field for the column {path}{unknown_columns[0]}")
         writers: list[tuple[str, int | None, ColumnWriter]] = []
         for name, field in fields_by_name.items():
             if name in column_names:
@@ -121,20 +121,20 @@ class _RecordWriterBuilder:
         """Build the writer of a column. If the schema does not allow null, the writer rejects nulls."""
         schema, namespace = self._named_types.resolve(schema, namespace)
         if pa.types.is_null(data_type):
-            null = constant_field(_encode_null_branch(schema, path))
+            null = build_constant_field(_encode_null_branch(schema, path))
             return lambda column, mask: [null]
         nullable = self._build_nullable(schema, namespace, data_type, path)
 
         def write_nullable(column: pa.Array, mask: Mask) -> list[Piece]:
-            valid = valid_mask(column)
-            if valid is not None and nullable.null_branch is None:
-                _reject_nulls(valid if mask is None else valid | ~mask, path)
-            pieces = nullable.write(column, combine_masks(mask, valid))
+            valid_mask = build_valid_mask(column)
+            if valid_mask is not None and nullable.null_branch is None:
+                _reject_nulls(valid_mask if mask is None else valid_mask | ~mask, path)
+            pieces = nullable.write(column, combine_masks(mask, valid_mask))
             if nullable.value_branch is None:
                 return pieces
-            if valid is None:
-                return [constant_field(nullable.value_branch), *pieces]
-            return [_encode_branch_indices(valid, nullable), *mask_pieces(pieces, valid)]
+            if valid_mask is None:
+                return [build_constant_field(nullable.value_branch), *pieces]
+            return [_encode_branch_indices(valid_mask, nullable), *mask_pieces(pieces, valid_mask)]
 
         return write_nullable
 
@@ -151,9 +151,11 @@ class _RecordWriterBuilder:
             if branch == "null":
                 continue
             try:
-                resolved, inner_namespace = self._named_types.resolve(branch, namespace)
+                resolved_schema, inner_namespace = self._named_types.resolve(branch, namespace)
                 return _NullableWriter(
-                    self._build_non_null(resolved, inner_namespace, data_type, path), encode_varint(index), null_branch
+                    self._build_non_null(resolved_schema, inner_namespace, data_type, path),
+                    encode_varint(index),
+                    null_branch,
                 )
             except SchemaError as error:
                 errors.append(str(error))
@@ -195,7 +197,7 @@ class _RecordWriterBuilder:
         if schema == "null":
             return lambda column, mask: []
         if isinstance(schema, list) and "null" in schema:
-            branch = constant_field(encode_varint(schema.index("null")))
+            branch = build_constant_field(encode_varint(schema.index("null")))
             return lambda column, mask: [branch]
         raise SchemaError(f"there is no column for the field {path} of the Avro schema, and the field cannot be null")
 
@@ -218,11 +220,11 @@ def _reject_nulls(valid_or_unselected: Any, path: str) -> None:
         )
 
 
-def _encode_branch_indices(valid: Any, nullable: _NullableWriter) -> Field:
+def _encode_branch_indices(valid_mask: Any, nullable: _NullableWriter) -> Field:
     """Encode the branch index of each row. A union has at most 64 branches, so each index is one byte."""
     value_index, null_index = nullable.value_branch or b"", nullable.null_branch or b""
     word = np.where(
-        valid, np.uint64(int.from_bytes(value_index, "little")), np.uint64(int.from_bytes(null_index, "little"))
+        valid_mask, np.uint64(int.from_bytes(value_index, "little")), np.uint64(int.from_bytes(null_index, "little"))
     )
     return Field(word, 1, 1)
 
@@ -230,7 +232,7 @@ def _encode_branch_indices(valid: Any, nullable: _NullableWriter) -> Field:
 def _write_arrays(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> list[Piece]:
     element_offsets, first_element, element_count = read_element_offsets(column)
     elements = column.values.slice(first_element, element_count)
-    pieces = write_element(elements, element_mask(element_offsets, mask))
+    pieces = write_element(elements, build_element_mask(element_offsets, mask))
     return _write_blocks(element_offsets, join_pieces(pieces, element_count), mask)
 
 
@@ -238,8 +240,8 @@ def _write_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> list
     element_offsets, first_element, element_count = read_element_offsets(column)
     key_lengths, keys = read_lengths_and_bytes(column.keys.slice(first_element, element_count))
     values = column.items.slice(first_element, element_count)
-    value_pieces = write_value(values, element_mask(element_offsets, mask))
-    entries = join_pieces([*signed_varint_fields(key_lengths), keys, *value_pieces], element_count)
+    value_pieces = write_value(values, build_element_mask(element_offsets, mask))
+    entries = join_pieces([*build_signed_varint_fields(key_lengths), keys, *value_pieces], element_count)
     return _write_blocks(element_offsets, entries, mask)
 
 
@@ -247,9 +249,9 @@ def _write_blocks(element_offsets: Any, elements: pa.Array, mask: Mask) -> list[
     """Return the pieces of arrays or maps: the count, the elements and a 0, or a single 0 if there are no elements."""
     element_counts = np.diff(element_offsets)
     is_nonempty = element_counts > 0
-    count_fields = signed_varint_fields(element_counts)
+    count_fields = build_signed_varint_fields(element_counts)
     return [
         *(count_fields if is_nonempty.all() else mask_pieces(count_fields, is_nonempty)),
         concatenate_elements(elements, element_offsets),
-        constant_field(b"\0"),
+        build_constant_field(b"\0"),
     ]

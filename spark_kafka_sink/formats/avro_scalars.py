@@ -17,7 +17,7 @@ from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_t
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bools_to_numpy, read_lengths_and_bytes
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
-from spark_kafka_sink.records.fields import Field, fixed_field, signed_varint_fields
+from spark_kafka_sink.records.fields import Field, build_fixed_field, build_signed_varint_fields
 
 ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 
@@ -44,7 +44,7 @@ def _build_boolean_writer(
 ) -> ColumnWriter | None:
     if not pa.types.is_boolean(data_type):
         return None
-    return lambda column, mask: [fixed_field(bools_to_numpy(column))]
+    return lambda column, mask: [build_fixed_field(bools_to_numpy(column))]
 
 
 def _build_integer_writer(
@@ -66,7 +66,7 @@ def _build_integer_writer(
         return None
     # Spark passes timestamps in microseconds, and times of day in nanoseconds.
     ticks_per_unit = _MICROS_PER_UNIT[unit] * (1_000 if types.is_time64(data_type) else 1)
-    return lambda column, mask: signed_varint_fields(integers_to_numpy(column.view(pa.int64())) // ticks_per_unit)
+    return lambda column, mask: build_signed_varint_fields(integers_to_numpy(column.view(pa.int64())) // ticks_per_unit)
 
 
 def _is_instant(data_type: pa.DataType) -> bool:
@@ -78,7 +78,7 @@ def _is_local(data_type: pa.DataType) -> bool:
 
 
 def _write_integers(column: pa.Array, _mask: Mask) -> list[Piece]:
-    return list(signed_varint_fields(integers_to_numpy(column)))
+    return list(build_signed_varint_fields(integers_to_numpy(column)))
 
 
 def _build_float_writer(
@@ -87,7 +87,7 @@ def _build_float_writer(
     is_double = (schema["type"] if isinstance(schema, Mapping) else schema) == "double"
     if pa.types.is_float32(data_type) or (is_double and pa.types.is_float64(data_type)):
         dtype = np.float64 if is_double else np.float32
-        return lambda column, mask: [fixed_field(floats_to_numpy(column).astype(dtype))]
+        return lambda column, mask: [build_fixed_field(floats_to_numpy(column).astype(dtype))]
     return None
 
 
@@ -107,7 +107,7 @@ def _build_bytes_writer(
 
 def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
     lengths, data = read_lengths_and_bytes(column)
-    return [*signed_varint_fields(lengths), data]
+    return [*build_signed_varint_fields(lengths), data]
 
 
 def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
@@ -139,7 +139,7 @@ def _build_enum(schema: Any, _logical_type: str | None, data_type: pa.DataType, 
         if is_unknown.any():
             example = decode_for_error(column, int(np.argmax(is_unknown)))
             raise InvalidRecordError(f"column {path}: {example!r} is not a symbol of the enum {schema['name']}")
-        return list(signed_varint_fields(np.maximum(symbol_indices, 0)))
+        return list(build_signed_varint_fields(np.maximum(symbol_indices, 0)))
 
     return write
 
@@ -174,8 +174,8 @@ def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
         low_words, high_words = _split_decimals(column)
         if size is not None:
             return _encode_big_endian(low_words, high_words, np.full(len(column), size))
-        widths = _min_byte_widths(low_words, high_words)
-        return [*signed_varint_fields(widths), *_encode_big_endian(low_words, high_words, widths)]
+        widths = _compute_min_byte_widths(low_words, high_words)
+        return [*build_signed_varint_fields(widths), *_encode_big_endian(low_words, high_words, widths)]
 
     return write
 
@@ -188,7 +188,7 @@ def _split_decimals(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.in
     return words[:, 0], np.ascontiguousarray(words[:, 1]).view(np.int64)
 
 
-def _min_byte_widths(low_words: NDArray[np.uint64], high_words: NDArray[np.int64]) -> NDArray[np.int64]:
+def _compute_min_byte_widths(low_words: NDArray[np.uint64], high_words: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the minimum number of bytes for the magnitude of each number and a sign bit.
 
     -128 therefore has two bytes, as in fastavro.

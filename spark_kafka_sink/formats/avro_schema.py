@@ -180,7 +180,7 @@ class NamedTypes:
             if definition is None:
                 raise SchemaError(f"the Avro schema uses the undefined name '{schema}'")
             return definition
-        return schema, _inner_namespace(schema, namespace)
+        return schema, _find_inner_namespace(schema, namespace)
 
     def _collect(self, schema: Any, namespace: str) -> None:
         if isinstance(schema, list):
@@ -189,16 +189,16 @@ class NamedTypes:
         if not isinstance(schema, Mapping):
             return
         _check_attributes(schema)
-        inner_namespace = _inner_namespace(schema, namespace)
+        inner_namespace = _find_inner_namespace(schema, namespace)
         if schema["type"] in _NAMED_TYPES:
             name = schema["name"]
             full_name = name if "." in name or not inner_namespace else f"{inner_namespace}.{name}"
             self._definitions[full_name] = (schema, inner_namespace)
-        for inner_schema in _inner_schemas(schema):
+        for inner_schema in _find_inner_schemas(schema):
             self._collect(inner_schema, inner_namespace)
 
 
-def _inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
+def _find_inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
     """Return the schemas that are directly nested in a schema."""
     if schema["type"] in ("record", "error"):
         return [field["type"] for field in schema["fields"]]
@@ -206,7 +206,7 @@ def _inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
     return [inner for inner in inner_schemas if isinstance(inner, (Mapping, list))]
 
 
-def _inner_namespace(schema: Any, namespace: str) -> str:
+def _find_inner_namespace(schema: Any, namespace: str) -> str:
     """Return the namespace that applies to names inside a schema."""
     if not isinstance(schema, Mapping) or schema.get("type") not in _NAMED_TYPES:
         return namespace
@@ -217,10 +217,10 @@ def _inner_namespace(schema: Any, namespace: str) -> str:
     return declared_namespace if isinstance(declared_namespace, str) else namespace
 
 
-def full_record_name(text: str) -> str:
+def parse_full_record_name(text: str) -> str:
     """Return the full name of the record. The subject name strategies `record` and `topicRecord` use it."""
     schema = parse_record_schema(text)
-    namespace, name = _inner_namespace(schema, ""), str(schema["name"])
+    namespace, name = _find_inner_namespace(schema, ""), str(schema["name"])
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 

@@ -17,13 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import EMPTY_BYTES, bytes_to_arrow, integers_to_numpy, null_mask, numbers_to_arrow
+from spark_kafka_sink.records.arrays import (
+    EMPTY_BYTES,
+    build_null_mask,
+    bytes_to_arrow,
+    integers_to_numpy,
+    numbers_to_arrow,
+)
 
 _BINARY = pa.binary()
 
 
 @lru_cache(maxsize=4096)
-def binary_scalar(data: bytes) -> pa.Scalar:
+def build_binary_scalar(data: bytes) -> pa.Scalar:
     """Return a binary scalar, to use as a piece that is the same in every row."""
     return bytes_to_arrow([data])[0]
 
@@ -94,12 +100,12 @@ def from_byte_table(byte_table: NDArray[np.uint8], nulls: NDArray[np.bool_] | No
     row_count, width = byte_table.shape
     offsets = np.arange(row_count + 1, dtype=np.int32) * np.int32(width)
     data = pa.py_buffer(np.ascontiguousarray(byte_table))
-    return pa.Array.from_buffers(_BINARY, row_count, [_validity_buffer(nulls), pa.py_buffer(offsets), data])
+    return pa.Array.from_buffers(_BINARY, row_count, [_build_validity_buffer(nulls), pa.py_buffer(offsets), data])
 
 
 def copy_nulls(array: pa.Array, nulls_from: pa.Array) -> pa.Array:
     """Return `array`, which must have no nulls, with nulls in the rows where `nulls_from` is null."""
-    return set_nulls(array, null_mask(nulls_from)) if nulls_from.null_count else array
+    return set_nulls(array, build_null_mask(nulls_from)) if nulls_from.null_count else array
 
 
 def set_nulls(array: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
@@ -107,13 +113,13 @@ def set_nulls(array: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
     _, offsets, data = array.buffers()
     padded_nulls = np.zeros(array.offset + len(array), np.bool_)
     padded_nulls[array.offset :] = nulls
-    validity = _validity_buffer(padded_nulls)
+    validity = _build_validity_buffer(padded_nulls)
     return pa.Array.from_buffers(_BINARY, len(array), [validity, offsets, data], offset=array.offset)
 
 
 def fill_nulls(array: pa.Array, data: bytes) -> pa.Array:
     """Return `array` with its nulls replaced by these bytes."""
-    return pc.fill_null(array, binary_scalar(data)) if array.null_count else array
+    return pc.fill_null(array, build_binary_scalar(data)) if array.null_count else array
 
 
 def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
@@ -141,5 +147,5 @@ def take_rows(array: pa.Array, row_indices: NDArray[np.int64]) -> pa.Array:
     return array.take(numbers_to_arrow(row_indices))
 
 
-def _validity_buffer(nulls: NDArray[np.bool_] | None) -> pa.Buffer | None:
+def _build_validity_buffer(nulls: NDArray[np.bool_] | None) -> pa.Buffer | None:
     return None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.binary_arrays import binary_scalar, if_else, repeat_value, to_binary
-from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
+from spark_kafka_sink.formats.binary_arrays import build_binary_scalar, if_else, repeat_value, to_binary
+from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import read_byte_column
 from spark_kafka_sink.records.fields import Field, mask_field
 from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
@@ -52,7 +52,7 @@ def mask_pieces(pieces: Sequence[Piece], mask: Mask) -> list[Piece]:
 
 
 def _mask_array(array: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
-    return array if mask.all() else if_else(mask, array, binary_scalar(b""))
+    return array if mask.all() else if_else(mask, array, build_binary_scalar(b""))
 
 
 def read_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
@@ -64,7 +64,7 @@ def read_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Arra
     offsets = np.frombuffer(offset_buffer, np.int32, len(array) + 1, 4 * array.offset)
     lengths = np.diff(offsets).astype(np.int64)
     if array.null_count:
-        nulls = null_mask(array)
+        nulls = build_null_mask(array)
         if lengths[nulls].any():
             # The array stores bytes for null rows. take() makes a copy without these bytes.
             return read_lengths_and_bytes(array.take(numbers_to_arrow(np.arange(len(array)))))
@@ -73,7 +73,7 @@ def read_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Arra
     return lengths, array
 
 
-def binary_lengths(array: pa.Array) -> NDArray[np.int64]:
+def compute_binary_lengths(array: pa.Array) -> NDArray[np.int64]:
     """Return the length of each row of a binary array without nulls."""
     if not len(array):
         return np.zeros(0, np.int64)
@@ -92,21 +92,21 @@ def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64])
     return pa.BinaryArray.from_buffers(pa.binary(), list_count, buffers, 0)
 
 
-def element_mask(element_offsets: NDArray[np.int64], mask: Mask) -> Mask:
+def build_element_mask(element_offsets: NDArray[np.int64], mask: Mask) -> Mask:
     """Return a mask of the elements whose lists are in selected rows."""
     return None if mask is None else np.repeat(mask, np.diff(element_offsets))
 
 
-def combine_masks(left: Mask, right: Mask) -> Mask:
+def combine_masks(first_mask: Mask, second_mask: Mask) -> Mask:
     """Return a mask of the rows that both masks select."""
-    if left is None or right is None:
-        return right if left is None else left
-    return left & right
+    if first_mask is None or second_mask is None:
+        return second_mask if first_mask is None else first_mask
+    return first_mask & second_mask
 
 
-def valid_mask(column: pa.Array) -> Mask:
+def build_valid_mask(column: pa.Array) -> Mask:
     """Return a mask of the rows that are not null, or None if no row is null."""
-    return ~null_mask(column) if column.null_count else None
+    return ~build_null_mask(column) if column.null_count else None
 
 
 def bools_to_numpy(column: pa.Array) -> NDArray[np.uint8]:

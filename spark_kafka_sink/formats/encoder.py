@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
-from spark_kafka_sink.records.arrays import null_mask, numbers_to_arrow
+from spark_kafka_sink.records.arrays import build_null_mask, numbers_to_arrow
 
 _MAX_BATCH_BYTES = 32 << 20
 """Maximum size of a batch that is encoded in one call, so that the result stays below the 2 GiB of an Arrow array."""
@@ -83,9 +83,9 @@ class ColumnsEncoder:
             return self.format.encode_rows(self.names, fields, batch.num_rows, self.header)
         # In a null struct, Spark sets all fields to null, even those that the schema declares as not nullable. A format
         # would reject them, so only the structs that are not null are encoded.
-        nulls = null_mask(parent)
-        valid = parent.is_valid()
+        nulls = build_null_mask(parent)
+        valid_mask = parent.is_valid()
         valid_rows = self.format.encode_rows(
-            self.names, [field.filter(valid) for field in fields], batch.num_rows - parent.null_count, self.header
+            self.names, [field.filter(valid_mask) for field in fields], batch.num_rows - parent.null_count, self.header
         )
         return valid_rows.take(numbers_to_arrow(np.cumsum(~nulls) - 1, nulls))

@@ -72,13 +72,13 @@ def attach_schema_id(
     client = get_registry_client(registry.config)
     if registry.schema_source == "latest":
         subject = options.subject or registry.subject_name(options.side, topic, options.schema.name or "")
-        latest = client.get_latest(subject, is_serialized=options.format in DESCRIPTOR_FORMATS, start=start)
+        latest_schema = client.get_latest(subject, is_serialized=options.format in DESCRIPTOR_FORMATS, start=start)
         try:
-            schema_format = build_latest_format(options.format, encoder.fields, latest, options.schema.name)
+            schema_format = build_latest_format(options.format, encoder.fields, latest_schema, options.schema.name)
         except SchemaError as error:
             reason = client.sanitize(str(error))
             raise SchemaError(f"The columns do not fit the latest schema of subject '{subject}': {reason}.") from None
-        return _replace_format(encoder, schema_format, latest, subject, options, registry)
+        return _replace_format(encoder, schema_format, latest_schema, subject, options, registry)
     schema_format = build_format(options.format, encoder.fields, options.schema)
     assert schema_format.schema is not None  # every registry format has a schema
     subject = options.subject or registry.subject_name(options.side, topic, schema_format.schema.name)
@@ -143,7 +143,9 @@ def _find_parent_struct(options: FormatOptions, columns: Columns) -> int | None:
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None
     name, names = options.columns[0].removesuffix(".*"), list(columns.names)
-    struct_names = [other for position, other in enumerate(names) if columns.struct_fields(position) is not None]
+    struct_names = [
+        struct_name for position, struct_name in enumerate(names) if columns.struct_fields(position) is not None
+    ]
     if names.count(name) == 1 and name in struct_names:
         return names.index(name)
     values = {"name": name, "alternatives": describe_missing_column(name, struct_names, "struct columns")}
@@ -157,15 +159,15 @@ def _find_parent_struct(options: FormatOptions, columns: Columns) -> int | None:
 def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
     """Return the positions of the columns that the option names, or of the default columns."""
     names = list(columns.names)
-    selected: Sequence[str] = options.columns or [name for name in names if name not in NON_VALUE_COLUMNS]
+    selected_names: Sequence[str] = options.columns or [name for name in names if name not in NON_VALUE_COLUMNS]
     option, faults = f"{options.side}Columns", OptionFaults()
-    if not selected:
+    if not selected_names:
         faults.add(
             f"{options.side}Format",
             f"has no columns to encode: {', '.join(NON_VALUE_COLUMNS)} are not part of the value by default, and the "
             f"table has no other columns. Name the columns in {{{option}}}.",
         )
-    for name in dict.fromkeys(selected):
+    for name in dict.fromkeys(selected_names):
         if name not in names:
             alternatives = describe_missing_column(name, names)
             faults.add(
@@ -174,8 +176,8 @@ def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
                 name=name,
                 alternatives=alternatives,
             )
-        elif names.count(name) > 1 or selected.count(name) > 1:
+        elif names.count(name) > 1 or selected_names.count(name) > 1:
             faults.add(option, "names the column '{name}', which occurs more than once.", name=name)
     if faults:
         raise ConfigurationError(faults)
-    return [names.index(name) for name in selected]
+    return [names.index(name) for name in selected_names]

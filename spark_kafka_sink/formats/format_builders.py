@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, build_record_writer
-from spark_kafka_sink.formats.avro_schema import derive_schema, full_record_name
+from spark_kafka_sink.formats.avro_schema import derive_schema, parse_full_record_name
 from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
 from spark_kafka_sink.formats.json_schema import check_json_schema, derive_json_schema
 from spark_kafka_sink.formats.json_text import JsonFormat, check_json_type
@@ -91,7 +91,7 @@ def _build_confluent_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> 
 
 def _build_avro_format(fields: Sequence[pa.Field], text: str) -> SchemaFormat:
     build_record_writer(text, tuple(field.name for field in fields), tuple(field.type for field in fields))
-    return SchemaFormat(AvroFormat(text), Schema("AVRO", text, full_record_name(text)))
+    return SchemaFormat(AvroFormat(text), Schema("AVRO", text, parse_full_record_name(text)))
 
 
 def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:

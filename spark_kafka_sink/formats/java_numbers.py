@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.formats.binary_arrays import (
-    binary_scalar,
+    build_binary_scalar,
     choose,
     copy_nulls,
     if_else,
@@ -28,7 +28,7 @@ from spark_kafka_sink.formats.binary_arrays import (
     take_rows,
     to_text,
 )
-from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
+from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy
 
 _TINY_LIMITS = {8: 1e-321, 4: 3e-43}
 """Magnitude below which numbers have a precision of less than two digits, by the size of the type in bytes."""
@@ -76,7 +76,7 @@ def floats_to_numpy(array: pa.Array) -> NDArray[Any]:
     if data is None or not data.size:
         return np.zeros(len(array), dtype)
     values = np.frombuffer(data, dtype, len(array), dtype.itemsize * array.offset)
-    return np.where(null_mask(array), dtype.type(0), values) if array.null_count else values
+    return np.where(build_null_mask(array), dtype.type(0), values) if array.null_count else values
 
 
 def _to_float_array(values: NDArray[Any]) -> pa.Array:
@@ -95,7 +95,7 @@ def _format_plain(array: pa.Array, values: NDArray[Any]) -> pa.Array:
     if not is_integral.any():
         return text
     if is_integral.all():
-        return join(text, binary_scalar(b".0"))
+        return join(text, build_binary_scalar(b".0"))
     return join(text, choose(is_integral, [b"", b".0"]))
 
 
@@ -141,17 +141,17 @@ def _normalize_scientific(text: pa.Array) -> pa.Array:
 def _to_scientific(text: pa.Array) -> pa.Array:
     """Convert plain to scientific notation: `123456789.5` to `1.234567895E8`, `0.000123` to `1.23E-4`."""
     point_positions = _find_substring(text, b".")
-    integer_digits = np.where(point_positions >= 0, point_positions, _lengths(text))
+    integer_digits = np.where(point_positions >= 0, point_positions, _compute_lengths(text))
     digits = pc.replace_substring(text, b".", b"").view(pa.string())
     significant = pc.ascii_ltrim(digits, "0").view(pa.binary())
-    exponents = integer_digits - 1 - (_lengths(digits) - _lengths(significant))
+    exponents = integer_digits - 1 - (_compute_lengths(digits) - _compute_lengths(significant))
     fraction = pc.ascii_rtrim(pc.binary_slice(significant, 1, _MAX_DIGITS).view(pa.string()), "0").view(pa.binary())
-    is_fraction_empty = _lengths(fraction) == 0
+    is_fraction_empty = _compute_lengths(fraction) == 0
     min_exponent, max_exponent = int(exponents.min()), int(exponents.max())
     exponent_texts = [b"E%d" % exponent for exponent in range(min_exponent, max_exponent + 1)]
     suffix = choose(exponents - min_exponent, exponent_texts)
     zero = [choose(is_fraction_empty, [b"", b"0"])] if is_fraction_empty.any() else []
-    return join(pc.binary_slice(significant, 0, 1), binary_scalar(b"."), fraction, *zero, suffix)
+    return join(pc.binary_slice(significant, 0, 1), build_binary_scalar(b"."), fraction, *zero, suffix)
 
 
 def _find_substring(array: pa.Array, substring: bytes) -> NDArray[Any]:
@@ -159,5 +159,5 @@ def _find_substring(array: pa.Array, substring: bytes) -> NDArray[Any]:
     return integers_to_numpy(pc.find_substring(array, substring))
 
 
-def _lengths(array: pa.Array) -> NDArray[Any]:
+def _compute_lengths(array: pa.Array) -> NDArray[Any]:
     return integers_to_numpy(pc.binary_length(array))

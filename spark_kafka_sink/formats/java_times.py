@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.binary_arrays import binary_scalar, choose, copy_nulls, from_byte_table, join
+from spark_kafka_sink.formats.binary_arrays import build_binary_scalar, choose, copy_nulls, from_byte_table, join
 from spark_kafka_sink.formats.time_zones import compute_utc_offsets
 from spark_kafka_sink.records.arrays import integers_to_numpy
 
@@ -118,7 +118,7 @@ def _to_text_with_years(table: NDArray[np.uint8], years: NDArray[np.int64]) -> p
 
 def _format_offsets(offsets: NDArray[np.int64] | int) -> Any:
     if isinstance(offsets, int):
-        return binary_scalar(_format_offset(offsets))
+        return build_binary_scalar(_format_offset(offsets))
     distinct_offsets, offset_indices = np.unique(offsets, return_inverse=True)
     return choose(offset_indices, [_format_offset(int(offset)) for offset in distinct_offsets])
 

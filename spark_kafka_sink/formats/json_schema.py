@@ -33,23 +33,23 @@ def check_json_schema(text: str, names: Sequence[str]) -> str:
     schema = parse_schema_json(text, "the JSON Schema")
     if not isinstance(schema, Mapping):
         raise SchemaError("the JSON Schema must be an object")
-    properties, required = schema.get("properties", {}), schema.get("required", [])
+    properties, required_names = schema.get("properties", {}), schema.get("required", [])
     if isinstance(properties, Mapping) and schema.get("additionalProperties") is False:
-        unknown = [name for name in names if name not in properties]
-        if unknown:
-            raise SchemaError(f"the JSON Schema has no property for the column {unknown[0]}")
-    missing = [name for name in required if name not in names] if isinstance(required, list) else []
-    if missing:
-        raise SchemaError(f"there is no column for the required property {missing[0]} of the JSON Schema")
+        unknown_names = [name for name in names if name not in properties]
+        if unknown_names:
+            raise SchemaError(f"the JSON Schema has no property for the column {unknown_names[0]}")
+    missing_names = [name for name in required_names if name not in names] if isinstance(required_names, list) else []
+    if missing_names:
+        raise SchemaError(f"there is no column for the required property {missing_names[0]} of the JSON Schema")
     title = schema.get("title", schema.get("$id", DEFAULT_NAME))
     return title if isinstance(title, str) else DEFAULT_NAME
 
 
 def _build_object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:
     properties = {field.name: _build_type_schema(field.type) for field in fields if not pa.types.is_null(field.type)}
-    required = [field.name for field in fields if not field.nullable]
+    required_names = [field.name for field in fields if not field.nullable]
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
-    return {**schema, "required": required} if required else schema
+    return {**schema, "required": required_names} if required_names else schema
 
 
 def _build_type_schema(data_type: pa.DataType) -> dict[str, Any]:

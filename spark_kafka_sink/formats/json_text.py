@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.formats.binary_arrays import (
-    binary_scalar,
+    build_binary_scalar,
     choose,
     copy_nulls,
     fill_nulls,
@@ -46,7 +46,7 @@ from spark_kafka_sink.formats.binary_arrays import (
 )
 from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
-from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
+from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
 
 _ESCAPES = {ord('"'): b'\\"', ord("\\"): b"\\\\", 8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
 _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(0x20) if byte not in _ESCAPES}
@@ -129,7 +129,7 @@ def _encode_floats(column: pa.Array) -> JsonColumn:
     text = format_floats(column)
     is_non_finite = find_non_finite(column)
     if is_non_finite.any():
-        text = if_else(is_non_finite, join(binary_scalar(b'"'), text, binary_scalar(b'"')), text)
+        text = if_else(is_non_finite, join(build_binary_scalar(b'"'), text, build_binary_scalar(b'"')), text)
     return JsonColumn(text)
 
 
@@ -161,17 +161,17 @@ class _ObjectBuilder:
         if field.values.null_count:
             self._flush_constant()
             self._pieces.append(
-                join(self._field_prefix(label), field.values, *([binary_scalar(quote)] if quote else []))
+                join(self._build_field_prefix(label), field.values, *([build_binary_scalar(quote)] if quote else []))
             )
             if self._rows_with_fields is not True:
-                self._rows_with_fields = self._rows_with_fields | ~null_mask(field.values)
+                self._rows_with_fields = self._rows_with_fields | ~build_null_mask(field.values)
             return
         if isinstance(self._rows_with_fields, bool):
             self._pending_constant += b"," + label if self._rows_with_fields else label
             self._flush_constant()
         else:
             self._flush_constant()
-            self._pieces.append(self._field_prefix(label))
+            self._pieces.append(self._build_field_prefix(label))
         self._pieces.append(field.values)
         self._pending_constant, self._rows_with_fields = quote, True
 
@@ -183,15 +183,15 @@ class _ObjectBuilder:
         self._flush_constant()
         return (join_non_null if any(piece.null_count for piece in arrays) else join)(*self._pieces)
 
-    def _field_prefix(self, label: bytes) -> Any:
+    def _build_field_prefix(self, label: bytes) -> Any:
         """Return the piece with the name of a field, preceded by a comma in rows that already have a field."""
         if isinstance(self._rows_with_fields, bool):
-            return binary_scalar(b"," + label if self._rows_with_fields else label)
+            return build_binary_scalar(b"," + label if self._rows_with_fields else label)
         return choose(self._rows_with_fields, [label, b"," + label])
 
     def _flush_constant(self) -> None:
         if self._pending_constant:
-            self._pieces.append(binary_scalar(self._pending_constant))
+            self._pieces.append(build_binary_scalar(self._pending_constant))
             self._pending_constant = b""
 
 
@@ -199,7 +199,7 @@ def _encode_lists(column: pa.Array) -> pa.Array:
     element_offsets, first_element, element_count = read_element_offsets(column)
     elements, needs_quotes = _encode_column(column.values.slice(first_element, element_count))
     if needs_quotes:
-        elements = join(binary_scalar(b'"'), elements, binary_scalar(b'"'))
+        elements = join(build_binary_scalar(b'"'), elements, build_binary_scalar(b'"'))
     return _join_elements(fill_nulls(elements, b"null"), element_offsets, column, b"[", b"]")
 
 
@@ -208,8 +208,8 @@ def _encode_maps(column: pa.Array) -> pa.Array:
     keys = _encode_keys(column.keys.slice(first_element, element_count))
     values, needs_quotes = _encode_column(column.items.slice(first_element, element_count))
     if needs_quotes:
-        values = join(binary_scalar(b'"'), values, binary_scalar(b'"'))
-    entries = join(binary_scalar(b'"'), keys, binary_scalar(b'":'), fill_nulls(values, b"null"))
+        values = join(build_binary_scalar(b'"'), values, build_binary_scalar(b'"'))
+    entries = join(build_binary_scalar(b'"'), keys, build_binary_scalar(b'":'), fill_nulls(values, b"null"))
     return _join_elements(entries, element_offsets, column, b"{", b"}")
 
 
@@ -218,8 +218,8 @@ def _join_elements(
 ) -> pa.Array:
     """Join the elements of each list with commas and enclose them in brackets. Null rows of `column` stay null."""
     lists = pa.ListArray.from_arrays(numbers_to_arrow(element_offsets.astype(np.int32)), elements)
-    joined = pc.binary_join(lists, binary_scalar(b","))
-    return copy_nulls(join(binary_scalar(opening), joined, binary_scalar(closing)), column)
+    joined_elements = pc.binary_join(lists, build_binary_scalar(b","))
+    return copy_nulls(join(build_binary_scalar(opening), joined_elements, build_binary_scalar(closing)), column)
 
 
 def _encode_keys(keys: pa.Array) -> pa.Array:
@@ -260,19 +260,21 @@ def _encode_base64(column: pa.Array) -> pa.Array:
     Each row is padded to a multiple of three bytes, so that all rows are encoded in one call. The encoded padding is
     then overwritten with `=`.
     """
-    filled = fill_nulls(column, b"")
-    padding_bytes = -integers_to_numpy(pc.binary_length(filled)) % 3
-    padded = join(filled, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled
-    _, offset_buffer, data = padded.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32, len(padded) + 1, 4 * padded.offset)
+    filled_bytes = fill_nulls(column, b"")
+    padding_bytes = -integers_to_numpy(pc.binary_length(filled_bytes)) % 3
+    padded_bytes = (
+        join(filled_bytes, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled_bytes
+    )
+    _, offset_buffer, data = padded_bytes.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32, len(padded_bytes) + 1, 4 * padded_bytes.offset)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
     text = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
     text_offsets = (offsets - offsets[0]) // 3 * 4
     for position in (1, 2):  # counted from the end of a row
         text[text_offsets[1:][padding_bytes >= position] - position] = ord("=")
     buffers = [None, pa.py_buffer(text_offsets.astype(np.int32)), pa.py_buffer(text)]
-    encoded = pa.Array.from_buffers(pa.binary(), len(column), buffers)
-    return copy_nulls(encoded, column)
+    encoded_column = pa.Array.from_buffers(pa.binary(), len(column), buffers)
+    return copy_nulls(encoded_column, column)
 
 
 _SCALAR_ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], JsonColumn]], ...] = (

@@ -28,21 +28,26 @@ from spark_kafka_sink.formats.binary_arrays import (
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
-    binary_lengths,
     bools_to_numpy,
+    build_element_mask,
+    build_valid_mask,
     combine_masks,
+    compute_binary_lengths,
     concatenate_elements,
-    element_mask,
     join_pieces,
     mask_pieces,
     read_lengths_and_bytes,
-    valid_mask,
 )
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 from spark_kafka_sink.formats.protobuf_fields import MessageField
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy, numbers_to_arrow
-from spark_kafka_sink.records.fields import constant_field, fixed_field, signed_varint_fields, unsigned_varint_fields
+from spark_kafka_sink.records.fields import (
+    build_constant_field,
+    build_fixed_field,
+    build_signed_varint_fields,
+    build_unsigned_varint_fields,
+)
 
 # Wire types, with the names of Protobuf's documentation.
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
@@ -94,7 +99,7 @@ def _check_oneofs(fields: Sequence[MessageField], columns: dict[str, pa.Array], 
 def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
     if pa.types.is_null(column.type):
         return []
-    present = combine_masks(mask, valid_mask(column))
+    present = combine_masks(mask, build_valid_mask(column))
     if field.type_name == "map":
         return mask_pieces(_encode_map(field, column, present, path), present)
     if field.is_repeated:
@@ -111,7 +116,7 @@ def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) 
 
 def _encode_tag(field: MessageField) -> Piece:
     wire_type = _LEN if field.is_packed else _WIRE_TYPES.get(field.type_name, _VARINT)
-    return constant_field(_encode_unsigned_varint(field.number << 3 | wire_type))
+    return build_constant_field(_encode_unsigned_varint(field.number << 3 | wire_type))
 
 
 def _encode_unsigned_varint(number: int) -> bytes:
@@ -150,14 +155,14 @@ def _encode_value(field: MessageField, column: pa.Array, mask: Mask, path: str) 
     if field.type_name == "timestamp":
         return _prefix_lengths(join_pieces(_encode_timestamps(column), len(column)))
     if field.type_name == "enum" and not pa.types.is_integer(column.type):
-        return list(unsigned_varint_fields(_find_enum_numbers(field, column, mask, path).view(np.uint64)))
+        return list(build_unsigned_varint_fields(_find_enum_numbers(field, column, mask, path).view(np.uint64)))
     if field.type_name in _UNSIGNED_BITS:
         _check_unsigned(_UNSIGNED_BITS[field.type_name], integers_to_numpy(column), mask, path)
     return _SCALAR_ENCODERS[field.type_name](column)
 
 
 def _prefix_lengths(messages: pa.Array) -> list[Piece]:
-    return [*unsigned_varint_fields(binary_lengths(messages).view(np.uint64)), messages]
+    return [*build_unsigned_varint_fields(compute_binary_lengths(messages).view(np.uint64)), messages]
 
 
 def _encode_timestamps(column: pa.Array) -> list[Piece]:
@@ -196,7 +201,7 @@ def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, path: str) -> 
 def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
     element_offsets, first_element, element_count = read_element_offsets(column)
     elements = column.values.slice(first_element, element_count)
-    selected_elements = element_mask(element_offsets, mask)
+    selected_elements = build_element_mask(element_offsets, mask)
     _reject_null_elements(elements, selected_elements, path)
     pieces = _encode_value(field, elements, selected_elements, f"{path}.element")
     if not field.is_packed:
@@ -209,7 +214,7 @@ def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: st
 def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
     element_offsets, first_element, element_count = read_element_offsets(column)
     key_field, value_field = field.inner_fields
-    selected_elements = element_mask(element_offsets, mask)
+    selected_elements = build_element_mask(element_offsets, mask)
     keys = column.keys.slice(first_element, element_count)
     values = column.items.slice(first_element, element_count)
     _reject_null_elements(values, selected_elements, path)
@@ -221,8 +226,8 @@ def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) ->
 
 
 def _reject_null_elements(elements: pa.Array, mask: Mask, path: str) -> None:
-    valid = valid_mask(elements)
-    if valid is not None and (~valid if mask is None else ~valid & mask).any():
+    valid_mask = build_valid_mask(elements)
+    if valid_mask is not None and (~valid_mask if mask is None else ~valid_mask & mask).any():
         raise InvalidRecordError(
             f"column {path} has null elements, which Protobuf does not support. Remove them, for example with "
             "array_compact()."
@@ -231,19 +236,19 @@ def _reject_null_elements(elements: pa.Array, mask: Mask, path: str) -> None:
 
 def _encode_varints(column: pa.Array) -> list[Piece]:
     """Encode signed integers without zigzag. A negative number is encoded with 64 bits, even if the type has 32."""
-    return list(unsigned_varint_fields(integers_to_numpy(column).astype(np.int64).view(np.uint64)))
+    return list(build_unsigned_varint_fields(integers_to_numpy(column).astype(np.int64).view(np.uint64)))
 
 
 def _encode_zigzag(column: pa.Array) -> list[Piece]:
-    return list(signed_varint_fields(integers_to_numpy(column)))
+    return list(build_signed_varint_fields(integers_to_numpy(column)))
 
 
 def _build_fixed_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
-    return lambda column: [fixed_field(integers_to_numpy(column).astype(dtype))]
+    return lambda column: [build_fixed_field(integers_to_numpy(column).astype(dtype))]
 
 
 def _build_float_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
-    return lambda column: [fixed_field(floats_to_numpy(column).astype(dtype))]
+    return lambda column: [build_fixed_field(floats_to_numpy(column).astype(dtype))]
 
 
 def _encode_length_delimited(column: pa.Array) -> list[Piece]:
@@ -258,11 +263,11 @@ def _encode_length_delimited(column: pa.Array) -> list[Piece]:
     elif types.is_time64(data_type):
         column = format_times(column)
     lengths, data = read_lengths_and_bytes(column)
-    return [*unsigned_varint_fields(lengths.view(np.uint64)), data]
+    return [*build_unsigned_varint_fields(lengths.view(np.uint64)), data]
 
 
 _SCALAR_ENCODERS: dict[str, Callable[[pa.Array], list[Piece]]] = {
-    "bool": lambda column: [fixed_field(bools_to_numpy(column))],
+    "bool": lambda column: [build_fixed_field(bools_to_numpy(column))],
     **dict.fromkeys(("int32", "int64", "uint32", "uint64", "enum"), _encode_varints),
     **dict.fromkeys(("sint32", "sint64"), _encode_zigzag),
     "fixed32": _build_fixed_encoder(np.uint32),

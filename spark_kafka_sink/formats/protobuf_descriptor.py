@@ -56,7 +56,7 @@ def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -
         fields,
         base64.b64encode(file.serialized_pb).decode(),
         message.full_name,
-        encode_message_indexes(_message_path(message)),
+        encode_message_indexes(_find_message_path(message)),
     )
 
 
@@ -120,11 +120,11 @@ def _find_message(files: Sequence[Any], name: str | None) -> Any:
         ) from error
 
 
-def _message_path(message: Any) -> list[int]:
+def _find_message_path(message: Any) -> list[int]:
     if message.containing_type is None:
         return [list(message.file.message_types_by_name).index(message.name)]
     return [
-        *_message_path(message.containing_type),
+        *_find_message_path(message.containing_type),
         [nested.name for nested in message.containing_type.nested_types].index(message.name),
     ]
 
@@ -132,12 +132,14 @@ def _message_path(message: Any) -> list[int]:
 def _select_fields(message: Any, columns: Sequence[pa.Field], path: str) -> tuple[MessageField, ...]:
     """Return the fields that have a column, in the order of their numbers."""
     by_name = {column.name: column for column in columns}
-    unknown = [name for name in by_name if name not in message.fields_by_name]
-    if unknown:
-        raise SchemaError(f"the message {message.full_name} has no field for the column {path}{unknown[0]}")
-    missing = [field.name for field in message.fields if field.is_required and field.name not in by_name]
-    if missing:
-        raise SchemaError(f"there is no column for the required field {path}{missing[0]} of {message.full_name}")
+    unknown_columns = [name for name in by_name if name not in message.fields_by_name]
+    if unknown_columns:
+        raise SchemaError(f"the message {message.full_name} has no field for the column {path}{unknown_columns[0]}")
+    missing_columns = [field.name for field in message.fields if field.is_required and field.name not in by_name]
+    if missing_columns:
+        raise SchemaError(
+            f"there is no column for the required field {path}{missing_columns[0]} of {message.full_name}"
+        )
     fields = sorted(message.fields, key=lambda field: int(field.number))
     return tuple(
         _build_field(field, by_name[field.name].type, f"{path}{field.name}")

@@ -67,7 +67,7 @@ def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[
                 f"column {path}{field.name} is not a valid Protobuf name; rename it so that it contains only letters, "
                 "digits and '_'"
             )
-        declaration = _declare_field(field, _nested_message_name(field.name, used_names), f"{path}{field.name}")
+        declaration = _declare_field(field, _build_nested_message_name(field.name, used_names), f"{path}{field.name}")
         message_field = replace(declaration.field, name=field.name, number=number)
         is_scalar = not message_field.is_repeated and message_field.type_name not in ("map", "message", "timestamp")
         label = "optional " if is_scalar and message_field.has_presence else ""
@@ -77,7 +77,7 @@ def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[
     return tuple(message_fields), [f"message {name} {{", *declarations, *nested_messages, "}"]
 
 
-def _nested_message_name(field: str, used_names: set[str]) -> str:
+def _build_nested_message_name(field: str, used_names: set[str]) -> str:
     """Return a unique name for the message of a struct, for example ShippingAddressRecord for `shippingAddress`."""
     name = "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Record"
     while name in used_names:

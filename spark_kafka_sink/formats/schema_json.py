@@ -27,13 +27,13 @@ def parse_schema_json(text: str, description: str) -> Any:
         raise _build_nesting_error(description) from None
     level = [schema]
     for _ in range(MAX_NESTING):
-        level = [child for parent in level for child in _children(parent)]
+        level = [child for parent in level for child in _find_children(parent)]
         if not level:
             return schema
     raise _build_nesting_error(description)
 
 
-def _children(value: Any) -> list[Any]:
+def _find_children(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []

@@ -50,7 +50,7 @@ _RETRIABLE_STATUSES = (408, 429, 500, 502, 503, 504)
 _NOT_FOUND_ERRORS = (40401, 40402, 40403)
 _MAX_CACHED_SCHEMAS = 1_000
 _MAX_CACHE_AGE_S = 60.0
-"""In a program that runs for days, a job must notice new rules of a subject."""
+"""Maximum age of a cached schema, so that a program that runs for days notices new rules of a subject."""
 _WRITE_RULE_LISTS = ("domainRules", "encodingRules")
 _NON_WRITE_RULE_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -127,9 +127,9 @@ class SchemaRegistryClient:
         if config.token is not None:
             self._headers["Authorization"] = f"Bearer {config.token}"
         elif config.user_info is not None:
-            encoded = base64.b64encode(config.user_info.encode()).decode()
-            self._headers["Authorization"] = f"Basic {encoded}"
-            secrets += [config.user_info, config.user_info.partition(":")[2], encoded]
+            credentials = base64.b64encode(config.user_info.encode()).decode()
+            self._headers["Authorization"] = f"Basic {credentials}"
+            secrets += [config.user_info, config.user_info.partition(":")[2], credentials]
         self._secrets = [secret for secret in secrets if secret]
         self._cache: dict[tuple[Any, ...], tuple[RegisteredSchema, float]] = {}
         """Each schema with the time of the monotonic clock at which it expires."""
@@ -159,16 +159,16 @@ class SchemaRegistryClient:
 
     def _get_cached(self, operation: str, subject: str, schema: Schema | None, start: str = "") -> RegisteredSchema:
         key = (operation, subject, schema, start)
-        cached, expires_s = self._cache.get(key, (None, 0.0))
-        if cached is None or self._now_s() >= expires_s:
+        cached_schema, expires_s = self._cache.get(key, (None, 0.0))
+        if cached_schema is None or self._now_s() >= expires_s:
             if len(self._cache) >= _MAX_CACHED_SCHEMAS:
                 self._cache.clear()
-            cached = self._fetch(operation, subject, schema)
-            self._cache[key] = cached, math.inf if start else self._now_s() + _MAX_CACHE_AGE_S
-        return cached
+            cached_schema = self._fetch(operation, subject, schema)
+            self._cache[key] = cached_schema, math.inf if start else self._now_s() + _MAX_CACHE_AGE_S
+        return cached_schema
 
     def _fetch(self, operation: str, subject: str, schema: Schema | None) -> RegisteredSchema:
-        path = _subject_path(subject)
+        path = _build_subject_path(subject)
         if schema is None:
             query = "?format=serialized" if operation == "serialized" else ""
             response = self._fetch_latest_version(subject, query)
@@ -198,7 +198,7 @@ class SchemaRegistryClient:
     def _fetch_latest_version(
         self, subject: str, query: str = "", retriable_statuses: Sequence[int] = _RETRIABLE_STATUSES
     ) -> Mapping[str, Any]:
-        path = f"{_subject_path(subject)}/versions/latest{query}"
+        path = f"{_build_subject_path(subject)}/versions/latest{query}"
         return self._request("GET", path, None, subject, retriable_statuses)
 
     def _reject_write_rules(self, subject: str, version: Mapping[str, Any]) -> None:
@@ -375,7 +375,7 @@ def _describe_rule(rule: object) -> str:
     return f"'{rule.get('name')}' (type {rule.get('type')}, mode {rule.get('mode')})"
 
 
-def _subject_path(subject: str) -> str:
+def _build_subject_path(subject: str) -> str:
     return f"/subjects/{urllib.parse.quote(subject, safe='')}"
 
 

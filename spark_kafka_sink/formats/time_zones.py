@@ -70,22 +70,22 @@ def _find_transitions(zone: str, year: int) -> list[tuple[int, int]]:
     """Return the times of the beginning of a year and of its transitions, each with the offset that begins there."""
     zone_info = _load_zone(zone)
     time, end = datetime(year, 1, 1, tzinfo=timezone.utc), datetime(year + 1, 1, 1, tzinfo=timezone.utc)
-    transitions = [(_to_epoch_seconds(time), _utc_offset(zone_info, time))]
+    transitions = [(_to_epoch_seconds(time), _find_utc_offset(zone_info, time))]
     while time < end:
         next_time = min(time + _SEARCH_STEP, end)
-        if _utc_offset(zone_info, next_time) != transitions[-1][1]:
+        if _find_utc_offset(zone_info, next_time) != transitions[-1][1]:
             transition = _find_transition(zone_info, _to_epoch_seconds(time), _to_epoch_seconds(next_time))
-            transitions.append((transition, _utc_offset(zone_info, next_time)))
+            transitions.append((transition, _find_utc_offset(zone_info, next_time)))
         time = next_time
     return transitions
 
 
 def _find_transition(zone: tzinfo, before: int, after: int) -> int:
     """Return the first second that has the same offset as `after`, by binary search."""
-    final = _utc_offset(zone, _EPOCH + timedelta(seconds=after))
+    final = _find_utc_offset(zone, _EPOCH + timedelta(seconds=after))
     while after - before > 1:
         middle = (before + after) // 2
-        if _utc_offset(zone, _EPOCH + timedelta(seconds=middle)) == final:
+        if _find_utc_offset(zone, _EPOCH + timedelta(seconds=middle)) == final:
             after = middle
         else:
             before = middle
@@ -96,7 +96,7 @@ def _to_epoch_seconds(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(seconds=1)
 
 
-def _utc_offset(zone: tzinfo, time: datetime) -> int:
+def _find_utc_offset(zone: tzinfo, time: datetime) -> int:
     offset: Any = time.astimezone(zone).utcoffset()
     return int(offset.total_seconds())
 

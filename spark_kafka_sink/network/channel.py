@@ -82,9 +82,9 @@ class KafkaChannel:
         """Events for which the selector's poller watches the socket."""
         self.bytes_received = 0
         self.setup_started_ms: float | None = None
-        """When connecting or authenticating began; None while the channel is ready (see ChannelTimeouts)."""
+        """The time at which connecting or authenticating began; None while the channel is ready (ChannelTimeouts)."""
         self.frame_started_ms: float | None = None
-        """When the frame that is being read began; None between frames and while the channel is not read."""
+        """The time at which the current frame began; None between frames and while the channel is not read."""
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if is_connecting else ChannelStateKind.AUTHENTICATE)
         self._max_frame_bytes = max_frame_bytes
         self._has_started_authentication = False
@@ -217,11 +217,11 @@ class KafkaChannel:
         if writer is None or writer.is_complete:
             self.transport.flush()
         else:
-            written = self.transport.write(writer.next_segments(MAX_SEGMENTS_PER_WRITE))
-            writer.advance(written)
-            if written and writer is self._send_writer:
+            written_bytes = self.transport.write(writer.next_segments(MAX_SEGMENTS_PER_WRITE))
+            writer.advance(written_bytes)
+            if written_bytes and writer is self._send_writer:
                 for counts in self._traffic:
-                    counts.record_bytes_sent(written)
+                    counts.record_bytes_sent(written_bytes)
         if writer is None or not writer.is_complete or self.transport.has_output:
             return None
         return self._finish_frame(writer)
@@ -287,22 +287,22 @@ class KafkaChannel:
         return send
 
     def _read_frame(self) -> memoryview | None:
-        reader, max_bytes, budget = self._reader, self._max_receive_bytes(), MAX_READ_BYTES_PER_POLL
+        reader, max_bytes, budget = self._reader, self._compute_max_receive_bytes(), MAX_READ_BYTES_PER_POLL
         frame = reader.next_frame(max_bytes)
         while frame is None and budget > 0 and not reader.is_waiting_for_memory:
-            received = self.transport.read_into(reader.get_buffer())
-            if received == 0:
+            received_bytes = self.transport.read_into(reader.get_buffer())
+            if received_bytes == 0:
                 return None
-            reader.advance(received)
-            budget -= received
-            self.bytes_received += received
+            reader.advance(received_bytes)
+            budget -= received_bytes
+            self.bytes_received += received_bytes
             if self.is_ready:
                 for counts in self._traffic:
-                    counts.record_bytes_received(received)
+                    counts.record_bytes_received(received_bytes)
             frame = reader.next_frame(max_bytes)
         return frame
 
-    def _max_receive_bytes(self) -> int:
+    def _compute_max_receive_bytes(self) -> int:
         # A channel that was ready once may receive a long response to an earlier request while it re-authenticates.
         if self.state.kind is ChannelStateKind.READY:
             return self._max_frame_bytes

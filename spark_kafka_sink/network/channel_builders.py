@@ -34,6 +34,6 @@ def create_client_channel_builder(security: SecurityConfig, client_id: str) -> C
     if security.tls is None and security.login is None:
         return build_plaintext_channel
     # Imported only when TLS or SASL is used: a PLAINTEXT client does without the ssl module.
-    from spark_kafka_sink.network.security.secured_channel_builders import secured_client_channel_builder
+    from spark_kafka_sink.network.security.secured_channel_builders import create_secured_client_channel_builder
 
-    return secured_client_channel_builder(security, client_id)
+    return create_secured_client_channel_builder(security, client_id)

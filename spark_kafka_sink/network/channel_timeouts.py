@@ -50,10 +50,12 @@ class ChannelTimeouts:
     def find_expired(self, channels: Iterable[KafkaChannel], now: float) -> list[tuple[KafkaChannel, ChannelState]]:
         """Return the channels whose deadline has passed, each with its final state."""
         return [
-            (channel, self._expired_state(channel, now)) for channel in channels if self.deadline_ms(channel) <= now
+            (channel, self._find_expired_state(channel, now))
+            for channel in channels
+            if self.deadline_ms(channel) <= now
         ]
 
-    def _expired_state(self, channel: KafkaChannel, now: float) -> ChannelState:
+    def _find_expired_state(self, channel: KafkaChannel, now: float) -> ChannelState:
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
         if setup_started_ms is not None and setup_started_ms + self.setup_ms <= now:
             reason, kind = f"connecting or authenticating took longer than {self.setup_ms:.0f} ms", channel.state.kind

@@ -56,7 +56,7 @@ class FrameMemory(Generic[OwnerT]):
     def remove_owner(self, owner: OwnerT) -> None:
         """Cancel the owner's queued reservation and release its memory."""
         self._queue = deque(entry for entry in self._queue if entry[0] is not owner)
-        self.granted_owners = [granted for granted in self.granted_owners if granted is not owner]
+        self.granted_owners = [granted_owner for granted_owner in self.granted_owners if granted_owner is not owner]
         self.release(self._reservations.pop(owner, 0))
 
     def _reserve(self, owner: OwnerT, size: int) -> None:

@@ -58,7 +58,10 @@ class _Response(http.client.HTTPResponse):
 
 
 def find_url_error(url: str) -> str | None:
-    """Return why a URL is not allowed, or None if it is. The reason does not contain the URL and its password."""
+    """Return the reason why a URL is not allowed, or None if it is.
+
+    The reason contains neither the URL nor its password.
+    """
     try:
         parts = urllib.parse.urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -96,7 +99,7 @@ def open_connection(url: str, context: ssl.SSLContext | None, timeout_s: float) 
     https_connection = http.client.HTTPSConnection(parts.hostname, parts.port, context=context)
     sock = _connect_socket(parts.hostname, https_connection.port, deadline_s)
     try:
-        sock.settimeout(_remaining_s(deadline_s))
+        sock.settimeout(_compute_remaining_s(deadline_s))
         https_connection.sock = context.wrap_socket(sock, server_hostname=parts.hostname)
     except BaseException:
         sock.close()
@@ -162,7 +165,7 @@ def _parse_date_s(text: str | None) -> float | None:
 def describe_http_error(error: Exception) -> str:
     """Return the type of an error, with its message if it is an OSError.
 
-    The message of an HTTPException may repeat what the server sent, so it is left out.
+    The message of an HTTPException is omitted, because it may repeat the server's response.
     """
     message = f" ({sanitize(str(error))})" if isinstance(error, OSError) and str(error) else ""
     return type(error).__name__ + message
@@ -190,7 +193,7 @@ def _connect_socket(host: str, port: int, deadline_s: float) -> socket.socket:
     for index, (family, kind, protocol, _, sockaddr) in enumerate(addresses):
         sock = socket.socket(family, kind, protocol)
         try:
-            sock.settimeout(_remaining_s(deadline_s) / (len(addresses) - index))
+            sock.settimeout(_compute_remaining_s(deadline_s) / (len(addresses) - index))
             sock.connect(sockaddr)
             return sock
         except OSError as error:
@@ -199,7 +202,7 @@ def _connect_socket(host: str, port: int, deadline_s: float) -> socket.socket:
     raise last_error
 
 
-def _remaining_s(deadline_s: float) -> float:
+def _compute_remaining_s(deadline_s: float) -> float:
     remaining_s = deadline_s - time.monotonic()
     if remaining_s <= 0:
         raise TimeoutError("the connection timed out")

@@ -50,7 +50,7 @@ class SecurityConfig:
         return build_client_ssl_context(self.tls)
 
     def create_mechanism(self, host: str) -> ClientMechanism:
-        """Create the client side of a SASL exchange with a broker. Blocks if a token must be requested first."""
+        """Create the client side of a SASL exchange with a broker. This blocks if a token must be requested first."""
         from spark_kafka_sink.network.security.client_mechanisms import create_client_mechanism
 
         assert self.login is not None

@@ -284,9 +284,9 @@ class Selector:
             if receive is not None:
                 self.completed_receives.append(receive)
         if events & EVENT_WRITE and channel.has_output:
-            completed = channel.write(now)
-            if completed is not None:
-                self.completed_sends.append(completed)
+            completed_send = channel.write(now)
+            if completed_send is not None:
+                self.completed_sends.append(completed_send)
 
     def _close_expired(self, now: float) -> None:
         """Close the channels whose deadline has passed, and compute when the next deadline passes."""

@@ -34,8 +34,8 @@ __all__ = [
     "Waker",
     "configure_socket",
     "find_host_error",
+    "get_peer_address",
     "is_ip_address",
-    "peer_address",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -206,7 +206,7 @@ def configure_socket(sock: socket.socket, send_buffer_bytes: int, receive_buffer
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
 
 
-def peer_address(sock: socket.socket) -> SocketAddress:
+def get_peer_address(sock: socket.socket) -> SocketAddress:
     """Return the address of the peer of an accepted socket."""
     sockaddr = sock.getpeername()
     return SocketAddress(str(sockaddr[0]), int(sockaddr[1]), sock.family, sockaddr)

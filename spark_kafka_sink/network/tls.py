@@ -69,7 +69,7 @@ class TlsTransport:
 
     def handshake(self) -> None:
         self.flush()
-        while not self.is_ready and self._handshake_step():
+        while not self.is_ready and self._run_handshake_step():
             pass
         self.flush()
 
@@ -92,16 +92,16 @@ class TlsTransport:
         if self.has_output:
             self.flush()
             return 0
-        accepted = 0
+        accepted_bytes = 0
         try:
             for record in _split_into_records(segments):
-                accepted += self._encrypt(record)
-                if accepted >= ENCRYPTED_BYTES_PER_WRITE:
+                accepted_bytes += self._encrypt(record)
+                if accepted_bytes >= ENCRYPTED_BYTES_PER_WRITE:
                     break
         except ssl.SSLError as error:
             raise self._to_connection_error(error) from error
         self.flush()
-        return accepted
+        return accepted_bytes
 
     def flush(self) -> None:
         if not self._unsent and self._outgoing.pending:
@@ -130,7 +130,7 @@ class TlsTransport:
             # A TypeError is raised for a NUL character in the name.
             raise DisconnectedError(f"TLS cannot verify the host name {sanitize(hostname)!r}: {error}") from error
 
-    def _handshake_step(self) -> bool:
+    def _run_handshake_step(self) -> bool:
         """Continue the handshake. Return whether another step can make progress, or the handshake is complete."""
         try:
             self._tls.do_handshake()
@@ -160,7 +160,7 @@ class TlsTransport:
     def _receive(self) -> int:
         """Receive ciphertext for OpenSSL to read. Return the number of bytes."""
         try:
-            received = receive_into(self.socket, memoryview(self._receive_buffer))
+            received_bytes = receive_into(self.socket, memoryview(self._receive_buffer))
         except DisconnectedError as error:
             if self.is_ready:
                 raise
@@ -168,8 +168,8 @@ class TlsTransport:
                 "the peer closed the connection during the TLS handshake: "
                 "the listener may expect plaintext, or may have rejected the certificate or the offered TLS versions"
             ) from error
-        self._incoming.write(memoryview(self._receive_buffer)[:received])
-        return received
+        self._incoming.write(memoryview(self._receive_buffer)[:received_bytes])
+        return received_bytes
 
     def _to_connection_error(self, error: ssl.SSLError) -> TlsError | NetworkError:
         # A TLS 1.3 server verifies the client's certificate after the client has completed the handshake. An alert that
@@ -184,9 +184,9 @@ def _split_into_records(segments: Sequence[Buffer]) -> Iterator[Buffer]:
     pieces: list[memoryview] = []
     space = MAX_RECORD_BYTES
     for segment in segments:
-        rest = memoryview(segment)
-        while rest:
-            piece, rest = rest[:space], rest[space:]
+        unsent_bytes = memoryview(segment)
+        while unsent_bytes:
+            piece, unsent_bytes = unsent_bytes[:space], unsent_bytes[space:]
             pieces.append(piece)
             space -= len(piece)
             if not space:

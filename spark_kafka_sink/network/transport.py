@@ -86,12 +86,12 @@ def raise_connect_error(sock: ByteSocket) -> None:
 def receive_into(sock: ByteSocket, buffer: memoryview) -> int:
     """Receive available bytes and return their number. Raise DisconnectedError at the end of the stream."""
     try:
-        received = sock.recv_into(buffer)
+        received_bytes = sock.recv_into(buffer)
     except (BlockingIOError, InterruptedError):
         return 0
-    if received == 0:
+    if received_bytes == 0:
         raise DisconnectedError("the peer closed the connection")
-    return received
+    return received_bytes
 
 
 def send_segments(sock: ByteSocket, segments: Sequence[Buffer]) -> int:

@@ -89,16 +89,16 @@ def build_preflight_error(
 
     Return None if no check failed.
     """
-    failed = [check for check in checks if check.outcome is Outcome.FAILED]
-    if not failed:
+    failed_checks = [check for check in checks if check.outcome is Outcome.FAILED]
+    if not failed_checks:
         return None
-    first_check, *other_checks = failed
+    first_check, *other_checks = failed_checks
     lines = [f"{heading}: {end_sentence(f'{first_check.name}: {first_check.detail}')}"]
     if first_check.remedy:
         lines.append(f"What to do: {end_sentence(first_check.remedy)}")
     lines += [f"- {check}" for check in other_checks[: MAX_LISTED_RESULTS - 1]]
-    if len(failed) > MAX_LISTED_RESULTS:
-        lines.append(f"- and {len(failed) - MAX_LISTED_RESULTS} more checks.")
+    if len(failed_checks) > MAX_LISTED_RESULTS:
+        lines.append(f"- and {len(failed_checks) - MAX_LISTED_RESULTS} more checks.")
     return PreflightError("\n".join(lines))
 
 

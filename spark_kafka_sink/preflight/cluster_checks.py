@@ -207,7 +207,7 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
 
 
 _CheckFactory = Callable[[Target, Sequence[MetadataResponseTopic]], Iterator[RequestCheck[Any] | Check]]
-"""Yields the checks for a target and the topics of the metadata response."""
+"""Yield the checks for a target. Arguments: target, topics of the metadata response."""
 
 CLUSTER_CHECKS: Sequence[_CheckFactory] = (check_topic_creation, check_idempotent_write, check_transactions)
 """The checks before each write, in the order of their results."""

@@ -98,9 +98,11 @@ def check_name_resolution(nodes: Iterable[Node], system: System) -> Check:
             addresses = []
         addresses_by_host[node.host] = addresses
     outcome = Outcome.PASSED if all(addresses_by_host.values()) else Outcome.WARNING
-    results = [f"{sanitize(host)} {_describe_resolution(host, found)}" for host, found in addresses_by_host.items()]
-    rest = f"; and {len(results) - MAX_LISTED_RESULTS} more" if len(results) > MAX_LISTED_RESULTS else ""
-    return Check(NAME_RESOLUTION, outcome, "; ".join(results[:MAX_LISTED_RESULTS]) + rest)
+    results = [
+        f"{sanitize(host)} {_describe_resolution(host, addresses)}" for host, addresses in addresses_by_host.items()
+    ]
+    remainder = f"; and {len(results) - MAX_LISTED_RESULTS} more" if len(results) > MAX_LISTED_RESULTS else ""
+    return Check(NAME_RESOLUTION, outcome, "; ".join(results[:MAX_LISTED_RESULTS]) + remainder)
 
 
 def _describe_resolution(host: str, addresses: Iterable[str]) -> str:

@@ -112,14 +112,14 @@ class Probe:
     def run(self) -> None:
         """Connect and describe the topics until everything passes, waiting cannot help or a time limit expires."""
         system, timeouts = self._system, self._timeouts
-        started = system.now()
-        deadline = started + timeouts.response_ms
+        started_ms = system.now()
+        deadline = started_ms + timeouts.response_ms
         self._requests.add(self._topics)
         while (now := system.now()) < deadline:
             self.is_conclusive = self._is_conclusive()
             if self.is_conclusive:
                 break
-            if now - started >= timeouts.retry_ms and not self._is_waiting():
+            if now - started_ms >= timeouts.retry_ms and not self._is_waiting():
                 break
             for node in (*self.bootstrap_nodes, *self.leaders()):
                 if node.id not in self.connected_nodes and self.client.ready(node, now):
@@ -133,14 +133,14 @@ class Probe:
         Retriable errors are retried until PreflightTimeouts.retry_ms. Raise NetworkError if no node responds.
         """
         call = _RequestCall(request, self._system.wall_ms)
-        started = self._system.now()
+        started_ms = self._system.now()
         self._requests.add(call)
         try:
             while not call.is_done:
                 now = self._system.now()
-                call.retries = now - started < self._timeouts.retry_ms
+                call.retries = now - started_ms < self._timeouts.retry_ms
                 limit_ms = self._timeouts.retry_ms if call.last_failure else self._timeouts.response_ms
-                if not call.in_flight_keys and self.ready_node() is None and now - started >= limit_ms:
+                if not call.in_flight_keys and self.ready_node() is None and now - started_ms >= limit_ms:
                     break
                 self._poll(_POLL_INTERVAL_MS, now)
         finally:

@@ -84,6 +84,8 @@ def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *
     return [check if isinstance(check, Check) else check.run(probe) for check in checks]
 
 
-def _skip_remaining_checks(failed: Check, target: Target) -> list[Check]:
+def _skip_remaining_checks(failed_check: Check, target: Target) -> list[Check]:
     names = [BOOTSTRAP, SECURITY, METADATA, *map(format_topic_check_name, target.topics)]
-    return [failed if name == failed.name else Check(name, Outcome.SKIPPED, "not checked") for name in names]
+    return [
+        failed_check if name == failed_check.name else Check(name, Outcome.SKIPPED, "not checked") for name in names
+    ]

@@ -20,10 +20,10 @@ def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
     are.
     """
     topics_by_check = {format_topic_check_name(topic): topic for topic in probe.target.topics}
-    missing = {
+    missing_topics = {
         check.name for check in checks if check.outcome is Outcome.FAILED and check.detail == TOPIC_DOES_NOT_EXIST
     }
-    if not missing:
+    if not missing_topics:
         return list(checks)
     try:
         response = probe.send(DescribeTopics(None)).response
@@ -31,7 +31,7 @@ def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
         return list(checks)
     existing_names = [topic.name for topic in response.topics if topic.name and not topic.is_internal]
     return [
-        _suggest_topic(check, topics_by_check[check.name], existing_names) if check.name in missing else check
+        _suggest_topic(check, topics_by_check[check.name], existing_names) if check.name in missing_topics else check
         for check in checks
     ]
 

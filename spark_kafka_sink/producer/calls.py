@@ -61,7 +61,7 @@ class Call(Protocol):
 
     @property
     def bytes_per_row(self) -> int:
-        """The bytes of buffer.memory charged per row besides its record: for its future, if it has one of its own."""
+        """The bytes of buffer.memory that each row needs for its own future, in addition to its record."""
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         """Record that brokers have stored these ranges, `row_count` rows in total.

@@ -43,53 +43,55 @@ class ColumnPlan:
 
     def positions(self) -> list[int]:
         """Return the positions of all columns that the plan reads, in ascending order."""
-        used: set[int] = set()
+        used_positions: set[int] = set()
         for source in (self.value, self.key, self.topic, self.partition, self.headers, self.timestamp):
             if isinstance(source, int):
-                used.add(source)
+                used_positions.add(source)
             elif source is not None:
-                used.update(source.positions if source.parent is None else [source.parent])
-        return sorted(used)
+                used_positions.update(source.positions if source.parent is None else [source.parent])
+        return sorted(used_positions)
 
     def split(self, batch: pa.RecordBatch) -> RowsByTopic:
         """Split the rows of a batch by topic. The rows of a topic keep their order."""
         if not batch.num_rows:
             return RowsByTopic((), ())
-        value = _byte_column(batch, self.value)
-        key = None if self.key is None else _byte_column(batch, self.key)
+        value = _get_byte_column(batch, self.value)
+        key = None if self.key is None else _get_byte_column(batch, self.key)
         columns = RecordColumns(
             value=value,
             key=key,
-            headers=self._headers(batch, value, key),
-            timestamp=_column(batch, self.timestamp),
+            headers=self._build_headers(batch, value, key),
+            timestamp=_get_column(batch, self.timestamp),
         )
-        partition = _column(batch, self.partition) if self.fixed_partition is None else self.fixed_partition
+        partition = _get_column(batch, self.partition) if self.fixed_partition is None else self.fixed_partition
         if self.fixed_topic is not None:
             return RowsByTopic([self.fixed_topic], [TopicRows(self.fixed_topic, columns, partition)])
         return split_by_topic(batch.column(self.topic), columns, partition)
 
-    def _headers(self, batch: pa.RecordBatch, value: ArrowColumn, key: ArrowColumn | None) -> pa.Array | None:
+    def _build_headers(self, batch: pa.RecordBatch, value: ArrowColumn, key: ArrowColumn | None) -> pa.Array | None:
         """Return the headers of the rows, with those of the encoders after the row's own.
 
         A null value or key has no schema, so the encoder's header is not added to its row. Confluent's serializers do
         the same.
         """
-        column = _column(batch, self.headers)
-        added: dict[str, pa.Array] = {}
-        for source, encoded in ((self.key, key), (self.value, value)):
-            if isinstance(source, int) or source is None or source.record_header is None or encoded is None:
+        column = _get_column(batch, self.headers)
+        new_headers: dict[str, pa.Array] = {}
+        for source, encoded_column in ((self.key, key), (self.value, value)):
+            if isinstance(source, int) or source is None or source.record_header is None or encoded_column is None:
                 continue
             name, header = source.record_header
-            added[name] = pc.if_else(combine_chunks(encoded.is_valid()), pa.scalar(header, pa.binary()), None)
-        if not added:
+            new_headers[name] = pc.if_else(
+                combine_chunks(encoded_column.is_valid()), pa.scalar(header, pa.binary()), None
+            )
+        if not new_headers:
             return column
-        own = None if column is None or pa.types.is_null(column.type) else read_header_column(column)
-        return append_headers(own, added, batch.num_rows, key_type=pa.binary(), skip_nulls=True)
+        original_headers = None if column is None or pa.types.is_null(column.type) else read_header_column(column)
+        return append_headers(original_headers, new_headers, batch.num_rows, key_type=pa.binary(), skip_nulls=True)
 
 
-def _byte_column(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:
+def _get_byte_column(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:
     return batch.column(source) if isinstance(source, int) else source.encode(batch)
 
 
-def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
+def _get_column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
     return None if position is None else batch.column(position)

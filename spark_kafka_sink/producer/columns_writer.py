@@ -113,7 +113,7 @@ class ColumnsWriter(Generic[ContextT]):
     def split(self, batch: pa.RecordBatch) -> Iterable[TopicRows]:
         """Split the rows of a batch by topic, and request the metadata of all its topics in one request.
 
-        Logs a warning, at most once, if the timestamps look like seconds instead of milliseconds.
+        Log a warning, at most once, if the timestamps look like seconds instead of milliseconds.
         """
         topics, topic_rows = self._plan.split(batch)
         if self._plan.timestamp is not None:
@@ -161,9 +161,9 @@ class ColumnsWriter(Generic[ContextT]):
         with self._producer.without_linger():
             while self._pending and self.pending_bytes > self._max_pending_bytes // 2:
                 started_ms = self._system.now()
-                collected = self._await_oldest()
+                collected_result = self._await_oldest()
                 self.blocked_ms += self._system.now() - started_ms
-                yield collected
+                yield collected_result
 
     def collect_all_results(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
         """Wait for all calls that are pending now, and yield their results.
@@ -172,8 +172,8 @@ class ColumnsWriter(Generic[ContextT]):
         """
         for _ in range(len(self._pending)):
             with nullcontext() if self.has_result else self._producer.without_linger():
-                collected = self._await_oldest()
-            yield collected
+                collected_result = self._await_oldest()
+            yield collected_result
 
     def _await_oldest(self) -> tuple[ContextT, ColumnsResult]:
         call = self._pending[0]

@@ -1,4 +1,4 @@
-"""Metrics of a producer, named as in the Java client where it has them.
+"""Metrics of a producer. Metrics that the Java client also has keep their Java names.
 
 Averages, maxima and rates cover the last metrics.num.samples windows of metrics.sample.window.ms (2 x 30 s by default).
 Totals cover the producer's lifetime. Recording costs a few additions per batch and nothing per record: sent batches are
@@ -142,10 +142,10 @@ class ProducerMetrics:
             **gauges,
             **self._network.gauges(),
             **self._pool_metrics.gauges(),
-            **self._own_gauges(),
+            **self._build_own_gauges(),
         }
 
-    def _own_gauges(self) -> dict[str, Gauge]:
+    def _build_own_gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {}
         for name, windowed in self._averages.items():
             gauges[f"{name}-avg"] = windowed.average
@@ -201,13 +201,13 @@ class ProducerMetrics:
         with self._lock:
             self._counts.retries += records
             self._meters["record-retry"].mark(records, now)
-            self._topic(topic).retries.mark(records, now)
+            self._get_topic_metrics(topic).retries.mark(records, now)
 
     def record_failures(self, topic: str, records: int, now: float) -> None:
         with self._lock:
             self._counts.errors += records
             self._meters["record-error"].mark(records, now)
-            self._topic(topic).errors.mark(records, now)
+            self._get_topic_metrics(topic).errors.mark(records, now)
 
     def record_batch_split(self, now: float) -> None:
         with self._lock:
@@ -231,7 +231,7 @@ class ProducerMetrics:
             self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.max_bytes)
             self._averages["compression-rate"].record(sent.compression_ratio_sum, now, sent.batches)
             self._averages["record-queue-time"].record(sent.wait_ms, now, sent.batches, sent.max_wait_ms)
-            topic = self._topic(name)
+            topic = self._get_topic_metrics(name)
             topic.sent.mark(sent.records, now)
             topic.bytes.mark(sent.bytes, now)
             topic.compression.record(sent.compression_ratio_sum, now, sent.batches)
@@ -242,7 +242,7 @@ class ProducerMetrics:
         self._send_counts.clear()
         self._requests_sent = 0
 
-    def _topic(self, name: str) -> _TopicMetrics:
+    def _get_topic_metrics(self, name: str) -> _TopicMetrics:
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = _TopicMetrics(*self._window)

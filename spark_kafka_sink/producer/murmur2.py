@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.byte_column import ByteColumn
 
 
-def _uint32_scalar(value: int) -> NDArray[np.uint32]:
+def _to_uint32_scalar(value: int) -> NDArray[np.uint32]:
     """Convert a number to an array without dimensions.
 
     numpy would convert a Python int in each call, which takes half as long as hashing a word of a thousand keys.
@@ -39,9 +39,9 @@ def _uint32_scalar(value: int) -> NDArray[np.uint32]:
 
 _SEED = 0x9747B28C
 _MURMUR2_M, _UINT32_MASK = 0x5BD1E995, 0xFFFF_FFFF
-_M = _uint32_scalar(_MURMUR2_M)
-_NON_NEGATIVE_MASK = _uint32_scalar(0x7FFF_FFFF)
-_ONE, _SHIFT_13, _SHIFT_15, _SHIFT_24 = (_uint32_scalar(value) for value in (1, 13, 15, 24))
+_M = _to_uint32_scalar(_MURMUR2_M)
+_NON_NEGATIVE_MASK = _to_uint32_scalar(0x7FFF_FFFF)
+_ONE, _SHIFT_13, _SHIFT_15, _SHIFT_24 = (_to_uint32_scalar(value) for value in (1, 13, 15, 24))
 _WORDS_PER_PASS = 4
 """Words of each key that are hashed in one pass: few passes, and arrays that fit into the processor's cache."""
 _MAX_GATHERED_BYTES = 2 << 20
@@ -60,7 +60,7 @@ def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int
     hashes = murmur2(keys)
     hashes &= _NON_NEGATIVE_MASK
     # numpy divides by a scalar without a division instruction per row, but computes remainders with one.
-    divisor = _uint32_scalar(partition_count)
+    divisor = _to_uint32_scalar(partition_count)
     multiples = hashes // divisor
     multiples *= divisor
     hashes -= multiples
@@ -71,7 +71,7 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     """Compute the hash of each key. A null key has the hash of an empty key."""
     if not keys.row_count:
         return np.empty(0, np.uint32)
-    key_length = keys.uniform_length()
+    key_length = keys.find_uniform_length()
     if key_length is not None and (keys.row_count > _MAX_SEPARATE_KEYS // 4 or key_length < 4 * _MIN_SEPARATE_WORDS):
         hashes = _hash_uniform_keys(keys, max(0, key_length))
     elif keys.row_count == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _MAX_GATHERED_BYTES:
@@ -109,12 +109,12 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
     if key_length > tail_bytes:
         # The last four bytes of a key are its tail and bytes of the last complete word, which are shifted out.
         tail_word[:] = np.ndarray((key_count,), "<u4", keys.data, data_start + key_length - 4, (key_length,))
-        tail_word >>= _uint32_scalar(32 - 8 * tail_bytes)
+        tail_word >>= _to_uint32_scalar(32 - 8 * tail_bytes)
         hashes ^= tail_word
     else:
         for index in range(tail_bytes):
             tail_word[:] = keys.to_matrix(key_count, key_length)[:, index]
-            tail_word <<= _uint32_scalar(8 * index)
+            tail_word <<= _to_uint32_scalar(8 * index)
             hashes ^= tail_word
     hashes *= _M
     return hashes
@@ -133,7 +133,7 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
         key_order = np.argsort(lengths.astype(narrow_type), kind="stable")
         starts, lengths = starts[key_order], lengths[key_order]
         first_keys = lengths.searchsorted(np.arange(4, max_length + 1, 4, dtype=np.int32)).tolist()
-    hashes = lengths.view(np.uint32) ^ _uint32_scalar(_SEED)
+    hashes = lengths.view(np.uint32) ^ _to_uint32_scalar(_SEED)
     unsorted_hashes = np.empty_like(hashes)
     word_pairs = _read_word_pairs(keys.data, data_start, keys.offsets.item(-1))
     pair_indices, bit_shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
@@ -166,18 +166,18 @@ def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint6
     word is gathered, and the wanted word is shifted out of the pair.
     """
     size = stop - start
-    padded = np.zeros(size + 8, np.uint8)
-    padded[:size] = np.frombuffer(data, np.uint8, size, start)
-    word_pairs: NDArray[np.uint64] = np.ndarray((size // 4 + 1,), "<u8", padded, 0, (4,)).copy()
+    padded_bytes = np.zeros(size + 8, np.uint8)
+    padded_bytes[:size] = np.frombuffer(data, np.uint8, size, start)
+    word_pairs: NDArray[np.uint64] = np.ndarray((size // 4 + 1,), "<u8", padded_bytes, 0, (4,)).copy()
     return word_pairs
 
 
 def _gather_words(
     word_pairs: NDArray[np.uint64], pair_indices: NDArray[np.intp], bit_shifts: NDArray[np.uint64]
 ) -> NDArray[np.uint32]:
-    gathered = word_pairs.take(pair_indices)
-    gathered >>= bit_shifts
-    return gathered.astype(np.uint32)
+    gathered_words = word_pairs.take(pair_indices)
+    gathered_words >>= bit_shifts
+    return gathered_words.astype(np.uint32)
 
 
 def _mix(hashes: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:

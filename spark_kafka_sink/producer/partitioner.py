@@ -38,7 +38,7 @@ from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.murmur2 import compute_partitions
 from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
-from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
+from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy
 from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
@@ -139,15 +139,15 @@ class Partitioner:
         `requested` (see parse_requested_partitions) must hold only partitions that the topic has. It may be modified.
         """
         state = self._update_topic(topic, snapshot)
-        partitions, unassigned = requested, _NO_ROWS
+        partitions, unassigned_rows = requested, _NO_ROWS
         if requested is not None:
-            unassigned = np.flatnonzero(requested == UNSPECIFIED_PARTITION)
+            unassigned_rows = np.flatnonzero(requested == UNSPECIFIED_PARTITION)
         if columns.key is not None and not (self._ignore_keys or self._round_robin):
-            partitions, unassigned = _assign_by_key(columns.key, partitions, unassigned, len(state.indexes))
+            partitions, unassigned_rows = _assign_by_key(columns.key, partitions, unassigned_rows, len(state.indexes))
         if partitions is None:
             return self._assign_keyless(state, sizes, loads)
-        if len(unassigned):
-            partitions[unassigned] = self._assign_keyless(state, sizes[unassigned], loads)
+        if len(unassigned_rows):
+            partitions[unassigned_rows] = self._assign_keyless(state, sizes[unassigned_rows], loads)
         return partitions
 
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
@@ -227,7 +227,7 @@ def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: i
     if np.minimum.reduce(numbers, initial=0) < 0 or np.maximum.reduce(numbers, initial=0) > MAX_PARTITION:
         partitions[(numbers < 0) | (numbers > MAX_PARTITION)] = INVALID_PARTITION
     if column.null_count:
-        partitions[null_mask(column)] = UNSPECIFIED_PARTITION
+        partitions[build_null_mask(column)] = UNSPECIFIED_PARTITION
     return partitions
 
 
@@ -239,7 +239,7 @@ def strip_key_prefix(columns: RecordColumns, prefix_bytes: int) -> RecordColumns
 
 
 def _assign_by_key(
-    key: ArrowColumn, partitions: NDArray[np.int32] | None, unassigned: NDArray[np.int64], partition_count: int
+    key: ArrowColumn, partitions: NDArray[np.int32] | None, unassigned_rows: NDArray[np.int64], partition_count: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Assign the unassigned rows that have a key. Return all partitions, and the rows that are still unassigned.
 
@@ -247,11 +247,11 @@ def _assign_by_key(
     """
     if partitions is None:
         return compute_partitions_by_key(key, partition_count)
-    if len(unassigned):
-        keys = RecordColumns(key).take(unassigned).value
-        partitions[unassigned], keyless = compute_partitions_by_key(keys, partition_count)
-        unassigned = unassigned[keyless]
-    return partitions, unassigned
+    if len(unassigned_rows):
+        keys = RecordColumns(key).take(unassigned_rows).value
+        partitions[unassigned_rows], keyless = compute_partitions_by_key(keys, partition_count)
+        unassigned_rows = unassigned_rows[keyless]
+    return partitions, unassigned_rows
 
 
 def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -54,7 +54,7 @@ from spark_kafka_sink.producer.record import (
     ProducerRecord,
     check_columns,
     check_topic,
-    max_headers_bytes,
+    compute_max_headers_bytes,
     parse_send_arguments,
     validate_record,
 )
@@ -126,9 +126,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
         `flush_at_exit`: how many seconds the interpreter waits at exit for the last records of an unclosed producer.
         """
-        parsed = ProducerConfig.parse(merge_keywords(config, options))
+        parsed_config = ProducerConfig.parse(merge_keywords(config, options))
         reuse_freed_memory()
-        self.config = replace(parsed, client_id=parsed.client_id or f"producer-{next(_client_numbers)}")
+        self.config = replace(parsed_config, client_id=parsed_config.client_id or f"producer-{next(_client_numbers)}")
         self._system, self._loop, random = self._create_environment(flush_at_exit)
         self._serializers = Serializers(key_serializer, value_serializer)
         self._interceptors: Interceptors[ProducerRecord, RecordMetadata] | None = None
@@ -370,14 +370,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now: float
     ) -> ClusterSnapshot:
         """Wait for metadata of the highest requested partition, which may have been added recently, as send() does."""
-        highest = rows.highest_requested_partition
-        if highest < 0 or snapshot.partition(topic, highest) is not None:
+        highest_partition = rows.highest_requested_partition
+        if highest_partition < 0 or snapshot.partition(topic, highest_partition) is not None:
             return snapshot
         try:
-            return self._await_topic(topic, now, highest)
+            return self._await_topic(topic, now, highest_partition)
         except InvalidRecordError:  # only the rows that request the missing partition fail
-            latest = self._metadata.snapshot
-            return snapshot if latest.partition_count(topic) is None else latest
+            latest_snapshot = self._metadata.snapshot
+            return snapshot if latest_snapshot.partition_count(topic) is None else latest_snapshot
 
     def _append_rows(
         self,
@@ -387,7 +387,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         check_open: OpenTransactionCheck | None,
         ignored_key_bytes: int,
     ) -> None:
-        loads = partial(self._accumulator.partition_loads, topic, snapshot)
+        loads = partial(self._accumulator.find_partition_loads, topic, snapshot)
         columns = strip_key_prefix(rows.columns, ignored_key_bytes) if ignored_key_bytes else rows.columns
         rows.assign(self._partitioner.assign(topic, columns, rows.sizes, rows.requested_partitions, snapshot, loads))
         largest, total = int(np.maximum.reduce(rows.sizes)), int(np.add.reduce(rows.sizes))
@@ -414,7 +414,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         snapshot = self._await_topic(topic, now, partition)
         key, value, headers = self._serializers.serialize(record)
         size = MAX_RECORD_OVERHEAD_BYTES + (-1 if key is None else len(key)) + (-1 if value is None else len(value))
-        size += max_headers_bytes(headers)
+        size += compute_max_headers_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:
             raise build_record_size_error(topic, size, self.config)
         if partition is not None:
@@ -432,7 +432,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 size,
                 snapshot,
                 callbacks,
-                max_block_ms=partial(self._remaining_ms, now),
+                max_block_ms=partial(self._compute_remaining_ms, now),
                 check_open=check_open,
             )
         except KafkaSinkError as error:
@@ -441,7 +441,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._sender.handle_interrupted_append("send()", interruption)
             raise
 
-    def _remaining_ms(self, began_ms: float) -> float:
+    def _compute_remaining_ms(self, began_ms: float) -> float:
         """Return what remains of max.block.ms. It is 0 in a callback, which runs on the thread that frees memory."""
         if self._loop.is_current():
             return 0.0
@@ -494,13 +494,13 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._ensure_usable()
         if self._loop.is_current():
             raise IllegalStateError("flush() cannot be called in a callback, because it would wait for itself.")
-        started = self._system.now()
+        started_ms = self._system.now()
         timeout_ms = None if timeout is None else timeout * 1000
         try:
-            done = self._accumulator.flush(lambda flushed: self._loop.wait(flushed, timeout_ms))
+            is_done = self._accumulator.flush(lambda flush_event: self._loop.wait(flush_event, timeout_ms))
         finally:
-            self._metrics.record_wait("flush-time", self._system.now() - started)
-        if not done:
+            self._metrics.record_wait("flush-time", self._system.now() - started_ms)
+        if not is_done:
             raise TimeoutError(f"flush() timed out after {timeout} seconds: some records were not acknowledged.")
 
     def without_linger(self) -> AbstractContextManager[None]:

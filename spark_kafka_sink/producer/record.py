@@ -127,7 +127,7 @@ def validate_record(record: object) -> ProducerRecord:
     return record if record.headers is None else record._replace(headers=validate_headers(topic, record.headers))
 
 
-def max_headers_bytes(headers: Headers | None) -> int:
+def compute_max_headers_bytes(headers: Headers | None) -> int:
     """Return the maximum encoded size of the headers."""
     if not headers:
         return 5

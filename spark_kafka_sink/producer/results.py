@@ -63,29 +63,29 @@ class OffsetRange:
         )
 
 
-def _add_digests(one: int | None, other: int | None) -> int | None:
+def _add_digests(first_digest: int | None, second_digest: int | None) -> int | None:
     """Add two digests. The sum is None if one of them is, because it would not cover all rows."""
-    if one is None or other is None:
+    if first_digest is None or second_digest is None:
         return None
     from spark_kafka_sink.records.record_hash import DIGEST_MODULUS  # few writes have receipts
 
-    return (one + other) % DIGEST_MODULUS
+    return (first_digest + second_digest) % DIGEST_MODULUS
 
 
-def merge_stored_ranges(stored: Sequence[StoredRanges]) -> dict[int, OffsetRange]:
+def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, OffsetRange]:
     """Merge the stored ranges of one or several calls for one topic into one OffsetRange per partition."""
-    ranges = np.concatenate([np.empty((0, 5), np.int64), *map(np.asarray, stored)])
+    ranges = np.concatenate([np.empty((0, 5), np.int64), *map(np.asarray, stored_ranges)])
     starts, stops, partitions, base_offsets, _ = ranges[ranges[:, 2].argsort(kind="stable")].T
     groups = np.flatnonzero(np.diff(partitions, prepend=-1))  # the first range of each partition
     counts, is_known = stops - starts, base_offsets >= 0
-    lowest = np.minimum.reduceat(np.where(is_known, base_offsets, _NO_OFFSET), groups)
-    highest = np.maximum.reduceat(np.where(is_known, base_offsets + counts - 1, -1), groups)
+    lowest_offsets = np.minimum.reduceat(np.where(is_known, base_offsets, _NO_OFFSET), groups)
+    highest_offsets = np.maximum.reduceat(np.where(is_known, base_offsets + counts - 1, -1), groups)
     rows_without_offset = np.add.reduceat(np.where(is_known, 0, counts), groups)
-    first_offsets, rows = np.where(lowest == _NO_OFFSET, -1, lowest), np.add.reduceat(counts, groups)
-    columns = partitions[groups], first_offsets, highest, rows, rows_without_offset
+    first_offsets, rows = np.where(lowest_offsets == _NO_OFFSET, -1, lowest_offsets), np.add.reduceat(counts, groups)
+    columns = partitions[groups], first_offsets, highest_offsets, rows, rows_without_offset
     return {
-        partition: OffsetRange(first, last, rows, rows_without_offset=unknown)
-        for partition, first, last, rows, unknown in np.stack(columns, axis=1).tolist()
+        partition: OffsetRange(first, last, rows, rows_without_offset=unknown_count)
+        for partition, first, last, rows, unknown_count in np.stack(columns, axis=1).tolist()
     }
 
 
@@ -156,9 +156,9 @@ class OffsetRangeCollector:
         return self._ranges
 
     def _merge(self) -> None:
-        for topic, stored in self._unmerged.items():
-            for partition, added in merge_stored_ranges(stored).items():
+        for topic, stored_ranges in self._unmerged.items():
+            for partition, new_range in merge_stored_ranges(stored_ranges).items():
                 ranges = self._ranges.setdefault(topic, {})
-                ranges[partition] = ranges[partition] + added if partition in ranges else added
+                ranges[partition] = ranges[partition] + new_range if partition in ranges else new_range
         self._unmerged.clear()
         self._unmerged_count = 0

@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.partitioner import UNSPECIFIED_PARTITION, parse_r
 from spark_kafka_sink.records.arrays import integers_to_numpy
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.record_sizes import find_invalid_rows, record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds, find_invalid_rows
 
 _MAX_LISTED_PARTITIONS = 5
 """Limits the number of missing partitions listed in an error message."""
@@ -67,8 +67,8 @@ class Rows:
         """Return the rows that are not among the failures."""
         if not failures:
             return self
-        failed = np.concatenate([failure.rows for failure in failures])
-        return self._take(np.flatnonzero(~np.isin(self.row_indices, failed)))
+        failed_row_indices = np.concatenate([failure.rows for failure in failures])
+        return self._take(np.flatnonzero(~np.isin(self.row_indices, failed_row_indices)))
 
     def assign(self, partitions: NDArray[np.int32]) -> Rows:
         """Set the partition of each row. Return self."""
@@ -93,10 +93,10 @@ class Rows:
         row_mask = partition_mask[self.partitions]
         if row_mask.all():
             return self, None
-        selected, others = np.flatnonzero(row_mask), np.flatnonzero(~row_mask)
+        selected_positions, other_positions = np.flatnonzero(row_mask), np.flatnonzero(~row_mask)
         return (
-            self._take(selected).assign(self.partitions[selected]),
-            self._take(others).assign(self.partitions[others]),
+            self._take(selected_positions).assign(self.partitions[selected_positions]),
+            self._take(other_positions).assign(self.partitions[other_positions]),
         )
 
     def _take(self, positions: NDArray[np.int64]) -> Rows:
@@ -112,27 +112,31 @@ def build_rows(call: Call, columns: RecordColumns, partition: int | ArrowColumn 
     """Create the rows of a call, not yet validated. Raise SchemaError for an unsuitable partition column."""
     count = columns.num_rows
     return Rows(
-        call, np.arange(count), columns, record_size_bounds(columns), parse_requested_partitions(partition, count)
+        call,
+        np.arange(count),
+        columns,
+        compute_record_size_bounds(columns),
+        parse_requested_partitions(partition, count),
     )
 
 
 def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
     """Find the rows that are invalid or too large. Each row appears once, with the first reason found."""
     max_size = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
-    invalid = find_invalid_rows(rows.columns)
-    if not invalid and np.maximum.reduce(rows.sizes) <= max_size:
+    positions_by_reason = find_invalid_rows(rows.columns)
+    if not positions_by_reason and np.maximum.reduce(rows.sizes) <= max_size:
         return []
     failures: list[FailedRows] = []
     is_valid = np.ones(len(rows), np.bool_)
-    for reason, positions in invalid.items():
+    for reason, positions in positions_by_reason.items():
         new_positions = positions[is_valid[positions]]
         is_valid[new_positions] = False
         error = InvalidRecordError(f"{format_partition(topic)}: {reason}.")
         failures.append(FailedRows(rows.row_indices[new_positions], error, topic))
-    large = np.flatnonzero(is_valid & (rows.sizes > max_size))
-    if len(large):
-        size_error = build_record_size_error(topic, int(rows.sizes[large].max()), config)
-        failures.append(FailedRows(rows.row_indices[large], size_error, topic))
+    large_rows = np.flatnonzero(is_valid & (rows.sizes > max_size))
+    if len(large_rows):
+        size_error = build_record_size_error(topic, int(rows.sizes[large_rows].max()), config)
+        failures.append(FailedRows(rows.row_indices[large_rows], size_error, topic))
     return failures
 
 
@@ -146,9 +150,9 @@ def find_missing_partition_rows(
     if rows.requested_partitions is None or partition is None:
         return []
     info = snapshot.topics[topic]
-    lowest = int(np.minimum.reduce(rows.requested_partitions, initial=0))
+    lowest_partition = int(np.minimum.reduce(rows.requested_partitions, initial=0))
     has_all_partitions = info.partitions[-1].index + 1 == len(info.partitions)
-    if has_all_partitions and lowest >= 0 and rows.highest_requested_partition < len(info.partitions):
+    if has_all_partitions and lowest_partition >= 0 and rows.highest_requested_partition < len(info.partitions):
         return []
     valid_partitions = [UNSPECIFIED_PARTITION, *(partition_info.index for partition_info in info.partitions)]
     row_indices = rows.row_indices[~np.isin(rows.requested_partitions, valid_partitions)]
@@ -185,7 +189,7 @@ def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> Re
     """
     limits = [("max.request.size", config.max_request_size, size + HEADER_BYTES)]
     limits.append(("buffer.memory", config.buffer_memory, size))
-    exceeded = [(option, limit) for option, limit, required in limits if required > limit]
+    exceeded = [(option, limit) for option, limit, required_bytes in limits if required_bytes > limit]
     if len(exceeded) == 1:
         text = f"{exceeded[0][0]} allows ({exceeded[0][1]}). Raise it"
     else:

@@ -105,7 +105,7 @@ class TableCalls:
 
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
         transaction = _TableTransaction(self)
-        with transaction.preventing_commit_on_error():
+        with transaction.prevent_commit_on_error():
             sender, reader, row_count = _prepare_table(transaction, topic, table, mapping, failed_rows_max, formats)
             with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
                 try:
@@ -145,7 +145,7 @@ class TableCalls:
 
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
         transaction = _TableTransaction(self)
-        with transaction.preventing_commit_on_error():
+        with transaction.prevent_commit_on_error():
             sender, reader, _ = await to_thread(
                 _prepare_table, transaction, topic, table, mapping, failed_rows_max, formats
             )
@@ -202,7 +202,7 @@ class _TableTransaction:
             check_open.manager.record_rejected(check_open.transaction_number, error)
 
     @contextmanager
-    def preventing_commit_on_error(self) -> Iterator[None]:
+    def prevent_commit_on_error(self) -> Iterator[None]:
         """Prevent the commit of the transaction, if there is one, after any exception of the block.
 
         Without this, a program that catches the exception could commit a part of the table.

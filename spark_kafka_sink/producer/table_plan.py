@@ -30,7 +30,12 @@ from spark_kafka_sink.options import build_option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import parse_requested_partitions
 from spark_kafka_sink.producer.record import check_topic
-from spark_kafka_sink.producer.table_types import BatchConversion, convert_column, dictionary_value_type, to_spark_type
+from spark_kafka_sink.producer.table_types import (
+    BatchConversion,
+    convert_column,
+    find_dictionary_value_type,
+    to_spark_type,
+)
 from spark_kafka_sink.records.columns import RecordColumns
 
 FIELD_NAMES = ("value", "key", "headers", "partition", "timestamp", "topic")
@@ -308,10 +313,10 @@ def _find_type_faults(
         if not field_names and position not in target_types:
             continue
         try:
-            empty = pa.nulls(0, column_field.type)
-            column = convert_column(empty, target_types.get(position, column_field.type), column_field.name)
+            null_array = pa.nulls(0, column_field.type)
+            column = convert_column(null_array, target_types.get(position, column_field.type), column_field.name)
             if "timestamp" in field_names:
-                timestamps = convert_column(empty, _to_timestamp_type(column_field.type), column_field.name)
+                timestamps = convert_column(null_array, _to_timestamp_type(column_field.type), column_field.name)
         except SchemaError as error:
             faults.append(f"{error}.")
             continue
@@ -344,5 +349,5 @@ def _to_timestamp_type(data_type: pa.DataType) -> pa.DataType:
 
     The unit stays that of the column, so that only the rows with a timestamp out of range fail.
     """
-    value_type = dictionary_value_type(data_type)
+    value_type = find_dictionary_value_type(data_type)
     return pa.int64() if pa.types.is_uint64(value_type) else value_type

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
-from spark_kafka_sink.records.byte_column import byte_sizes
+from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
+from spark_kafka_sink.records.byte_column import compute_byte_sizes
 
 _REPLACEMENT_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
     (pa.types.is_large_string, pa.string()),
@@ -70,9 +70,9 @@ def to_spark_type(data_type: pa.DataType) -> pa.DataType:
     return data_type
 
 
-def dictionary_value_type(data_type: pa.DataType) -> pa.DataType:
+def find_dictionary_value_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type of the decoded values of a dictionary type; any other type is returned unchanged."""
-    return dictionary_value_type(data_type.value_type) if pa.types.is_dictionary(data_type) else data_type
+    return find_dictionary_value_type(data_type.value_type) if pa.types.is_dictionary(data_type) else data_type
 
 
 def _to_spark_field(field: pa.Field) -> pa.Field:
@@ -119,12 +119,14 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     if types.is_struct(source_type) and types.is_struct(target_type):
         # flatten() turns the fields of a null struct into nulls. Their buffers may hold values that cannot be cast.
         fields = [_convert(field, target_type.field(index).type) for index, field in enumerate(column.flatten())]
-        return pa.StructArray.from_arrays(fields, fields=list(target_type), mask=_null_mask_array(column))
+        return pa.StructArray.from_arrays(fields, fields=list(target_type), mask=_build_null_mask_array(column))
     if types.is_map(source_type) and types.is_map(target_type):
         entries = _map_entries(column)
         keys, items = entries.flatten().flatten()
         # A null offset marks a null map.
-        offsets = numbers_to_arrow(integers_to_numpy(_flattened_offsets(entries)), np.append(null_mask(column), False))
+        offsets = numbers_to_arrow(
+            integers_to_numpy(_flatten_offsets(entries)), np.append(build_null_mask(column), False)
+        )
         return pa.MapArray.from_arrays(
             offsets, _convert(keys, target_type.key_type), _convert(items, target_type.item_type), target_type
         )
@@ -134,11 +136,11 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
         # flatten() omits the elements of null lists, so the offsets are computed anew.
         elements = _convert(column.flatten(), target_type.value_type)
         return pa.ListArray.from_arrays(
-            _flattened_offsets(column), elements, type=target_type, mask=_null_mask_array(column)
+            _flatten_offsets(column), elements, type=target_type, mask=_build_null_mask_array(column)
         )
     if types.is_timestamp(source_type) and source_type.unit == "ns" and types.is_timestamp(target_type):
         ns = integers_to_numpy(column.view(pa.int64()))
-        return numbers_to_arrow(ns // 1_000, null_mask(column)).view(target_type)
+        return numbers_to_arrow(ns // 1_000, build_null_mask(column)).view(target_type)
     if types.is_date64(source_type) and types.is_date32(target_type):
         return _to_days(column)
     return column.cast(options=pc.CastOptions(target_type, allow_time_truncate=True))
@@ -146,14 +148,14 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
 
 def _to_days(column: pa.Array) -> pa.Array:
     """Convert milliseconds to days. Arrow's own cast silently overflows."""
-    days, nulls = integers_to_numpy(column.view(pa.int64())) // _MS_PER_DAY, null_mask(column)
+    days, nulls = integers_to_numpy(column.view(pa.int64())) // _MS_PER_DAY, build_null_mask(column)
     is_outside = (days < -_MAX_DAYS - 1) | (days > _MAX_DAYS)
     if is_outside.any():
         raise pa.ArrowInvalid(f"{column.view(pa.int64())[int(is_outside.argmax())]} ms is no date")
     return numbers_to_arrow(days.astype(np.int32), nulls).view(pa.date32())
 
 
-def _null_mask_array(column: pa.Array) -> pa.Array | None:
+def _build_null_mask_array(column: pa.Array) -> pa.Array | None:
     return column.is_null() if column.null_count else None
 
 
@@ -162,15 +164,15 @@ def _map_entries(column: pa.Array) -> pa.Array:
     return column.cast(pa.list_(pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])))
 
 
-def _flattened_offsets(lists: pa.Array) -> pa.Array:
+def _flatten_offsets(lists: pa.Array) -> pa.Array:
     """Compute the offsets of lists in the result of flatten(), which has no elements for null lists."""
     lengths = integers_to_numpy(pc.list_value_length(lists))
     return numbers_to_arrow(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).cast(pa.int32())
 
 
-def decoded_nbytes(column: pa.Array) -> int:
+def compute_decoded_nbytes(column: pa.Array) -> int:
     """Return the size in bytes of a column after its dictionaries are decoded; 0 for a column without dictionaries."""
-    return int(np.add.reduce(_decoded_value_sizes(column))) if _contains_dictionary(column.type) else 0
+    return int(np.add.reduce(_compute_decoded_value_sizes(column))) if _contains_dictionary(column.type) else 0
 
 
 def _contains_dictionary(data_type: pa.DataType) -> bool:
@@ -182,27 +184,27 @@ def _contains_dictionary(data_type: pa.DataType) -> bool:
     return any(_contains_dictionary(data_type.field(index).type) for index in range(data_type.num_fields))
 
 
-def _decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
+def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
     """Return the decoded size of each value in bytes, without Arrow's offsets. The size of a null is 0."""
     data_type, types = column.type, pa.types
     if types.is_dictionary(data_type):
-        entry_sizes = np.append(_decoded_value_sizes(column.dictionary), 0)  # the appended size is that of null
+        entry_sizes = np.append(_compute_decoded_value_sizes(column.dictionary), 0)  # the appended size is that of null
         indices = integers_to_numpy(column.indices)
         # An index outside the dictionary counts as null here: convert_column() raises an error for it.
-        is_valid = (indices >= 0) & (indices < len(column.dictionary)) & ~null_mask(column)
+        is_valid = (indices >= 0) & (indices < len(column.dictionary)) & ~build_null_mask(column)
         return entry_sizes[np.where(is_valid, indices.astype(np.int64), -1)]  # unsigned indices cannot hold -1
     if types.is_struct(data_type):
-        return sum(map(_decoded_value_sizes, column.flatten()), np.zeros(len(column), np.int64))
+        return sum(map(_compute_decoded_value_sizes, column.flatten()), np.zeros(len(column), np.int64))
     if types.is_map(data_type):
-        return _decoded_value_sizes(_map_entries(column))
+        return _compute_decoded_value_sizes(_map_entries(column))
     if types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type):
-        ends = np.append(0, np.cumsum(_decoded_value_sizes(column.flatten())))
-        sizes: NDArray[np.int64] = np.diff(ends[integers_to_numpy(_flattened_offsets(column))])
+        ends = np.append(0, np.cumsum(_compute_decoded_value_sizes(column.flatten())))
+        sizes: NDArray[np.int64] = np.diff(ends[integers_to_numpy(_flatten_offsets(column))])
         return sizes
     if len(column) and (types.is_string_view(data_type) or types.is_binary_view(data_type)):
         # A view has 16 bytes. The first four are the length of the value (Arrow columnar format).
         lengths = np.frombuffer(column.buffers()[1], np.int32, 4 * len(column), 16 * column.offset)[::4]
-        return np.where(null_mask(column), 0, lengths).astype(np.int64)
+        return np.where(build_null_mask(column), 0, lengths).astype(np.int64)
     if types.is_null(data_type) or data_type in _OFFSET_TYPES:
-        return byte_sizes(column)
+        return compute_byte_sizes(column)
     return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)  # values of a fixed size

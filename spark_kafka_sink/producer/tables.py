@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.columns_writer import ColumnsProducer, ColumnsWriter
 from spark_kafka_sink.producer.results import ColumnsResult, OffsetRange, OffsetRangeCollector
 from spark_kafka_sink.producer.table_plan import TablePlan
-from spark_kafka_sink.producer.table_types import decoded_nbytes
+from spark_kafka_sink.producer.table_types import compute_decoded_nbytes
 from spark_kafka_sink.records.topic_rows import TopicRows
 
 MAX_SLICE_ROWS = 50_000
@@ -203,7 +203,9 @@ class TableSender:
             for batch in _split_batches(reader):
                 self._send_batch(batch, self._read_row_count)
                 self._read_row_count += batch.num_rows
-                yield sum(self._add_call_result(*collected) for collected in self._writer.collect_results())
+                yield sum(
+                    self._add_call_result(*collected_result) for collected_result in self._writer.collect_results()
+                )
                 if self._has_too_many_failures:
                     self.result.is_complete = False
                     break
@@ -307,8 +309,8 @@ class TableSender:
         self.result.rows_failed += len(failure.rows)
 
     def _collect_all(self) -> Iterator[int]:
-        for collected in self._writer.collect_all_results():
-            yield self._add_call_result(*collected)
+        for collected_result in self._writer.collect_all_results():
+            yield self._add_call_result(*collected_result)
         self.result.partitions = self._written_offsets.by_topic()
 
     def _add_call_result(self, call_rows: _CallRows, call_result: ColumnsResult) -> int:
@@ -341,7 +343,7 @@ def _split_by_decoded_size(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     A dictionary stores a value once that decoding copies to every row.
     """
     half = batch.num_rows // 2
-    if half and sum(map(decoded_nbytes, batch.columns)) > MAX_SLICE_BYTES:
+    if half and sum(map(compute_decoded_nbytes, batch.columns)) > MAX_SLICE_BYTES:
         yield from _split_by_decoded_size(batch.slice(0, half))
         yield from _split_by_decoded_size(batch.slice(half))
     else:

@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol.topic_names import is_topic_name
 
 _PARTITION_PROPAGATION_MS = 1_000.0
 """The time after which every broker knows partitions that were added."""
-_USE_RECORDED_MS = 1_000.0
+_USE_RECORD_INTERVAL_MS = 1_000.0
 """Minimum time between two records of a topic's use by sends. metadata.max.idle.ms is at least five seconds."""
 
 
@@ -78,7 +78,7 @@ class TopicMetadataWaiter:
         in_use = self._in_use
         if in_use.snapshot is not snapshot:
             in_use = self._in_use = _TopicsInUse(snapshot, {})
-        in_use.recorded_until_ms[topic] = now + _USE_RECORDED_MS
+        in_use.recorded_until_ms[topic] = now + _USE_RECORD_INTERVAL_MS
         return snapshot
 
     def prefetch(self, topics: Iterable[str], now: float) -> set[str]:
@@ -87,10 +87,10 @@ class TopicMetadataWaiter:
         One request covers all of them. A topic that does not exist is requested again as long as it is in use.
         """
         snapshot = self._metadata.snapshot
-        unknown = {topic for topic in topics if snapshot.partition_count(topic) is None}
-        for topic in filter(is_topic_name, unknown):
+        unknown_topics = {topic for topic in topics if snapshot.partition_count(topic) is None}
+        for topic in filter(is_topic_name, unknown_topics):
             self._metadata.add_topic(topic, now)
-        return unknown
+        return unknown_topics
 
     def _wait(self, topic: str, call_started_ms: float, partition: int | None) -> ClusterSnapshot:
         if self._loop.is_current():
@@ -98,11 +98,11 @@ class TopicMetadataWaiter:
         wait_started_ms = self._system.now()
         try:
             while (snapshot := self._find_snapshot(topic, partition)) is None:
-                was_missing = self._was_missing(topic)
+                was_missing = self._was_partition_missing(topic)
                 version = self._metadata.request_update_for_topic(topic)
                 self._wakeup()
                 is_updated = not was_missing and self._await_metadata(version, call_started_ms + self._max_block_ms)
-                is_missing = is_updated and self._is_missing(topic, call_started_ms)
+                is_missing = is_updated and self._is_partition_missing(topic, call_started_ms)
                 if (not is_updated or is_missing) and self._find_snapshot(topic, partition) is None:
                     # The last condition is checked again, because the topic may have become known at the last moment.
                     raise self._build_unknown_error(topic, partition)
@@ -122,8 +122,11 @@ class TopicMetadataWaiter:
             return False
         return True
 
-    def _is_missing(self, topic: str, call_started_ms: float) -> bool:
-        """Return whether the topic is known, and an added partition would be known by now."""
+    def _is_partition_missing(self, topic: str, call_started_ms: float) -> bool:
+        """Return whether a requested partition that is still unknown does not exist.
+
+        That is certain if the topic is known and enough time has passed for a new partition to become known.
+        """
         is_known = self._metadata.snapshot.partition_count(topic) is not None
         return is_known and self._system.now() - call_started_ms >= _PARTITION_PROPAGATION_MS
 
@@ -133,10 +136,10 @@ class TopicMetadataWaiter:
         The caller must keep the snapshot, because the next one may lack the topic.
         """
         snapshot = self._metadata.snapshot
-        known = snapshot.partition_count(topic) if partition is None else snapshot.partition(topic, partition)
-        return None if known is None else snapshot
+        info = snapshot.partition_count(topic) if partition is None else snapshot.partition(topic, partition)
+        return None if info is None else snapshot
 
-    def _was_missing(self, topic: str) -> bool:
+    def _was_partition_missing(self, topic: str) -> bool:
         """Return whether a requested partition was missing when the topic had the same number of partitions."""
         partition_count = self._metadata.snapshot.partition_count(topic)
         return partition_count is not None and self._counts_without_partition.get(topic) == partition_count

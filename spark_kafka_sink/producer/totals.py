@@ -20,11 +20,11 @@ SumsT = TypeVar("SumsT")
 class Counter:
     """Metadata of a counter, for reports and exporters.
 
-    The name of a counter in reports ends in its unit if that is `_bytes` or `_ms`. Other counters count `things`.
+    The name of a counter in reports ends in its unit if that is `_bytes` or `_ms`. Other counters count `noun`.
     """
 
     meaning: str
-    things: str = ""
+    noun: str = ""
     """The counted things in the singular, such as `record` or `batch`."""
     report_name: str = ""
     """The name in reports; defaults to the name of the field."""
@@ -34,26 +34,26 @@ class Counter:
     """Whether reports and the metrics of writes include the counter."""
 
 
-def _counter(meaning: str, things: str = "", **names: Any) -> Any:
-    return field(default=0, metadata={"counter": Counter(meaning, things, **names)})
+def _define_counter(meaning: str, noun: str = "", **names: Any) -> Any:
+    return field(default=0, metadata={"counter": Counter(meaning, noun, **names)})
 
 
 @dataclass(frozen=True)
 class Totals:
     """Sums over a producer's lifetime, or over a part of it: `after - before`."""
 
-    records: int = _counter("Records that brokers have acknowledged", "record", is_reported=False)
-    bytes: int = _counter("Record batches as they were sent", report_name="wire_bytes")
+    records: int = _define_counter("Records that brokers have acknowledged", "record", is_reported=False)
+    bytes: int = _define_counter("Record batches as they were sent", report_name="wire_bytes")
     """Includes the headers of the batches."""
-    uncompressed_bytes: int = _counter("These batches before compression")
+    uncompressed_bytes: int = _define_counter("These batches before compression")
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     """Times from the send of a batch's first record to the acknowledgement of the batch, including retries."""
-    retries: int = _counter("Records that were retried", "record", metric_name="retried_records")
-    errors: int = _counter("Records that failed", "record", is_reported=False)
-    blocked_ms: float = _counter("Time that tasks waited for memory")
-    batches: int = _counter("Record batches that brokers have stored", "batch")
-    requests: int = _counter("Produce requests that brokers have answered", "request")
-    throttle_ms: float = _counter("Time that brokers held producers back because of a quota")
+    retries: int = _define_counter("Records that were retried", "record", metric_name="retried_records")
+    errors: int = _define_counter("Records that failed", "record", is_reported=False)
+    blocked_ms: float = _define_counter("Time that tasks waited for memory")
+    batches: int = _define_counter("Record batches that brokers have stored", "batch")
+    requests: int = _define_counter("Produce requests that brokers have answered", "request")
+    throttle_ms: float = _define_counter("Time that brokers held producers back because of a quota")
 
     def __add__(self, other: Totals) -> Totals:
         return _combine(Totals, operator.add, self, other)
@@ -70,12 +70,12 @@ class Totals:
 class WriteTotals:
     """Sums over a Spark task, or over all tasks of a write."""
 
-    rows: int = _counter("Rows that brokers have acknowledged", "row")
-    bytes: int = _counter("Keys, values and headers of these rows")
+    rows: int = _define_counter("Rows that brokers have acknowledged", "row")
+    bytes: int = _define_counter("Keys, values and headers of these rows")
     """The sizes of the values that Spark passed to the sink."""
-    dead_letters: int = _counter("Records that went to the dead-letter topic", "record")
-    dead_letters_cut: int = _counter("Dead letters that were cut to fit", "record")
-    paced_ms: int = _counter("Time that tasks waited because of maxBytesPerSecond")
+    dead_letters: int = _define_counter("Records that went to the dead-letter topic", "record")
+    dead_letters_cut: int = _define_counter("Dead letters that were cut to fit", "record")
+    paced_ms: int = _define_counter("Time that tasks waited because of maxBytesPerSecond")
     producer: Totals = field(default_factory=Totals)
     """The totals of the tasks' producers. Their `blocked_ms` includes the waits of the tasks themselves."""
 
@@ -84,8 +84,8 @@ class WriteTotals:
 
     def counts(self) -> dict[str, float]:
         """Return the value of each of WRITE_COUNTERS."""
-        own = {name: getattr(self, name) for name in _counters(WriteTotals)}
-        return own | {name: getattr(self.producer, attribute) for name, attribute in PRODUCER_FIELDS.items()}
+        own_counts = {name: getattr(self, name) for name in _find_counters(WriteTotals)}
+        return own_counts | {name: getattr(self.producer, attribute) for name, attribute in PRODUCER_FIELDS.items()}
 
 
 def _combine(sums_type: type[SumsT], combine: Callable[[Any, Any], Any], left: SumsT, right: SumsT) -> SumsT:
@@ -93,16 +93,16 @@ def _combine(sums_type: type[SumsT], combine: Callable[[Any, Any], Any], left: S
     return sums_type(**{name: combine(getattr(left, name), getattr(right, name)) for name in names})
 
 
-def _counters(sums_type: type[Any]) -> dict[str, Counter]:
+def _find_counters(sums_type: type[Any]) -> dict[str, Counter]:
     return {item.name: item.metadata["counter"] for item in fields(sums_type) if "counter" in item.metadata}
 
 
 PRODUCER_FIELDS: Mapping[str, str] = {
-    counter.report_name or name: name for name, counter in _counters(Totals).items() if counter.is_reported
+    counter.report_name or name: name for name, counter in _find_counters(Totals).items() if counter.is_reported
 }
 """Maps names in reports to fields of Totals."""
 WRITE_COUNTERS: Mapping[str, Counter] = {
-    **_counters(WriteTotals),
-    **{name: _counters(Totals)[attribute] for name, attribute in PRODUCER_FIELDS.items()},
+    **_find_counters(WriteTotals),
+    **{name: _find_counters(Totals)[attribute] for name, attribute in PRODUCER_FIELDS.items()},
 }
 """Maps names in reports to all counters of a write."""

@@ -73,12 +73,12 @@ class ProducerTransactions:
         self._run_operation(lambda: self.manager.init(transactional_id), "txn-init-time")
 
     def begin(self) -> None:
-        started = self._system.now()
+        started_ms = self._system.now()
         features = self._client.finalized_features
         is_known = features.epoch >= 0
         self.manager.begin(features.transaction_version if is_known else None)
         self._accumulator.unmute()  # batches that had to wait for the transaction may be sent now
-        self._metrics.record_wait("txn-begin-time", self._system.now() - started)
+        self._metrics.record_wait("txn-begin-time", self._system.now() - started_ms)
 
     def commit(self) -> None:
         self._run_operation(self.manager.commit, "txn-commit-time")
@@ -111,10 +111,10 @@ class ProducerTransactions:
         self._requests.submit(call)
         try:
             self._client.wakeup()
-            ended = self._loop.wait(call.end_event, self._max_block_ms)
+            has_ended = self._loop.wait(call.end_event, self._max_block_ms)
         finally:
             self._requests.cancel(call)
-        if not ended:
+        if not has_ended:
             raise self._build_timeout_error(DESCRIBE, call.last_failure)
         return collect_descriptions(request, call.results())
 
@@ -123,7 +123,7 @@ class ProducerTransactions:
         self.manager.stop_accepting_records()
         # No timeout: each record is acknowledged or has failed after delivery.timeout.ms at the latest.
         self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
-        offsets = self.manager.last_offsets_operation()
+        offsets = self.manager.find_last_offsets_operation()
         if offsets is not None and not self._loop.wait(offsets.done_event, self._max_block_ms):
             raise self._build_timeout_error(PREPARE, self.manager.last_failure)
         return self.manager.prepare()
@@ -146,12 +146,12 @@ class ProducerTransactions:
         """
         if self._loop.join(0):
             return timeout  # the producer is already closed, and no sender could end the transaction
-        started = self._system.now()
+        started_ms = self._system.now()
         pending = self.manager.abort_if_open()
         if pending is not None:
             limit_ms = self._max_block_ms if timeout is None else min(timeout * 1000, self._max_block_ms)
             self._await_operation(pending, limit_ms)
-        return None if timeout is None else max(0.001, timeout - (self._system.now() - started) / 1000)
+        return None if timeout is None else max(0.001, timeout - (self._system.now() - started_ms) / 1000)
 
     def _abort_if_open(self) -> bool:
         """Abort the transaction after an error, and return whether the abort succeeded.
@@ -169,10 +169,10 @@ class ProducerTransactions:
 
     def _run_operation(self, begin: Callable[[], Operation], metric: str) -> None:
         self._reject_in_callback()
-        started = self._system.now()
+        started_ms = self._system.now()
         operation = begin()
         is_done = self._await_operation(operation, self._max_block_ms)
-        self._metrics.record_wait(metric, self._system.now() - started)
+        self._metrics.record_wait(metric, self._system.now() - started_ms)
         if not is_done:
             raise self._build_timeout_error(operation.name, self.manager.last_failure)
         operation.result()
@@ -193,7 +193,7 @@ class ProducerTransactions:
     def _await_operation(self, operation: Operation, timeout_ms: float) -> bool:
         """Wake the sender and wait for the operation, without linger. Return False after the timeout.
 
-        Takes no lock of the accumulator, because close() may call this method in a signal handler.
+        This takes no lock of the accumulator, because close() may call it in a signal handler.
         """
         with self._accumulator.without_linger():
             return self._loop.wait(operation.done_event, timeout_ms)

@@ -38,12 +38,12 @@ class WindowedStat:
             sample[3] = maximum
 
     def average(self, now: float) -> float:
-        samples = self._recent(now)
+        samples = self._select_recent_samples(now)
         count = sum(sample[1] for sample in samples)
         return sum(sample[2] for sample in samples) / count if count else NAN
 
     def maximum(self, now: float) -> float:
-        return max((sample[3] for sample in self._recent(now)), default=NAN)
+        return max((sample[3] for sample in self._select_recent_samples(now)), default=NAN)
 
     def rate(self, now: float) -> float:
         """Return the sum of values per second.
@@ -51,15 +51,15 @@ class WindowedStat:
         The elapsed time counts as at least all windows but one, and at least one window. Otherwise a record in the
         first millisecond would be a rate of a thousand per second.
         """
-        samples = self._recent(now)
+        samples = self._select_recent_samples(now)
         if not samples:
             return 0.0
         elapsed_ms = max(now - samples[0][0], self._window_ms * max(1, self._num_samples - 1))
         return 1000 * sum(sample[2] for sample in samples) / elapsed_ms if elapsed_ms else 0.0
 
-    def _recent(self, now: float) -> list[list[float]]:
-        oldest = now - self._window_ms * self._num_samples
-        return [sample for sample in self._samples if sample[0] > oldest]
+    def _select_recent_samples(self, now: float) -> list[list[float]]:
+        oldest_ms = now - self._window_ms * self._num_samples
+        return [sample for sample in self._samples if sample[0] > oldest_ms]
 
 
 class Meter:
@@ -126,9 +126,9 @@ class LatencyHistogram:
     __hash__ = None  # type: ignore[assignment]
 
     def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
-        merged = self.copy()
-        merged.merge(other)
-        return merged
+        merged_histogram = self.copy()
+        merged_histogram.merge(other)
+        return merged_histogram
 
     def merge(self, other: LatencyHistogram) -> None:
         for bucket, records in other.counts.items():
@@ -149,11 +149,11 @@ class LatencyHistogram:
         for bucket, records in sorted(self.counts.items()):
             cumulative += records
             if cumulative >= fraction * total:
-                return bucket_end_ms(bucket)
+                return compute_bucket_end_ms(bucket)
         return NAN
 
 
-def bucket_end_ms(bucket: int) -> float:
+def compute_bucket_end_ms(bucket: int) -> float:
     """Return the upper bound of a bucket in milliseconds."""
     exponent, step = divmod(bucket, _BUCKETS_PER_OCTAVE)
     return math.ldexp((_BUCKETS_PER_OCTAVE + step + 1) / (2 * _BUCKETS_PER_OCTAVE), exponent)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.protocol.codecs import build_scalar_codec
 from spark_kafka_sink.protocol.message import ApiKey, Message, MessageT
-from spark_kafka_sink.protocol.messages import load_request_type, supported_api_keys
+from spark_kafka_sink.protocol.messages import list_supported_api_keys, load_request_type
 from spark_kafka_sink.protocol.primitives import MAX_ARRAY_ELEMENTS, Buffer, Reader, Writer
 
 _REQUEST_LAYOUT = struct.Struct(">hhi")  # API key, version, correlation id
@@ -121,7 +121,7 @@ def _read_request_header(reader: Reader) -> RequestHeader:
 
 def _find_request_type(api_key: int) -> type[Message] | None:
     """Return the class of an API's request, or None if the API is not supported."""
-    return load_request_type(ApiKey(api_key)) if api_key in supported_api_keys() else None
+    return load_request_type(ApiKey(api_key)) if api_key in list_supported_api_keys() else None
 
 
 @lru_cache(64)  # each client sends the same id in all requests

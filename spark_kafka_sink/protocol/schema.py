@@ -81,7 +81,7 @@ class Struct:
     """Encoded values of decoded tagged fields that are not declared, by tag. They are encoded again."""
 
 
-def field_specs(struct_type: type[Struct]) -> dict[str, FieldSpec]:
+def get_field_specs(struct_type: type[Struct]) -> dict[str, FieldSpec]:
     """Return a struct's field declarations by field name."""
     return {
         field.name: field.metadata[_SPEC_KEY]

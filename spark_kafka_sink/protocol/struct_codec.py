@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.protocol.codecs import FIXED_SIZE_FORMATS, FieldCodec, build_array_codec, build_scalar_codec
 from spark_kafka_sink.protocol.primitives import Reader, Writer, encode_unsigned_varint
-from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
+from spark_kafka_sink.protocol.schema import FieldSpec, Struct, get_field_specs
 
 WriteFunction = Callable[[Writer, Any], None]
 ReadFunction = Callable[[Reader], Any]
@@ -65,7 +65,7 @@ class StructCodec:
         self._tagged_fields: dict[int, _TaggedField] = {}
         self._defaults = struct_type()
         builder = _SourceBuilder(struct_type)
-        for name, spec in field_specs(struct_type).items():
+        for name, spec in get_field_specs(struct_type).items():
             self._add_field(name, spec, builder)
         if flexible:
             tagged_defaults = {name: getattr(self._defaults, name) for name, _ in self._tagged_fields.values()}
@@ -77,10 +77,10 @@ class StructCodec:
         if self._version not in spec.versions:
             if not spec.ignorable:
                 default = getattr(self._defaults, name)
-                builder.add_check(name, "!=", default, self._error_message(f"{name} does not exist"))
+                builder.add_check(name, "!=", default, self._build_error_message(f"{name} does not exist"))
             return
         if spec.nullable is not None and self._version not in spec.nullable:
-            builder.add_check(name, "is", None, self._error_message(f"{name} must not be null"))
+            builder.add_check(name, "is", None, self._build_error_message(f"{name} must not be null"))
         if spec.tag is not None:
             self._tagged_fields[spec.tag] = _TaggedField(name, self._build_codec(spec))
         elif spec.type_name in FIXED_SIZE_FORMATS:
@@ -88,7 +88,7 @@ class StructCodec:
         else:
             builder.add_field(name, self._build_codec(spec))
 
-    def _error_message(self, problem: str) -> str:
+    def _build_error_message(self, problem: str) -> str:
         """Return a message such as "FetchTopic.topic_id does not exist in version 12"."""
         return f"{self._type.__name__}.{problem} in version {self._version}"
 
@@ -210,7 +210,7 @@ class _SourceBuilder:
         read_lines = [
             "value = _new(_type)",
             *self._read_lines,
-            *self._default_lines(),
+            *self._build_default_lines(),
             *self._read_tag_lines,
             "return value",
         ]
@@ -231,7 +231,7 @@ class _SourceBuilder:
         self.min_bytes += layout.size
         self._fixed_size_run.clear()
 
-    def _default_lines(self) -> list[str]:
+    def _build_default_lines(self) -> list[str]:
         """Build the lines that assign defaults to all fields that are not read, and to tagged fields, which may be."""
         lines = []
         for field in dataclasses.fields(self._type):

@@ -79,21 +79,25 @@ class Fetch(Request[FetchResponse]):
     def classify_keys(self, response: FetchResponse) -> Mapping[str, Classification]:
         if response.error_code != codes.NONE:
             return dict.fromkeys(self.keys, self.classify_code(response.error_code))
-        return {str(data.partition_index): self.classify_code(data.error_code) for data in _partitions([response])}
+        return {
+            str(data.partition_index): self.classify_code(data.error_code) for data in _iterate_partitions([response])
+        }
 
     def parse_partition_data(self, responses: Mapping[str, FetchResponse]) -> list[FetchResponsePartitionData]:
         """Return the data of the partitions that were not rejected, given the responses by key."""
         return [
             data
-            for data in _partitions(_distinct(responses))
+            for data in _iterate_partitions(_find_distinct_responses(responses))
             if data.error_code == codes.NONE and str(data.partition_index) in responses
         ]
 
     def find_rejection_error(self, responses: Mapping[str, FetchResponse]) -> BrokerError | None:
         """Return the error of the first partition whose final response rejects the request."""
-        parsed = {id(response): self.classify_keys(response) for response in _distinct(responses)}
+        parsed_responses = {
+            id(response): self.classify_keys(response) for response in _find_distinct_responses(responses)
+        }
         for key, response in responses.items():
-            classification = parsed[id(response)][key]
+            classification = parsed_responses[id(response)][key]
             if classification.verdict is not Verdict.DONE:
                 return self.build_rejection_error(key, classification)
         return None
@@ -102,10 +106,10 @@ class Fetch(Request[FetchResponse]):
         return format_partition(self.topic, int(key))
 
 
-def _distinct(responses: Mapping[str, FetchResponse]) -> list[FetchResponse]:
+def _find_distinct_responses(responses: Mapping[str, FetchResponse]) -> list[FetchResponse]:
     """Return each response once. The response of a leader occurs once for each of its partitions."""
     return list({id(response): response for response in responses.values()}.values())
 
 
-def _partitions(responses: Iterable[FetchResponse]) -> Iterator[FetchResponsePartitionData]:
+def _iterate_partitions(responses: Iterable[FetchResponse]) -> Iterator[FetchResponsePartitionData]:
     return (data for response in responses for topic in response.responses for data in topic.partitions)

@@ -82,9 +82,9 @@ class FetchedRows:
     """Offset after the last decoded batch, even if the rows of this batch are not visible."""
 
 
-def visible_rows(  # noqa: PLR0913 - the range of a partition, and how to decode it
+def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how to decode it
     records: memoryview | bytes | None,
-    aborted: Sequence[AbortedTransaction] | None,
+    aborted_transactions: Sequence[AbortedTransaction] | None,
     *,
     topic: str,
     partition: int,
@@ -94,15 +94,15 @@ def visible_rows(  # noqa: PLR0913 - the range of a partition, and how to decode
 ) -> Iterator[FetchedRows]:
     """Yield the visible rows with start <= offset < stop, in chunks.
 
-    `aborted`: the aborted transactions in the response, or None to yield the rows of all transactions. The last chunk
-    may have no rows, but its `next_offset` is valid. `preserve_header_keys`: see decode_records().
+    `aborted_transactions`: the aborted transactions in the response, or None to yield the rows of all transactions. The
+    last chunk may have no rows, but its `next_offset` is valid. `preserve_header_keys`: see decode_records().
     """
     hidden_producer_ids: set[int] = set()
-    abort_starts = [(transaction.first_offset, transaction.producer_id) for transaction in aborted or ()]
+    abort_starts = [(transaction.first_offset, transaction.producer_id) for transaction in aborted_transactions or ()]
     heapq.heapify(abort_starts)
     tables: list[pa.Table] = []
     chunk_bytes, next_offset = 0, start
-    for stored_batch in stored_batches(records):
+    for stored_batch in iterate_stored_batches(records):
         batch = stored_batch.decode(preserve_header_keys=preserve_header_keys)
         header = batch.header
         next_offset = max(next_offset, header.last_offset + 1)
@@ -122,7 +122,7 @@ def visible_rows(  # noqa: PLR0913 - the range of a partition, and how to decode
     yield FetchedRows(pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table(), next_offset)
 
 
-def stored_batches(records: memoryview | bytes | None) -> Iterator[StoredBatch]:
+def iterate_stored_batches(records: memoryview | bytes | None) -> Iterator[StoredBatch]:
     """Yield all batches, including control batches and batches of open or aborted transactions."""
     return starmap(StoredBatch, iterate_batches(records if records is not None else b""))
 

@@ -57,16 +57,19 @@ class ListOffsets(Request[ListOffsetsResponse]):
         return select_most_severe(self.classify_keys(response).values())
 
     def classify_keys(self, response: ListOffsetsResponse) -> Mapping[str, Classification]:
-        return {str(row.partition_index): self.classify_code(row.error_code) for row in _rows(response)}
+        return {str(row.partition_index): self.classify_code(row.error_code) for row in _iterate_partitions(response)}
 
     def parse_offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
         """Return the offset of each partition, given the final responses. Raise BrokerError if one was rejected."""
         # A response is about many partitions, and occurs once for each: parse it only once.
-        distinct = {id(response): response for response in responses.values()}
-        parsed = {key: {str(row.partition_index): row for row in _rows(response)} for key, response in distinct.items()}
+        distinct_responses = {id(response): response for response in responses.values()}
+        parsed_responses = {
+            key: {str(row.partition_index): row for row in _iterate_partitions(response)}
+            for key, response in distinct_responses.items()
+        }
         offsets: dict[int, int] = {}
         for key, response in responses.items():
-            row = parsed[id(response)][key]
+            row = parsed_responses[id(response)][key]
             classification = self.classify_code(row.error_code)
             if classification.verdict is not Verdict.DONE:
                 raise self.build_rejection_error(key, classification)
@@ -77,5 +80,5 @@ class ListOffsets(Request[ListOffsetsResponse]):
         return format_partition(self.topic, int(key))
 
 
-def _rows(response: ListOffsetsResponse) -> Iterator[ListOffsetsPartitionResponse]:
+def _iterate_partitions(response: ListOffsetsResponse) -> Iterator[ListOffsetsPartitionResponse]:
     return (row for topic in response.topics for row in topic.partitions)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.option_parsing import LONG_MAX
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import BrokerError, ConfigurationError, DataError, InvalidRecordError, NetworkError
 from spark_kafka_sink.network.system import System
@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse, FetchResponsePartitionData
 from spark_kafka_sink.reader.fetch import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, Fetch
-from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, StoredBatch, stored_batches, visible_rows
+from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, StoredBatch, iterate_stored_batches, iterate_visible_rows
 from spark_kafka_sink.reader.list_offsets import EARLIEST, LATEST, ListOffsets
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import Call
@@ -83,7 +83,7 @@ class TopicReader:
 
         Raise BrokerError if the topic does not exist or the user may not describe it.
         """
-        return [partition.index for partition in self._client.topic(topic, fresh=True).partitions]
+        return [partition.index for partition in self._client.topic(topic, refresh=True).partitions]
 
     def beginning_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
         return self._list_offsets(topic, self._select_partitions(topic, partitions), EARLIEST)
@@ -94,9 +94,9 @@ class TopicReader:
 
     def offsets_at(self, topic: str, timestamp_ms: int, partitions: Iterable[int] | None = None) -> dict[int, int]:
         """Return the first offset of each partition from this timestamp on, or its end offset if no record follows."""
-        selected = self._select_partitions(topic, partitions)
-        end_offsets = self._list_offsets(topic, selected, LATEST)
-        offsets = self._list_offsets(topic, selected, timestamp_ms)
+        selected_partitions = self._select_partitions(topic, partitions)
+        end_offsets = self._list_offsets(topic, selected_partitions, LATEST)
+        offsets = self._list_offsets(topic, selected_partitions, timestamp_ms)
         return {partition: offset if offset >= 0 else end_offsets[partition] for partition, offset in offsets.items()}
 
     def read(
@@ -139,12 +139,19 @@ class TopicReader:
         `start` and `stop` default to the current first and end offset of each partition. `follow`: continue without an
         end.
         """
-        selected = self._select_partitions(topic, partitions)
-        current_ends = dict.fromkeys(selected, LONG_MAX) if follow else self._list_offsets(topic, selected, LATEST)
-        end_offsets = {**current_ends, **_filter_partitions(stop, selected)}
-        positions = {**self._list_offsets(topic, selected, EARLIEST), **_filter_partitions(start, selected)}
+        selected_partitions = self._select_partitions(topic, partitions)
+        current_ends = (
+            dict.fromkeys(selected_partitions, LONG_MAX)
+            if follow
+            else self._list_offsets(topic, selected_partitions, LATEST)
+        )
+        end_offsets = {**current_ends, **_filter_partitions(stop, selected_partitions)}
+        positions = {
+            **self._list_offsets(topic, selected_partitions, EARLIEST),
+            **_filter_partitions(start, selected_partitions),
+        }
         for rows in self._fetch_all(
-            self._new_progress(topic, positions, end_offsets, self._to_visible_rows), follow=follow
+            self._create_progress(topic, positions, end_offsets, self._to_visible_rows), follow=follow
         ):
             if rows.num_rows:
                 yield rows
@@ -154,7 +161,7 @@ class TopicReader:
 
         The caller must pass the result to `read_stored_batches` or to `abandon`.
         """
-        progress = self._new_progress(topic, {partition: start}, {partition: LONG_MAX}, _to_stored_batches)
+        progress = self._create_progress(topic, {partition: start}, {partition: LONG_MAX}, _to_stored_batches)
         return self._begin(self._next_fetch(progress, max_wait_ms=0))
 
     def abandon(self, fetch_call: Call[FetchResponse]) -> None:
@@ -168,7 +175,7 @@ class TopicReader:
 
         `fetch_call`: the result of `prefetch` from `start`. If that fetch failed, it is sent again.
         """
-        progress = self._new_progress(topic, {partition: start}, {partition: stop}, _to_stored_batches)
+        progress = self._create_progress(topic, {partition: start}, {partition: stop}, _to_stored_batches)
         if fetch_call is not None:
             fetch = progress.fetch([partition])
             if self._finish(fetch_call) is None and fetch.find_rejection_error(fetch_call.responses) is None:
@@ -177,7 +184,7 @@ class TopicReader:
 
     # --- helpers
 
-    def _new_progress(
+    def _create_progress(
         self, topic: str, positions: dict[int, int], end_offsets: dict[int, int], unpack: _Unpack[ChunkT]
     ) -> _FetchProgress[ChunkT]:
         topic_id = self._client.topic(topic).topic_id
@@ -233,11 +240,11 @@ class TopicReader:
     def _to_visible_rows(
         self, topic: str, data: FetchResponsePartitionData, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
-        aborted = data.aborted_transactions if self._isolation else None
+        aborted_transactions = data.aborted_transactions if self._isolation else None
         partition = data.partition_index
-        for chunk in visible_rows(
-            _records(data),
-            aborted,
+        for chunk in iterate_visible_rows(
+            _get_records(data),
+            aborted_transactions,
             topic=topic,
             partition=partition,
             start=start,
@@ -250,14 +257,16 @@ class TopicReader:
         """Return the sorted partitions, by default all. Raise InvalidRecordError if a partition does not exist."""
         if partitions is None:
             return self.partitions(topic)
-        selected = sorted(set(partitions))
-        if {partition.index for partition in self._client.topic(topic).partitions}.issuperset(selected):
-            return selected
-        existing = self.partitions(topic)
-        missing = [partition for partition in selected if partition not in existing]
-        if missing:
-            raise InvalidRecordError(f"{format_partition(topic)} has the partitions {existing}, but not {missing}")
-        return selected
+        selected_partitions = sorted(set(partitions))
+        if {partition.index for partition in self._client.topic(topic).partitions}.issuperset(selected_partitions):
+            return selected_partitions
+        existing_partitions = self.partitions(topic)
+        missing_partitions = [partition for partition in selected_partitions if partition not in existing_partitions]
+        if missing_partitions:
+            raise InvalidRecordError(
+                f"{format_partition(topic)} has the partitions {existing_partitions}, but not {missing_partitions}"
+            )
+        return selected_partitions
 
     def _list_offsets(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
         self._client.topic(topic)
@@ -297,9 +306,9 @@ class _FetchProgress(Generic[ChunkT]):
         offsets = {partition: self.positions[partition] for partition in partitions}
         return Fetch(self.topic, self.topic_id, offsets, self._isolation, max_wait_ms, max_bytes)
 
-    def unpack(self, fetched: Iterable[FetchResponsePartitionData]) -> Iterator[ChunkT]:
+    def unpack(self, responses: Iterable[FetchResponsePartitionData]) -> Iterator[ChunkT]:
         """Unpack fetched data chunk by chunk, and advance the positions."""
-        for data in fetched:
+        for data in responses:
             yield from self._unpack_partition(data)
 
     def _unpack_partition(self, data: FetchResponsePartitionData) -> Iterator[ChunkT]:
@@ -314,12 +323,12 @@ def _to_stored_batches(
     topic: str, data: FetchResponsePartitionData, start: int, stop: int
 ) -> Iterator[tuple[StoredBatch, int]]:
     """Yield the batches that overlap the range. Brokers send whole batches, so the first may begin before `start`."""
-    for batch in stored_batches(_records(data)):
+    for batch in iterate_stored_batches(_get_records(data)):
         if batch.header.last_offset >= start and batch.header.base_offset < stop:
             yield batch, batch.header.last_offset + 1
 
 
-def _records(data: FetchResponsePartitionData) -> memoryview | bytes | None:
+def _get_records(data: FetchResponsePartitionData) -> memoryview | bytes | None:
     assert not isinstance(data.records, list | tuple)
     return data.records  # type: ignore[return-value]  # A list of segments is for writing only.
 
@@ -334,7 +343,7 @@ def read_topic_table(
     system: System | None = None,
 ) -> pa.Table:
     """Return the current rows of a topic. `options`: client and security options by name."""
-    config = client_config({**(options or {}), "bootstrap.servers": bootstrap})
+    config = parse_client_config({**(options or {}), "bootstrap.servers": bootstrap})
     with TopicReader(config, isolation=isolation, system=system) as reader:
         return reader.read(topic, max_bytes=max_bytes)
 

@@ -31,7 +31,7 @@ def integers_to_numpy(array: pa.Array, null: int = 0) -> NDArray[Any]:
     if data is None or not data.size:  # all are null, or the array is the only offset (0) of a list array without rows
         return np.full(len(array), null, dtype)
     numbers = np.frombuffer(data, dtype, len(array), dtype.itemsize * array.offset)
-    return np.where(null_mask(array), dtype.type(null), numbers) if array.null_count else numbers
+    return np.where(build_null_mask(array), dtype.type(null), numbers) if array.null_count else numbers
 
 
 def numbers_to_arrow(numbers: NDArray[Any], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -41,7 +41,7 @@ def numbers_to_arrow(numbers: NDArray[Any], nulls: NDArray[np.bool_] | None = No
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [validity, data])
 
 
-def null_mask(array: pa.Array) -> NDArray[np.bool_]:
+def build_null_mask(array: pa.Array) -> NDArray[np.bool_]:
     """Return a mask that is True for nulls."""
     if array.null_count in (0, len(array)):
         return np.full(len(array), array.null_count > 0)

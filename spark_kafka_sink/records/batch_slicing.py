@@ -40,7 +40,7 @@ class PartitionSlices(NamedTuple):
     base_timestamps: Sequence[int | None]
 
 
-def single_partition_slices(row_count: int) -> PartitionSlices:
+def build_single_partition_slices(row_count: int) -> PartitionSlices:
     """Return the slices for rows that all go to one partition without an open batch."""
     return PartitionSlices([0], [row_count], [0], [HEADER_BYTES], [None])
 
@@ -61,17 +61,17 @@ class BatchSlices(NamedTuple):
 
     def select(self, start: int, stop: int) -> BatchSlices:
         """Return the slices with the indices [start, stop)."""
-        selected = slice(start, stop)
+        slice_range = slice(start, stop)
         return BatchSlices(
-            self.partition_indices[selected],
-            self.starts[selected],
-            self.stops[selected],
-            self.first_offset_deltas[selected],
-            self.base_timestamps[selected],
+            self.partition_indices[slice_range],
+            self.starts[slice_range],
+            self.stops[slice_range],
+            self.first_offset_deltas[slice_range],
+            self.base_timestamps[slice_range],
         )
 
 
-def consecutive_slices(stops: Sequence[int]) -> BatchSlices:
+def build_consecutive_slices(stops: Sequence[int]) -> BatchSlices:
     """Return the slices of new batches for one partition.
 
     The first slice starts at row 0, and each other slice at the end of the previous slice.
@@ -101,13 +101,13 @@ def split_into_batches(
 ) -> BatchSlices:
     """Split the rows of each partition into batches of at most `max_batch_bytes`, including the header.
 
-    `sizes`: the result of record_size_bounds. `times`: the range of the timestamps with which the rows are encoded.
-    Rows are first appended to the open batch. A record that exceeds `max_batch_bytes` gets a batch of its own.
+    `sizes`: the result of compute_record_size_bounds. `times`: the range of the timestamps with which the rows are
+    encoded. Rows are first appended to the open batch. A record that exceeds `max_batch_bytes` gets a batch of its own.
     """
     if not len(sizes):
-        return consecutive_slices(())
+        return build_consecutive_slices(())
     starts, stops, open_records, open_bytes, base_timestamps = slices
-    cumulative_bytes = _cumulative_sizes(sizes, slices, max_batch_bytes, times)
+    cumulative_bytes = _compute_cumulative_sizes(sizes, slices, max_batch_bytes, times)
     batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + open_bytes
     unsplit = BatchSlices(range(len(starts)), starts, stops, open_records, base_timestamps)
     split_indexes = ((batch_bytes > max_batch_bytes) | np.greater_equal(starts, stops)).nonzero()[0].tolist()
@@ -143,7 +143,7 @@ def _split_partition(
     return BatchSlices([index] * batch_count, edges[:-1], edges[1:], first_offset_deltas, base_timestamps)
 
 
-def _cumulative_sizes(
+def _compute_cumulative_sizes(
     sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, times: TimestampRange
 ) -> NDArray[np.int64]:
     """Return the total bytes before each row, followed by those of all rows.
@@ -154,13 +154,13 @@ def _cumulative_sizes(
     min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + 2
     max_rows = max(map(sub, slices.stops, slices.starts))
     max_offset_delta = max(slices.open_records) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
-    delta_bytes = len(encode_varint(max_offset_delta)) + _max_timestamp_delta_bytes(slices, times)
+    delta_bytes = len(encode_varint(max_offset_delta)) + _compute_max_timestamp_delta_bytes(slices, times)
     cumulative_bytes = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes + (delta_bytes - assumed_delta_bytes), out=cumulative_bytes[1:])
     return cumulative_bytes
 
 
-def _max_timestamp_delta_bytes(slices: PartitionSlices, times: TimestampRange) -> int:
+def _compute_max_timestamp_delta_bytes(slices: PartitionSlices, times: TimestampRange) -> int:
     """Return the maximum width of a timestamp delta.
 
     Deltas refer to the base timestamp of an open batch, or to the timestamp of the first row of a new batch.

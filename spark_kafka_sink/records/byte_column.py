@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import EMPTY_BYTES, MAX_OFFSET, null_mask
+from spark_kafka_sink.records.arrays import EMPTY_BYTES, MAX_OFFSET, build_null_mask
 
 _BINARY = pa.binary()
 _NULL_TYPE_ID = pa.null().id
@@ -49,7 +49,7 @@ class ByteColumn:
             lengths[self.nulls] = -1
         return lengths
 
-    def uniform_length(self) -> int | None:
+    def find_uniform_length(self) -> int | None:
         """Return the common length of all rows (-1 if all are null), or None if the lengths differ."""
         if self.nulls is not None:
             return -1 if self.nulls.all() else None
@@ -80,7 +80,7 @@ def read_byte_column(array: pa.Array) -> ByteColumn:
     if array.type.id == _NULL_TYPE_ID:
         array = array.cast(_BINARY)
     offsets, data = _read_offsets(array)
-    nulls = null_mask(array) if array.null_count else None
+    nulls = build_null_mask(array) if array.null_count else None
     if nulls is not None and np.logical_or.reduce(np.logical_and(offsets[1:] - offsets[:-1], nulls)):
         # Arrow allows a null to have bytes. These must not be written to the record.
         binary_type = pa.large_binary() if offsets.itemsize == 8 else _BINARY
@@ -92,18 +92,18 @@ def read_byte_column(array: pa.Array) -> ByteColumn:
     return ByteColumn(offsets, data, nulls)
 
 
-def byte_sizes(array: pa.Array) -> NDArray[np.int64]:
+def compute_byte_sizes(array: pa.Array) -> NDArray[np.int64]:
     """Return the size of each row of a binary, string or null array, which may exceed 2 GiB. Null has size 0."""
     if array.type.id == _NULL_TYPE_ID:
         return np.zeros(len(array), np.int64)
     offsets, _ = _read_offsets(array)
     sizes: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
     if array.null_count:
-        sizes[null_mask(array)] = 0
+        sizes[build_null_mask(array)] = 0
     return sizes
 
 
-def data_nbytes(array: pa.Array) -> int:
+def compute_data_nbytes(array: pa.Array) -> int:
     """Return the total bytes of all rows of a binary, string or null array, without its offsets."""
     if array.type.id == _NULL_TYPE_ID:
         return 0

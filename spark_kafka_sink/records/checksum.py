@@ -57,13 +57,13 @@ def _compute_contributions(blocks: NDArray[np.uint8]) -> UInt32Array:
     """Return the contribution of each row of bytes to the checksum state."""
     size = blocks.shape[1]
     rows = np.arange(size - 1, -1, -1, dtype=np.intp) * 256
-    contributions: UInt32Array = np.bitwise_xor.reduce(_contribution_table().ravel()[rows + blocks], axis=1)
+    contributions: UInt32Array = np.bitwise_xor.reduce(_build_contribution_table().ravel()[rows + blocks], axis=1)
     return contributions
 
 
 def _shift_state(state: int, zeros: int) -> int:
     """Return the state after `zeros` more bytes of zero. Each of the first four shifts one byte out of the state."""
-    table = _contribution_table()
+    table = _build_contribution_table()
     shifted = state >> 8 * min(zeros, 4)
     for index in range(min(zeros, 4)):
         shifted ^= int(table[zeros - 1 - index, state >> 8 * index & 0xFF])
@@ -71,7 +71,7 @@ def _shift_state(state: int, zeros: int) -> int:
 
 
 @cache
-def _contribution_table() -> UInt32Array:
+def _build_contribution_table() -> UInt32Array:
     table = np.empty((_BLOCK_BYTES, 256), np.uint32)
     row = np.arange(256, dtype=np.uint32)
     for _ in range(8):

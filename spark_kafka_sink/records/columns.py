@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
-from spark_kafka_sink.records.byte_column import byte_sizes, data_nbytes
+from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
+from spark_kafka_sink.records.byte_column import compute_byte_sizes, compute_data_nbytes
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -108,8 +108,8 @@ class RecordColumns:
         return result
 
     def __repr__(self) -> str:
-        present = [f"{name}: {column.type}" for name, column in self._columns_by_name() if column is not None]
-        return f"RecordColumns({self.num_rows} rows, {', '.join(present)})"
+        present_columns = [f"{name}: {column.type}" for name, column in self._columns_by_name() if column is not None]
+        return f"RecordColumns({self.num_rows} rows, {', '.join(present_columns)})"
 
     def __len__(self) -> int:
         return self.num_rows
@@ -128,7 +128,7 @@ class RecordColumns:
         columns = [column for column in (self.value, self.key) if column is not None]
         arrays = [chunk for column in columns for chunk in list_chunks(column)]
         arrays += [field for chunk in headers for field in _flatten_headers(chunk)]
-        return sum(data_nbytes(array) for array in arrays)
+        return sum(compute_data_nbytes(array) for array in arrays)
 
     @property
     def memory_nbytes(self) -> int:
@@ -159,23 +159,23 @@ class RecordColumns:
         Only small chunks are joined. Joining large chunks would copy all their bytes, and fail above 2 GiB.
         """
         if 0 < self.num_rows <= max_rows:
-            yield from self._contiguous_chunks()
+            yield from self._iterate_contiguous_chunks()
             return
         for start in range(0, self.num_rows, max_rows):
-            yield from self.slice(start, max_rows)._contiguous_chunks()
+            yield from self.slice(start, max_rows)._iterate_contiguous_chunks()
 
-    def _contiguous_chunks(self) -> Iterator[RecordColumns]:
+    def _iterate_contiguous_chunks(self) -> Iterator[RecordColumns]:
         """Yield all rows together, or split them at the chunk boundaries of all columns if chunks are large."""
         chunked_columns = [column for _, column in self._columns_by_name() if isinstance(column, pa.ChunkedArray)]
         max_chunks = max([column.num_chunks for column in chunked_columns], default=1)
         if max_chunks <= 1 or self.nbytes < max_chunks * _MAX_JOINED_CHUNK_BYTES:
-            yield self.contiguous()
+            yield self.to_contiguous()
             return
         ends = sorted({0, *(end for column in chunked_columns for end in accumulate(map(len, column.chunks)))})
         for start, end in pairwise(ends):
-            yield self.slice(start, end - start).contiguous()
+            yield self.slice(start, end - start).to_contiguous()
 
-    def contiguous(self) -> RecordColumns:
+    def to_contiguous(self) -> RecordColumns:
         """Return the rows with each column as one plain array. Only columns with several chunks are copied."""
         return self._from_checked_columns(
             *[None if column is None else combine_chunks(column) for _, column in self._columns_by_name()]
@@ -275,15 +275,15 @@ def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
     """Decode a dictionary column, with 64-bit offsets if 32 bits could overflow when every row is the longest value."""
     value_type, chunks = column.type.value_type, list_chunks(column)
     if not _has_32_bit_offsets(value_type) or any(
-        _max_byte_size(chunk.dictionary) * len(chunk) >= _MAX_32_BIT_OFFSET_BYTES for chunk in chunks
+        _find_max_byte_size(chunk.dictionary) * len(chunk) >= _MAX_32_BIT_OFFSET_BYTES for chunk in chunks
     ):
         value_type = pa.large_binary()
-    decoded = [pc.take(chunk.dictionary.cast(value_type), chunk.indices) for chunk in chunks]
-    return decoded[0] if isinstance(column, pa.Array) else pa.chunked_array(decoded, value_type)
+    decoded_chunks = [pc.take(chunk.dictionary.cast(value_type), chunk.indices) for chunk in chunks]
+    return decoded_chunks[0] if isinstance(column, pa.Array) else pa.chunked_array(decoded_chunks, value_type)
 
 
-def _max_byte_size(values: pa.Array) -> int:
-    return int(np.maximum.reduce(byte_sizes(values), initial=0))
+def _find_max_byte_size(values: pa.Array) -> int:
+    return int(np.maximum.reduce(compute_byte_sizes(values), initial=0))
 
 
 def _check_header_column(column: ArrowColumn) -> ArrowColumn | None:
@@ -325,7 +325,7 @@ def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
     array = combine_chunks(column)
     ticks = integers_to_numpy(array.view(pa.int64()))
     return numbers_to_arrow(
-        _ticks_to_ms(ticks, _TICKS_PER_SECOND[data_type.unit]), null_mask(array) if array.null_count else None
+        _ticks_to_ms(ticks, _TICKS_PER_SECOND[data_type.unit]), build_null_mask(array) if array.null_count else None
     )
 
 
@@ -339,7 +339,7 @@ def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
     for chunk in list_chunks(timestamp):
         numbers = integers_to_numpy(chunk)
         if chunk.null_count:
-            numbers = numbers[~null_mask(chunk)]
+            numbers = numbers[~build_null_mask(chunk)]
         if not len(numbers):
             continue
         lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))

@@ -100,7 +100,7 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
         # The Java client uses its fast compressor for its default level, 9. The levels of this library start to differ
         # at 3.
         return _compress_lz4(segments, _LZ4_FAST_LEVEL if level is None or level == 9 else level)
-    return _zstd_codec(3 if level is None else level).compress(_join_segments(segments), asbytes=True)  # type: ignore[no-any-return]
+    return _create_zstd_codec(3 if level is None else level).compress(_join_segments(segments), asbytes=True)  # type: ignore[no-any-return]
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
@@ -142,14 +142,14 @@ class CompressionRatios:
     def get(self, topic: str, codec: int) -> float:
         return self._ratios.get((topic, codec), 1.0)
 
-    def update(self, topic: str, codec: int, observed: float) -> float:
-        current = self.get(topic, codec)
-        if observed > current:
-            current = max(current + self.DETERIORATING_STEP, observed)
-        elif observed < current:
-            current = max(current - self.IMPROVING_STEP, observed)
-        self._ratios[topic, codec] = current
-        return current
+    def update(self, topic: str, codec: int, observed_ratio: float) -> float:
+        current_ratio = self.get(topic, codec)
+        if observed_ratio > current_ratio:
+            current_ratio = max(current_ratio + self.DETERIORATING_STEP, observed_ratio)
+        elif observed_ratio < current_ratio:
+            current_ratio = max(current_ratio - self.IMPROVING_STEP, observed_ratio)
+        self._ratios[topic, codec] = current_ratio
+        return current_ratio
 
     def reset(self, topic: str, codec: int, ratio: float = 1.0) -> None:
         """Replace the estimate, for example after a broker rejected a batch as too large."""
@@ -166,13 +166,13 @@ def _import_lz4_frame() -> Any:
 
 
 @cache
-def _snappy_codec() -> Any:
+def _create_snappy_codec() -> Any:
     """Return the snappy codec, which has no state and is shared by all threads."""
     return pa.Codec("snappy")
 
 
 @cache
-def _zstd_codec(level: int) -> Any:
+def _create_zstd_codec(level: int) -> Any:
     return pa.Codec("zstd", compression_level=level)
 
 
@@ -186,7 +186,7 @@ def _compress_lz4(segments: Sequence[Buffer], level: int) -> bytes:
 
 def _compress_snappy(data: Buffer) -> bytes:
     view = memoryview(data)
-    snappy = _snappy_codec()
+    snappy = _create_snappy_codec()
     blocks: list[bytes] = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
         block = snappy.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
@@ -242,10 +242,10 @@ def _decompress_snappy_block(block: memoryview, max_block_bytes: int, max_bytes:
     else:
         raise DecodeError("snappy: the size of a block is a malformed varint")
     if size > max_block_bytes:
-        raise _too_large(max_bytes)
+        raise _build_too_large_error(max_bytes)
     if size > _MAX_SNAPPY_RATIO * len(block):
         raise DecodeError("snappy: a block has a larger size than its bytes can have")
-    return memoryview(_snappy_codec().decompress(block, decompressed_size=size))
+    return memoryview(_create_snappy_codec().decompress(block, decompressed_size=size))
 
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
@@ -279,11 +279,11 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
 def _append(decompressed: bytearray, chunk: Buffer, max_bytes: int) -> None:
     """Append to the result in place. Joining chunks at the end would need twice the memory."""
     if len(decompressed) + len(chunk) > max_bytes:
-        raise _too_large(max_bytes)
+        raise _build_too_large_error(max_bytes)
     decompressed += chunk
 
 
-def _too_large(max_bytes: int) -> DecodeError:
+def _build_too_large_error(max_bytes: int) -> DecodeError:
     return DecodeError(f"the decompressed batch has more than {max_bytes} bytes")
 
 

@@ -118,15 +118,19 @@ def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Itera
     """Yield batches like `parse_batches`. With `allow_partial_last` a truncated last batch is skipped."""
     view, position = memoryview(buffer), 0
     while position < len(view):
-        rest = view[position:]
-        if len(rest) < HEADER_BYTES and allow_partial_last and (len(rest) < 17 or rest[16] == 2):
+        remaining_bytes = view[position:]
+        if (
+            len(remaining_bytes) < HEADER_BYTES
+            and allow_partial_last
+            and (len(remaining_bytes) < 17 or remaining_bytes[16] == 2)
+        ):
             return
-        header = parse_header(rest)
-        if header.size_bytes > len(rest):
+        header = parse_header(remaining_bytes)
+        if header.size_bytes > len(remaining_bytes):
             if allow_partial_last:
                 return
-            raise DecodeError(f"truncated batch: {len(rest)} of {header.size_bytes} bytes")
-        batch = rest[: header.size_bytes]
+            raise DecodeError(f"truncated batch: {len(remaining_bytes)} of {header.size_bytes} bytes")
+        batch = remaining_bytes[: header.size_bytes]
         checksum = crc32c(batch[ATTRIBUTES_OFFSET:])
         if checksum != header.crc:
             raise DecodeError(f"the batch at offset {header.base_offset} is corrupt: its CRC is wrong")
@@ -335,9 +339,9 @@ def _decode_utf8(keys: pa.Array) -> pa.Array:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        encoded = keys.dictionary_encode()
-        texts = [name.decode(errors="replace").encode() for name in encoded.dictionary.to_pylist()]
-        return bytes_to_arrow(texts, pa.string()).take(encoded.indices)
+        dictionary_keys = keys.dictionary_encode()
+        texts = [name.decode(errors="replace").encode() for name in dictionary_keys.dictionary.to_pylist()]
+        return bytes_to_arrow(texts, pa.string()).take(dictionary_keys.indices)
 
 
 def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) -> tuple[Positions, Positions]:

@@ -89,24 +89,24 @@ def encode_records(
     offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
     offset_deltas -= np.repeat(np.subtract(starts, first_offset_deltas).astype(np.int32), row_counts)
     records = _build_records(columns, timestamp_deltas, offset_deltas, order)
-    encoded: list[EncodedSlices] = []
+    buffers: list[EncodedSlices] = []
     slice_stops, record_counts = _find_buffer_stops(columns, stops), row_counts.tolist()
     row_stops = [stops[slice_stop - 1] for slice_stop in slice_stops]
     for (start, stop), (data, row_edges) in zip(pairwise([0, *slice_stops]), records.join(row_stops), strict=True):
         slice_edges = np.zeros(1 + stop - start, np.int64)
         slice_edges[1:] = row_edges.take(np.subtract(stops[start:stop], starts[start]))
-        selected = slice(start, stop)
-        encoded.append(
+        slice_range = slice(start, stop)
+        buffers.append(
             EncodedSlices(
                 data=memoryview(data),
                 byte_starts=slice_edges[:-1].tolist(),
                 sizes=np.diff(slice_edges).tolist(),
-                record_counts=record_counts[selected],
-                base_timestamps=base_timestamps[selected],
-                max_timestamps=max_timestamps[selected],
+                record_counts=record_counts[slice_range],
+                base_timestamps=base_timestamps[slice_range],
+                max_timestamps=max_timestamps[slice_range],
             )
         )
-    return encoded
+    return buffers
 
 
 def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list[int]:

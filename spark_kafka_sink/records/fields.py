@@ -38,18 +38,20 @@ class Field(NamedTuple):
         return Field(word, self.width if isinstance(self.width, int) else self.width[start:stop], self.max_width)
 
 
-def constant_field(data: bytes) -> Field:
+def build_constant_field(data: bytes) -> Field:
     """Return a field with the same bytes, at most 8, in every row."""
     return Field(int.from_bytes(data, "little"), len(data), len(data))
 
 
 @lru_cache(maxsize=4096)
-def constant_fields(data: bytes) -> tuple[Field, ...]:
+def build_constant_fields(data: bytes) -> tuple[Field, ...]:
     """Return fields with the same bytes in every row. Cached, because the constants of a job repeat."""
-    return tuple([constant_field(data[start : start + _WORD_BYTES]) for start in range(0, len(data), _WORD_BYTES)])
+    return tuple(
+        [build_constant_field(data[start : start + _WORD_BYTES]) for start in range(0, len(data), _WORD_BYTES)]
+    )
 
 
-def fixed_field(numbers: NDArray[Any]) -> Field:
+def build_fixed_field(numbers: NDArray[Any]) -> Field:
     """Return a field of numbers with 1, 4 or 8 bytes in little-endian order."""
     width = numbers.itemsize
     return Field(np.ascontiguousarray(numbers).view(f"u{width}").astype(np.uint64), width, width)
@@ -80,38 +82,38 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def signed_varint_fields(values: NDArray[Any]) -> list[Field]:
+def build_signed_varint_fields(values: NDArray[Any]) -> list[Field]:
     """Encode signed numbers as varints."""
     if not len(values):
         return []
     numbers = values if values.dtype in (np.int32, np.int64) else values.astype(np.int64)
     lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
     if lowest == highest:
-        return [*constant_fields(encode_varint(lowest))]
+        return [*build_constant_fields(encode_varint(lowest))]
     codes = numbers << 1
     if lowest < 0:
         codes ^= numbers >> (8 * numbers.itemsize - 1)
-    return _varint_fields(codes.view(f"u{numbers.itemsize}"), max(encode_zigzag(lowest), encode_zigzag(highest)))
+    return _build_varint_fields(codes.view(f"u{numbers.itemsize}"), max(encode_zigzag(lowest), encode_zigzag(highest)))
 
 
-def unsigned_varint_fields(codes: NDArray[Any]) -> list[Field]:
+def build_unsigned_varint_fields(codes: NDArray[Any]) -> list[Field]:
     """Encode unsigned numbers of 4 or 8 bytes as varints."""
-    return _varint_fields(codes, int(np.maximum.reduce(codes, initial=0)))
+    return _build_varint_fields(codes, int(np.maximum.reduce(codes, initial=0)))
 
 
-def _varint_fields(codes: NDArray[Any], max_code: int) -> list[Field]:
+def _build_varint_fields(codes: NDArray[Any], max_code: int) -> list[Field]:
     """Encode unsigned numbers of at most `max_code`. Numbers above 56 bits need a second field."""
     if max_code <= _MAX_WORD:
-        return [_varint_field(codes, max(1, -(-max_code.bit_length() // _GROUP_BITS)))]
-    low, high = codes & _U64(_MAX_WORD), codes >> _U64(56)
-    has_second_field = high > 0
-    first, second = _varint_field(low, _WORD_BYTES), _varint_field(high, 2)
+        return [_build_varint_field(codes, max(1, -(-max_code.bit_length() // _GROUP_BITS)))]
+    low_words, high_words = codes & _U64(_MAX_WORD), codes >> _U64(56)
+    has_second_field = high_words > 0
+    first, second = _build_varint_field(low_words, _WORD_BYTES), _build_varint_field(high_words, 2)
     word = np.where(has_second_field, first.word | _U64(0x8080808080808080), first.word)
     width = np.where(has_second_field, _WORD_BYTES, first.width).astype(np.uint8)
     return [Field(word, width, _WORD_BYTES), mask_field(second, has_second_field)]
 
 
-def _varint_field(codes: NDArray[Any], max_groups: int) -> Field:
+def _build_varint_field(codes: NDArray[Any], max_groups: int) -> Field:
     """Encode numbers of at most `max_groups` groups of 7 bits as one field."""
     if max_groups == 1:
         return Field(codes, 1, 1)
@@ -133,24 +135,24 @@ def _varint_field(codes: NDArray[Any], max_groups: int) -> Field:
 
 def merge_fields(columns: Sequence[Any]) -> list[Any]:
     """Merge adjacent fields that together fit into 8 bytes. Elements that are not fields are returned unchanged."""
-    merged: list[Any] = []
+    merged_parts: list[Any] = []
     for column in columns:
-        last = merged[-1] if merged else None
+        last = merged_parts[-1] if merged_parts else None
         if isinstance(last, Field) and isinstance(column, Field) and last.max_width + column.max_width <= _WORD_BYTES:
-            merged[-1] = _concatenate_fields(last, column)
+            merged_parts[-1] = _concatenate_fields(last, column)
         else:
-            merged.append(column)
-    return merged
+            merged_parts.append(column)
+    return merged_parts
 
 
-def _concatenate_fields(left: Field, right: Field) -> Field:
-    width, max_width = left.width + right.width, left.max_width + right.max_width
-    if isinstance(right.word, int) and right.word == 0:
-        return Field(left.word, width, max_width)
-    if isinstance(right.word, int) and isinstance(left.width, int):
-        shifted: Any = right.word << 8 * left.width
+def _concatenate_fields(first_field: Field, second_field: Field) -> Field:
+    width, max_width = first_field.width + second_field.width, first_field.max_width + second_field.max_width
+    if isinstance(second_field.word, int) and second_field.word == 0:
+        return Field(first_field.word, width, max_width)
+    if isinstance(second_field.word, int) and isinstance(first_field.width, int):
+        shifted: Any = second_field.word << 8 * first_field.width
     else:
-        shifted = np.left_shift(right.word, left.width * 8, dtype=np.uint64)
-    if isinstance(left.word, int):
-        return Field(left.word | shifted if left.word else shifted, width, max_width)
-    return Field(np.bitwise_or(left.word, shifted, dtype=np.uint64), width, max_width)
+        shifted = np.left_shift(second_field.word, first_field.width * 8, dtype=np.uint64)
+    if isinstance(first_field.word, int):
+        return Field(first_field.word | shifted if first_field.word else shifted, width, max_width)
+    return Field(np.bitwise_or(first_field.word, shifted, dtype=np.uint64), width, max_width)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
+from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
 from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
@@ -55,20 +55,20 @@ def read_header_column(array: pa.Array) -> HeaderColumn:
         keys, values = array.keys.slice(first_header, header_count), array.items.slice(first_header, header_count)
     else:
         structs = array.values.slice(first_header, header_count)
-        present_mask = ~null_mask(structs) if structs.null_count else None
+        present_mask = ~build_null_mask(structs) if structs.null_count else None
         keys, values = structs.field("key"), structs.field("value")
     return HeaderColumn(starts - first_header, keys, values, present_mask)
 
 
 def append_headers(
     headers: HeaderColumn | None,
-    added: Mapping[str, pa.Array],
+    new_headers: Mapping[str, pa.Array],
     num_rows: int,
     *,
     key_type: pa.DataType | None = None,
     skip_nulls: bool = False,
 ) -> pa.Array:
-    """Return a list<struct<key, value>> array with each row's own headers, then one header per entry of `added`.
+    """Return a list<struct<key, value>> array with each row's own headers, then one header per entry of `new_headers`.
 
     `key_type`: the type of the keys; string by default. A header that is null keeps a null key. `skip_nulls`: whether a
     row gets no header from an entry whose value for this row is null; by default, the header has a null value.
@@ -81,8 +81,10 @@ def append_headers(
         if headers.present_mask is not None:
             keys = pc.if_else(pa.array(headers.present_mask), keys, pa.scalar(None, key_type))
     rows_by_name = {
-        name: np.flatnonzero(~null_mask(row_values)) if skip_nulls and row_values.null_count else np.arange(num_rows)
-        for name, row_values in added.items()
+        name: np.flatnonzero(~build_null_mask(row_values))
+        if skip_nulls and row_values.null_count
+        else np.arange(num_rows)
+        for name, row_values in new_headers.items()
     }
     added_counts = np.zeros(num_rows, np.int64)
     for rows in rows_by_name.values():
@@ -90,7 +92,7 @@ def append_headers(
     ends = starts + np.append(0, np.cumsum(added_counts))
 
     # `source` maps each header of the result to its index in the concatenated array below: the own headers of all rows
-    # first, then column after column of `added`.
+    # first, then column after column of `new_headers`.
     source = np.empty(int(ends[-1]), np.int64)
     is_own = np.ones(len(source), np.bool_)
     next_added = ends[1:] - added_counts
@@ -101,9 +103,9 @@ def append_headers(
         next_added[rows] += 1
     source[is_own] = np.arange(len(keys))
     indices = pa.array(source)
-    added_keys = (pa.repeat(pa.scalar(name, pa.string()).cast(key_type), num_rows) for name in added)
+    added_keys = (pa.repeat(pa.scalar(name, pa.string()).cast(key_type), num_rows) for name in new_headers)
     all_keys = pa.concat_arrays([keys, *added_keys])
-    all_values = pa.concat_arrays([values, *added.values()])
+    all_values = pa.concat_arrays([values, *new_headers.values()])
     structs = pa.StructArray.from_arrays([all_keys.take(indices), all_values.take(indices)], names=["key", "value"])
     return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), structs)
 
@@ -111,20 +113,20 @@ def append_headers(
 def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
     """Return the indices of the rows with a header that is null or has a null key."""
     headers = read_header_column(array)
-    invalid = np.zeros(len(headers.keys), np.bool_)
+    invalid_mask = np.zeros(len(headers.keys), np.bool_)
     if headers.keys.null_count:
-        invalid |= null_mask(headers.keys)
+        invalid_mask |= build_null_mask(headers.keys)
     if headers.present_mask is not None:
-        invalid |= ~headers.present_mask
-    if not invalid.any():
+        invalid_mask |= ~headers.present_mask
+    if not invalid_mask.any():
         return np.zeros(0, np.int64)
-    row_indices = np.searchsorted(headers.starts, np.nonzero(invalid)[0], side="right") - 1
+    row_indices = np.searchsorted(headers.starts, np.nonzero(invalid_mask)[0], side="right") - 1
     return np.unique(row_indices)
 
 
 def _clear_null_lists(array: pa.Array) -> pa.Array:
     """Remove the elements of null lists. Arrow allows them, but they must not be written to the record."""
     offsets = integers_to_numpy(array.offsets)
-    if not (offsets[1:] - offsets[:-1])[null_mask(array)].any():
+    if not (offsets[1:] - offsets[:-1])[build_null_mask(array)].any():
         return array
     return array.take(numbers_to_arrow(np.arange(len(array))))

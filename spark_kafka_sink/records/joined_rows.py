@@ -33,11 +33,11 @@ from spark_kafka_sink.records.arrays import MAX_OFFSET
 from spark_kafka_sink.records.byte_column import ByteColumn
 from spark_kafka_sink.records.fields import (
     Field,
-    constant_field,
-    constant_fields,
+    build_constant_field,
+    build_constant_fields,
+    build_signed_varint_fields,
     encode_varint,
     merge_fields,
-    signed_varint_fields,
 )
 
 Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
@@ -75,16 +75,16 @@ class JoinedRowsBuilder:
         self._payloads: list[pa.Array] = []  # the chunks of all payloads
         self._payload_count = 0
         self._payload_bytes = 0
-        self._end = constant_field(b"")  # ends every row; written in front of the next row
+        self._end = build_constant_field(b"")  # ends every row; written in front of the next row
         self._sizes: NDArray[np.int32] = np.zeros(row_count, np.int32)
 
     def add_constant(self, data: bytes) -> None:
         """Add these bytes to every row."""
-        self.add_fields(constant_fields(data))
+        self.add_fields(build_constant_fields(data))
 
     def add_varints(self, values: Numbers) -> None:
         """Add a signed varint to each row."""
-        self.add_fields(signed_varint_fields(values))
+        self.add_fields(build_signed_varint_fields(values))
 
     def add_fields(self, fields: Sequence[Field]) -> None:
         """Add encoded numbers."""
@@ -114,7 +114,7 @@ class JoinedRowsBuilder:
         if isinstance(last_column, Field) and isinstance(last_column.word, int) and isinstance(last_column.width, int):
             self._end = last_column
             del self._columns[-1]
-        lengths = signed_varint_fields(self._sizes)
+        lengths = build_signed_varint_fields(self._sizes)
         self._columns[:0] = [self._end, *lengths]
         for length in lengths:
             self._sizes += length.width
@@ -122,7 +122,7 @@ class JoinedRowsBuilder:
     def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
         """Write the rows to buffers, one for the rows up to each stop.
 
-        Yields each buffer with the offsets of its rows, followed by the end of its last row.
+        Yield each buffer with the offsets of its rows, followed by the end of its last row.
         """
         self._check_size()
         columns = merge_fields(self._columns)

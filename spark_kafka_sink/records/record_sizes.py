@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import integers_to_numpy
-from spark_kafka_sink.records.byte_column import byte_sizes
+from spark_kafka_sink.records.byte_column import compute_byte_sizes
 from spark_kafka_sink.records.columns import (
     MAX_CHUNK_ROWS,
     NO_TIMESTAMP,
@@ -56,36 +56,36 @@ def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
             )
             row_indices_by_reason.update((reason, np.nonzero(mask)[0]) for mask, reason in reasons if mask.any())
     if columns.headers is not None:
-        invalid = _find_rows_by_chunk(columns.headers, find_rows_with_invalid_headers)
-        if len(invalid):
-            row_indices_by_reason["a header has no key"] = invalid
+        invalid_rows = _find_rows_by_chunk(columns.headers, find_rows_with_invalid_headers)
+        if len(invalid_rows):
+            row_indices_by_reason["a header has no key"] = invalid_rows
     if columns.memory_nbytes > MAX_JOINED_BYTES:
-        too_large = np.nonzero(record_size_bounds(columns) > MAX_JOINED_BYTES)[0]
+        too_large = np.nonzero(compute_record_size_bounds(columns) > MAX_JOINED_BYTES)[0]
         if len(too_large):
             row_indices_by_reason["the record is larger than 2 GiB, more than a batch can hold"] = too_large
     return row_indices_by_reason
 
 
-def record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
+def compute_record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
     """Return the maximum size of each record in a batch, at any position.
 
     Every length is counted with the width of the largest length of its chunk. A few extra bytes cost nothing, whereas
     exact widths would cost more than the rest of batch slicing.
     """
-    delta_bytes = MAX_OFFSET_DELTA_BYTES + _timestamp_delta_bytes(columns.timestamp)
-    bounds = [_size_bounds(chunk, delta_bytes) for chunk in columns.chunks(MAX_CHUNK_ROWS)]
+    delta_bytes = MAX_OFFSET_DELTA_BYTES + _compute_timestamp_delta_bytes(columns.timestamp)
+    bounds = [_compute_size_bounds(chunk, delta_bytes) for chunk in columns.chunks(MAX_CHUNK_ROWS)]
     return bounds[0] if len(bounds) == 1 else np.concatenate([np.empty(0, np.int64), *bounds])
 
 
-def _size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.int64]:
+def _compute_size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.int64]:
     """Return the maximum size of each record. `delta_bytes`: the widths of its offset and timestamp deltas together."""
-    sizes = byte_sizes(chunk.value)
-    overhead = _ATTRIBUTES_BYTES + _max_length_width(sizes)
+    sizes = compute_byte_sizes(chunk.value)
+    overhead = _ATTRIBUTES_BYTES + _compute_max_length_width(sizes)
     if chunk.key is None:
         overhead += 1
     else:
-        keys = byte_sizes(chunk.key)
-        overhead += _max_length_width(keys)
+        keys = compute_byte_sizes(chunk.key)
+        overhead += _compute_max_length_width(keys)
         sizes += keys
     if chunk.headers is None:
         overhead += 1
@@ -96,26 +96,28 @@ def _size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.int64]:
     return sizes
 
 
-def _max_length_width(numbers: NDArray[np.int64]) -> int:
+def _compute_max_length_width(numbers: NDArray[np.int64]) -> int:
     return len(encode_varint(int(np.maximum.reduce(numbers, initial=0))))
 
 
 def _compute_header_sizes(array: pa.Array) -> NDArray[np.int64]:
     headers = read_header_column(array)
-    keys, values = byte_sizes(headers.keys), byte_sizes(headers.values)
-    header_bytes = keys + values + (_max_length_width(keys) + _max_length_width(values))
+    keys, values = compute_byte_sizes(headers.keys), compute_byte_sizes(headers.values)
+    header_bytes = keys + values + (_compute_max_length_width(keys) + _compute_max_length_width(values))
     bytes_before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(header_bytes)])
-    return _max_length_width(headers.counts) + bytes_before[headers.starts[1:]] - bytes_before[headers.starts[:-1]]
+    return (
+        _compute_max_length_width(headers.counts) + bytes_before[headers.starts[1:]] - bytes_before[headers.starts[:-1]]
+    )
 
 
-def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
+def _compute_timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
     if timestamp is None:
         return COMMON_TIMESTAMP_DELTA_BYTES
     times = integers_to_numpy(
         combine_chunks(timestamp)
     )  # a null means "now"; it is read as 0, which has the same width
-    lowest, highest = np.minimum.reduce(times, initial=0), np.maximum.reduce(times, initial=0)
-    is_common = lowest >= NO_TIMESTAMP and highest < _MAX_COMMON_TIMESTAMP
+    min_time, max_time = np.minimum.reduce(times, initial=0), np.maximum.reduce(times, initial=0)
+    is_common = min_time >= NO_TIMESTAMP and max_time < _MAX_COMMON_TIMESTAMP
     return COMMON_TIMESTAMP_DELTA_BYTES if is_common else _MAX_TIMESTAMP_DELTA_BYTES
 
 

@@ -4,7 +4,7 @@ Sequence numbers count the records of a producer in a partition. A batch has the
 Since the numbers wrap around, two of them can be ordered only if they are less than 2^30 records apart.
 
     increment(2**31 - 1, 1) == 0
-    last_sequence(5, record_count=3) == 7
+    compute_last_sequence(5, record_count=3) == 7
     is_after(0, 2**31 - 1)
     not is_after(2**31 - 1, 0)
 """
@@ -20,7 +20,7 @@ def increment(sequence: int, record_count: int) -> int:
     return (sequence + record_count) & MAX_SEQUENCE
 
 
-def last_sequence(base_sequence: int, record_count: int) -> int:
+def compute_last_sequence(base_sequence: int, record_count: int) -> int:
     """Return the sequence number of the last record of a batch."""
     return (base_sequence + record_count - 1) & MAX_SEQUENCE
 

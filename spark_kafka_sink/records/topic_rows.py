@@ -59,9 +59,9 @@ def _iterate_topics(
 
 def _group_by_topic(topic: pa.Array) -> tuple[list[str | None], list[NDArray[np.int64]]]:
     """Return the topics in the order of appearance, including null, and the row indices of each topic."""
-    encoded = topic.dictionary_encode(null_encoding="encode")
-    names: list[str | None] = encoded.dictionary.to_pylist()
-    topic_indices = integers_to_numpy(encoded.indices)
+    encoded_topics = topic.dictionary_encode(null_encoding="encode")
+    names: list[str | None] = encoded_topics.dictionary.to_pylist()
+    topic_indices = integers_to_numpy(encoded_topics.indices)
     order = np.argsort(topic_indices, kind="stable")
     ends = np.cumsum(np.bincount(topic_indices, minlength=len(names)))
     return names, np.split(order, ends[:-1])

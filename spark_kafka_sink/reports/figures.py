@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from spark_kafka_sink.diagnostics.text import format_count
-from spark_kafka_sink.producer.windows import bucket_end_ms
+from spark_kafka_sink.producer.windows import compute_bucket_end_ms
 from spark_kafka_sink.reports.charts import (
     Bar,
     Line,
@@ -19,7 +19,7 @@ from spark_kafka_sink.reports.charts import (
     draw_line_chart,
 )
 from spark_kafka_sink.reports.number_format import format_milliseconds, format_number, format_percentage
-from spark_kafka_sink.reports.skew import describe_skew, describe_task_skew, find_longest_write, mean_task_rows
+from spark_kafka_sink.reports.skew import compute_mean_task_rows, describe_skew, describe_task_skew, find_longest_write
 from spark_kafka_sink.reports.write_report import (
     FAILED,
     TaskSummary,
@@ -109,7 +109,7 @@ def _build_latency_distribution(reports: Sequence[WriteReport]) -> Figure:
     bars = []
     if latencies.counts:
         for bucket in range(min(latencies.counts), max(latencies.counts) + 1):
-            record_count, label = latencies.counts.get(bucket, 0), format_milliseconds(bucket_end_ms(bucket))
+            record_count, label = latencies.counts.get(bucket, 0), format_milliseconds(compute_bucket_end_ms(bucket))
             bars.append(Bar(label, record_count, f"{record_count:,} records within {label}"))
     return Figure(
         "Distribution of latencies",
@@ -137,9 +137,9 @@ def _build_retries(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figur
 
 def _build_partition_rows(reports: Sequence[WriteReport]) -> Figure:
     row_counts = {
-        f"{topic}-{partition}": written.rows
+        f"{topic}-{partition}": offsets.rows
         for topic, topic_ranges in merge_report_ranges(reports).items()
-        for partition, written in topic_ranges.items()
+        for partition, offsets in topic_ranges.items()
     }
     bars = [
         Bar(name, rows, f"{name}: {format_count(rows, 'row')}")
@@ -152,15 +152,18 @@ def _build_partition_rows(reports: Sequence[WriteReport]) -> Figure:
 
 def _build_task_rows(reports: Sequence[WriteReport]) -> Figure:
     """Build the figure with the rows of the longest write's tasks, in descending order."""
-    longest = find_longest_write(reports)
-    tasks = () if longest is None else sorted(longest.task_list, key=lambda task: -task.rows)
+    longest_write = find_longest_write(reports)
+    tasks = () if longest_write is None else sorted(longest_write.task_list, key=lambda task: -task.rows)
     bars = [
         Bar(_format_task(task), task.rows, f"task {task.partition_id}: {format_count(task.rows, 'row')}")
         for task in tasks
     ]
     caption, mean = "No task was reported.", 0.0
-    if longest is not None:
-        caption, mean = describe_task_skew(longest) + _describe_omitted(bars), mean_task_rows(longest)
+    if longest_write is not None:
+        caption, mean = (
+            describe_task_skew(longest_write) + _describe_omitted(bars),
+            compute_mean_task_rows(longest_write),
+        )
     return Figure("Rows by task of the longest write", _draw_row_counts("rows of each task", bars, mean), caption)
 
 
@@ -172,8 +175,8 @@ def _draw_row_counts(title: str, bars: Sequence[Bar], mean: float) -> str:
 
 def _build_task_durations(reports: Sequence[WriteReport]) -> Figure:
     """Build the figure with the durations of the longest write's tasks, in descending order."""
-    title, longest = "Tasks of the longest write", find_longest_write(reports)
-    if longest is None:
+    title, longest_write = "Tasks of the longest write", find_longest_write(reports)
+    if longest_write is None:
         return Figure(title, draw_bar_chart("tasks", [], format_milliseconds), "No task was reported.")
     bars = [
         Bar(
@@ -183,13 +186,13 @@ def _build_task_durations(reports: Sequence[WriteReport]) -> Figure:
             f"{format_milliseconds(task.duration_ms)}, {format_count(task.rows, 'row')}, "
             f"{format_milliseconds(task.blocked_ms)} blocked, {task.retries:,} retried",
         )
-        for task in longest.task_list
+        for task in longest_write.task_list
     ]
-    median = statistics.median(task.duration_ms for task in longest.task_list)
-    blocked = format_percentage(longest.blocked_ms, sum(task.duration_ms for task in longest.task_list))
+    median = statistics.median(task.duration_ms for task in longest_write.task_list)
+    blocked = format_percentage(longest_write.blocked_ms, sum(task.duration_ms for task in longest_write.task_list))
     caption = (
-        f"Tasks by number and host, for the write that started at {longest.started_at:%H:%M:%S} and took "
-        f"{format_milliseconds(longest.duration_ms)}. Tasks waited for memory {blocked} of the time."
+        f"Tasks by number and host, for the write that started at {longest_write.started_at:%H:%M:%S} and took "
+        f"{format_milliseconds(longest_write.duration_ms)}. Tasks waited for memory {blocked} of the time."
         f"{_describe_omitted(bars)}"
     )
     reference_line = ("median", median) if len(bars) > 1 else None

@@ -93,7 +93,10 @@ def _render_tiles(reports: Sequence[WriteReport]) -> str:
     rows, dead_letters = sum(report.rows for report in reports), sum(report.dead_letters for report in reports)
     wire_bytes = sum(report.wire_bytes for report in reports)
     uncompressed_bytes = sum(report.uncompressed_bytes for report in reports)
-    retries, failed = sum(report.retries for report in reports), sum(report.status == FAILED for report in reports)
+    retries, failed_count = (
+        sum(report.retries for report in reports),
+        sum(report.status == FAILED for report in reports),
+    )
     duration_ms = sum(report.duration_ms for report in reports)
     batches, requests = sum(report.batches for report in reports), sum(report.requests for report in reports)
     throttled = format_milliseconds(sum(report.throttle_ms for report in reports))
@@ -104,7 +107,7 @@ def _render_tiles(reports: Sequence[WriteReport]) -> str:
     )
     tiles = (
         ("rows", format_number(rows), f"{rows:,} acknowledged"),
-        ("writes", f"{len(reports):,}", f"{failed:,} failed" if failed else "none failed"),
+        ("writes", f"{len(reports):,}", f"{failed_count:,} failed" if failed_count else "none failed"),
         (
             "rows per second",
             format_number(1000 * rows / duration_ms) if duration_ms else NO_VALUE,
@@ -142,7 +145,7 @@ def _render_tile(name: str, value: str, detail: str) -> str:
 
 
 def _render_table(reports: Sequence[WriteReport]) -> str:
-    head = "".join(f'<th scope="col"{_class_attribute(name)}>{name}</th>' for name in _COLUMNS)
+    head = "".join(f'<th scope="col"{_build_class_attribute(name)}>{name}</th>' for name in _COLUMNS)
     has_several_jobs = len({get_query_id(report) for report in reports}) > 1
     rows = "".join(f"<tr>{_render_row(report, has_several_jobs)}</tr>" for report in reversed(reports[-_MAX_WRITES:]))
     limit = f", the latest {_MAX_WRITES} of {len(reports):,}" if len(reports) > _MAX_WRITES else ""
@@ -159,11 +162,11 @@ def _render_row(report: WriteReport, has_several_jobs: bool) -> str:
         report.batch if has_several_jobs else report.batch.partition("/")[2],
     )
     return "".join(
-        f"<td{_class_attribute(name, failed=name == 'status' and report.status == FAILED)}>{escape(cell)}</td>"
+        f"<td{_build_class_attribute(name, is_failed=name == 'status' and report.status == FAILED)}>{escape(cell)}</td>"
         for name, cell in zip(_COLUMNS, cells, strict=True)
     )
 
 
-def _class_attribute(name: str, *, failed: bool = False) -> str:
-    classes = ["text"] * (name in _TEXT_COLUMNS) + ["failed"] * failed
+def _build_class_attribute(name: str, *, is_failed: bool = False) -> str:
+    classes = ["text"] * (name in _TEXT_COLUMNS) + ["failed"] * is_failed
     return f' class="{" ".join(classes)}"' if classes else ""

@@ -39,7 +39,7 @@ def describe_task_skew(report: WriteReport) -> str:
 
     A report lists at most MAX_LISTED_TASKS tasks, but the mean in the sentence includes all tasks.
     """
-    return _describe("task", task_row_counts(report), report.tasks, mean_task_rows(report))
+    return _describe("task", count_task_rows(report), report.tasks, compute_mean_task_rows(report))
 
 
 def _describe(noun: str, row_counts: Mapping[str, int], total_count: int, mean: float | None) -> str:
@@ -63,12 +63,12 @@ def find_longest_write(reports: Iterable[WriteReport]) -> WriteReport | None:
     return max((report for report in reports if report.task_list), key=lambda report: report.duration_ms, default=None)
 
 
-def mean_task_rows(report: WriteReport) -> float:
+def compute_mean_task_rows(report: WriteReport) -> float:
     """Return the mean number of rows per task, including tasks that are not listed."""
     return report.rows / report.tasks if report.tasks else 0.0
 
 
-def task_row_counts(report: WriteReport) -> dict[str, int]:
+def count_task_rows(report: WriteReport) -> dict[str, int]:
     """Return the row count of each listed task by task number."""
     return {str(task.partition_id): task.rows for task in report.task_list}
 
@@ -76,9 +76,9 @@ def task_row_counts(report: WriteReport) -> dict[str, int]:
 def describe_largest_partition(report: WriteReport) -> str:
     """Return a sentence about the partition with the most rows, or "" if there are no rows."""
     row_counts = {
-        f"{topic}-{partition}": written.rows
+        f"{topic}-{partition}": offsets.rows
         for topic, topic_ranges in report.partitions.items()
-        for partition, written in topic_ranges.items()
+        for partition, offsets in topic_ranges.items()
     }
     total_rows = sum(row_counts.values())
     if not total_rows:

@@ -87,9 +87,9 @@ def _format_totals(reports: Sequence[WriteReport]) -> tuple[str, ...]:
 
 def _render_partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
     rows = [
-        (sanitize(topic), str(partition), f"{written.first_offset:,}", f"{written.last_offset:,}", f"{written.rows:,}")
+        (sanitize(topic), str(partition), f"{offsets.first_offset:,}", f"{offsets.last_offset:,}", f"{offsets.rows:,}")
         for topic, topic_ranges in sorted(merge_report_ranges(reports).items())
-        for partition, written in sorted(topic_ranges.items())
+        for partition, offsets in sorted(topic_ranges.items())
     ]
     if not rows:
         return
@@ -100,9 +100,9 @@ def _render_partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
 
 
 def _render_task_skew(reports: Sequence[WriteReport]) -> Iterator[str]:
-    longest = find_longest_write(reports)
-    if longest is not None:
-        yield f"rows by task, {longest.started_at:%Y-%m-%d %H:%M:%S}: {describe_task_skew(longest)}"
+    longest_write = find_longest_write(reports)
+    if longest_write is not None:
+        yield f"rows by task, {longest_write.started_at:%Y-%m-%d %H:%M:%S}: {describe_task_skew(longest_write)}"
 
 
 def _render_requests(reports: Sequence[WriteReport]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from spark_kafka_sink.diagnostics.text import format_bytes, format_count, saniti
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import PRODUCER_FIELDS, Totals, WriteTotals
-from spark_kafka_sink.producer.windows import LatencyHistogram, bucket_end_ms
+from spark_kafka_sink.producer.windows import LatencyHistogram, compute_bucket_end_ms
 
 COMMITTED = "committed"
 FAILED = "failed"
@@ -172,9 +172,9 @@ class WriteReport(WriteTotals):
         report_names = [attribute.name for attribute in fields(self) if attribute.name not in counter_names]
         document: dict[str, Any] = {name: getattr(self, name) for name in report_names}
         document["partitions"] = [
-            {"topic": topic, "partition": partition, **_range_to_json(written)}
+            {"topic": topic, "partition": partition, **_range_to_json(offsets)}
             for topic, topic_ranges in sorted(self.partitions.items())
-            for partition, written in sorted(topic_ranges.items())
+            for partition, offsets in sorted(topic_ranges.items())
         ]
         document["errors"] = dict(self.errors)
         document["task_list"] = [asdict(task) for task in self.task_list]
@@ -186,7 +186,7 @@ class WriteReport(WriteTotals):
         document["mean_batch_bytes"] = _round_number(self.mean_batch_bytes)
         document["latency_ms"] = {name: _round_number(self.latency_ms(share)) for name, share in _PERCENTILES.items()}
         counts = sorted(self.latencies.counts.items())
-        document["latency_counts"] = [[bucket_end_ms(bucket), records] for bucket, records in counts]
+        document["latency_counts"] = [[compute_bucket_end_ms(bucket), records] for bucket, records in counts]
         return json.dumps(document, ensure_ascii=False)
 
 
@@ -248,13 +248,13 @@ def parse_report(line: str) -> WriteReport:
         raise ConfigurationError(f"this is not a write report: {line[:80]!r} ({_describe_error(error)})") from error
 
 
-def _range_to_json(written: OffsetRange) -> dict[str, Any]:
+def _range_to_json(offsets: OffsetRange) -> dict[str, Any]:
     """Convert a range. The digest, as 16 hexadecimal digits, and rows without offsets are included if there are any."""
-    document = asdict(written)
+    document = asdict(offsets)
     del document["digest"]
-    if not written.rows_without_offset:
+    if not offsets.rows_without_offset:
         del document["rows_without_offset"]
-    return document if written.digest is None else document | {"digest": f"{written.digest:016x}"}
+    return document if offsets.digest is None else document | {"digest": f"{offsets.digest:016x}"}
 
 
 def _parse_digest(value: object) -> int:
@@ -314,13 +314,13 @@ def merge_report_ranges(reports: Iterable[WriteReport]) -> OffsetRanges:
 
 def merge_offset_ranges(ranges: Iterable[OffsetRanges]) -> OffsetRanges:
     """Merge the offset ranges of several tasks or writes by partition."""
-    merged: OffsetRanges = {}
+    merged_ranges: OffsetRanges = {}
     for ranges_by_topic in ranges:
         for topic, topic_ranges in ranges_by_topic.items():
-            merged_topic = merged.setdefault(topic, {})
-            for partition, written in topic_ranges.items():
-                merged_topic[partition] = merged_topic[partition] + written if partition in merged_topic else written
-    return merged
+            merged_topic = merged_ranges.setdefault(topic, {})
+            for partition, offsets in topic_ranges.items():
+                merged_topic[partition] = merged_topic[partition] + offsets if partition in merged_topic else offsets
+    return merged_ranges
 
 
 def sum_errors(error_counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -333,10 +333,10 @@ def sum_errors(error_counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def merge_latencies(reports: Iterable[WriteReport]) -> LatencyHistogram:
     """Merge the latency histograms of several reports into a new histogram."""
-    merged = LatencyHistogram()
+    merged_histogram = LatencyHistogram()
     for report in reports:
-        merged.merge(report.latencies)
-    return merged
+        merged_histogram.merge(report.latencies)
+    return merged_histogram
 
 
 def _round_number(value: float) -> float | None:

@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, Unsupport
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.requests.deadline import Deadline, pause_ms
+from spark_kafka_sink.requests.create_deadline import Deadline, pause_ms
 from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, Attempt, Call, PendingRequests
 from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
@@ -90,16 +90,16 @@ class BlockingClient:
     def close(self) -> None:
         self._client.close()
 
-    def topic(self, name: str, *, fresh: bool = False) -> TopicInfo:
+    def topic(self, name: str, *, refresh: bool = False) -> TopicInfo:
         """Wait until the topic's partitions are known, and return the topic.
 
-        Raise BrokerError if the topic does not exist or the user may not describe it. `fresh`: request metadata even if
-        the topic is known, since it may have been deleted or have more partitions now.
+        Raise BrokerError if the topic does not exist or the user may not describe it. `refresh`: request metadata even
+        if the topic is known, since it may have been deleted or have more partitions now.
         """
-        deadline = self.deadline(f"metadata of {format_partition(name)}")
-        known = self.metadata.contains_topic(name)
+        deadline = self.create_deadline(f"metadata of {format_partition(name)}")
+        is_known = self.metadata.contains_topic(name)
         self.metadata.add_topic(name, self._system.now())
-        older = self.metadata.request_update(reset_backoff=True) if fresh and known else -1
+        older = self.metadata.request_update(reset_backoff=True) if refresh and is_known else -1
         while True:
             info = self.metadata.snapshot.topics.get(name)
             if info is not None and self.metadata.version > older:
@@ -123,7 +123,7 @@ class BlockingClient:
 
         `last_version`: the result of `metadata.request_update`, if the caller has requested the update already.
         """
-        deadline = self.deadline("metadata of the cluster")
+        deadline = self.create_deadline("metadata of the cluster")
         if last_version is None:
             last_version = self.metadata.request_update(reset_backoff=True)
         while self.metadata.version <= last_version:
@@ -145,7 +145,7 @@ class BlockingClient:
         """The cluster's transaction protocol version: 2, or 1 if it is older or unknown."""
         return self._client.finalized_features.transaction_version
 
-    def deadline(self, operation: str, timeout_ms: float | None = None) -> Deadline:
+    def create_deadline(self, operation: str, timeout_ms: float | None = None) -> Deadline:
         """Return a deadline for an operation. `timeout_ms`: the client's timeout by default."""
         return Deadline(self, operation, self._timeout_ms if timeout_ms is None else timeout_ms)
 
@@ -168,9 +168,9 @@ class BlockingClient:
 
     def pause(self, pause_ms: float) -> None:
         """Poll the client for this long, or until the metadata are updated."""
-        version, until = self.metadata.version, self._system.now() + pause_ms
-        while (now := self._system.now()) < until and self.metadata.version == version:
-            self._run_once(now, until - now)
+        version, deadline_ms = self.metadata.version, self._system.now() + pause_ms
+        while (now := self._system.now()) < deadline_ms and self.metadata.version == version:
+            self._run_once(now, deadline_ms - now)
 
     # --- requests
 
@@ -195,7 +195,7 @@ class BlockingClient:
 
     def finish(self, call: Call[ResponseT], timeout_ms: float | None = None) -> dict[str, ResponseT]:
         """Wait for the final results, and return the responses by key."""
-        deadline, progress = self.deadline(call.operation, timeout_ms), call.done_count
+        deadline, progress = self.create_deadline(call.operation, timeout_ms), call.done_count
         try:
             while not call.is_done:
                 deadline.check(call.last_failure)
@@ -212,7 +212,9 @@ class BlockingClient:
         """Remove a call: its queued requests are not sent, and responses to its requests in flight are ignored."""
         self._pending.remove(call)
         for queue in self._queues.values():
-            queue.queued = deque(queued for queued in queue.queued if queued.attempt.call is not call)
+            queue.queued = deque(
+                queued_attempt for queued_attempt in queue.queued if queued_attempt.attempt.call is not call
+            )
 
     def poll_until(self, until_ms: float) -> None:
         """Poll the client until an attempt has ended, or until this time."""
@@ -271,8 +273,8 @@ class BlockingClient:
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:
         """Fail the queued requests. Requests in flight fail when their connection is lost."""
         attempts, queue.queued = queue.queued, deque()
-        for queued in attempts:
-            self._fail_attempt(queued.attempt, DisconnectedError(reason))
+        for queued_attempt in attempts:
+            self._fail_attempt(queued_attempt.attempt, DisconnectedError(reason))
 
     def _fail_attempt(self, attempt: Attempt, error: KafkaSinkError) -> None:
         self._ended_attempt_count += 1
@@ -285,7 +287,7 @@ class BlockingClient:
         next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
         for node_id in {*self._queues, *cluster.nodes}:
             unresponsive_ms = self._client.unresponsive_ms(node_id, now)
-            timeout_ms = self._current_node_timeout_ms(node_id)
+            timeout_ms = self._compute_node_timeout_ms(node_id)
             if unresponsive_ms >= timeout_ms:
                 self._timeout_counts[node_id] = self._timeout_counts.get(node_id, 0) + 1
                 self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now)
@@ -299,7 +301,7 @@ class BlockingClient:
                 next_check_ms = min(next_check_ms, max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS))
         return next_check_ms
 
-    def _current_node_timeout_ms(self, node_id: int) -> float:
+    def _compute_node_timeout_ms(self, node_id: int) -> float:
         """Return the node's timeout, which doubles with each consecutive timeout."""
         return min(
             self._node_timeout_ms * 2.0 ** min(self._timeout_counts.get(node_id, 0), 30), self._max_node_timeout_ms

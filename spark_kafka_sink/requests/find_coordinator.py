@@ -49,7 +49,9 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
         return FindCoordinatorRequest(key=self.names[0], key_type=self.key_type)
 
     def classify(self, response: FindCoordinatorResponse) -> Classification:
-        return select_most_severe(each._replace(item=name) for name, each in self.classify_keys(response).items())
+        return select_most_severe(
+            classification._replace(item=name) for name, classification in self.classify_keys(response).items()
+        )
 
     def classify_keys(self, response: FindCoordinatorResponse) -> Mapping[str, Classification]:
         if not response.coordinators:

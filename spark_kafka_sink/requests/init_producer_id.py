@@ -70,11 +70,11 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
         return self.classify_code(response.error_code)
 
     def apply(self, response: InitProducerIdResponse, listener: TransactionListener) -> None:
-        listener.initialized(producer_id_and_epoch(response))
+        listener.on_initialized(parse_producer_id_and_epoch(response))
 
     def describe_subject(self, key: str) -> str:
         return "idempotence" if self.transactional_id is None else super().describe_subject(key)
 
 
-def producer_id_and_epoch(response: InitProducerIdResponse) -> ProducerIdAndEpoch:
+def parse_producer_id_and_epoch(response: InitProducerIdResponse) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)

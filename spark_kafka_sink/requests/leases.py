@@ -83,9 +83,9 @@ class Leases(Generic[ClientT]):
     def evict(self, now: float) -> None:
         """Close the clients that have been idle for too long."""
         with self._condition:
-            expired = [idle for idle in self._idle_clients if idle.expires_at <= now]
-            self._idle_clients = [idle for idle in self._idle_clients if idle.expires_at > now]
-        self._close_all(expired)
+            expired_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at <= now]
+            self._idle_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at > now]
+        self._close_all(expired_clients)
 
     def close(self) -> None:
         """Close all idle clients."""
@@ -99,12 +99,12 @@ class Leases(Generic[ClientT]):
                     return self._idle_clients.pop(position).client
         return None
 
-    def _put_back(self, idle: _IdleClient[ClientT]) -> None:
+    def _put_back(self, idle_client: _IdleClient[ClientT]) -> None:
         with self._condition:
-            self._idle_clients.append(idle)
+            self._idle_clients.append(idle_client)
             surplus = self._idle_clients[: -self._max_idle]  # The least recently used clients come first.
             del self._idle_clients[: -self._max_idle]
-            if idle.expires_at < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
+            if idle_client.expires_at < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
                 self._evictor = threading.Thread(target=self._evict_until_empty, name="pykafka-leases", daemon=True)
                 self._evictor.start()
             self._condition.notify()
@@ -114,7 +114,7 @@ class Leases(Generic[ClientT]):
         while True:
             self.evict(self._clock())
             with self._condition:
-                next_until = min((idle.expires_at for idle in self._idle_clients), default=_NEVER)
+                next_until = min((idle_client.expires_at for idle_client in self._idle_clients), default=_NEVER)
                 if next_until == _NEVER:
                     # Cleared under the lock, so that the next `_put_back` starts a new thread.
                     self._evictor = None
@@ -122,8 +122,8 @@ class Leases(Generic[ClientT]):
                 self._condition.wait(max(0.0, next_until - self._clock()))
 
     def _close_all(self, clients: list[_IdleClient[ClientT]]) -> None:
-        for idle in clients:
-            self._close(idle.client)
+        for idle_client in clients:
+            self._close(idle_client.client)
 
 
 def _reset_after_fork(reference: weakref.ref[Leases[ClientT]]) -> None:

@@ -115,25 +115,25 @@ class Call(Generic[ResponseT]):
         return Verdict.RETRY if is_unknown and self._retries_unknown_errors else classification.verdict
 
     def handle_disconnect(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
-        """Note that no response for these keys will be received."""
+        """Handle the loss of a connection: no response for these keys will be received."""
         if was_sent:
             self.in_doubt_keys.update(keys)
 
     def handle_response(self, request: Request[ResponseT], response: ResponseT) -> None:
-        """Note a response. Called before the results of its keys are handled."""
+        """Handle a response as a whole. Called before the results of its keys are handled."""
 
     def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
-        """Note the final response for a key."""
+        """Handle the final response for a key."""
         self.responses[key] = response
         self.done_count += 1
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
-        """Note a final error of a key whose request cannot be sent, or whose coordinator cannot be looked up."""
+        """Handle the final error of a key whose request cannot be sent, or whose coordinator cannot be looked up."""
         self.error = self.error or error
         self.done_count += 1
 
     def handle_retry(self, failure: KafkaSinkError) -> None:
-        """Note the failure of a key that will be retried."""
+        """Handle the failure of a key that will be retried."""
         self.last_failure = failure
 
 
@@ -233,8 +233,8 @@ class PendingRequests:
         """Return the time of the next call of `find_due_attempts` if no response is received before."""
         if self._is_waiting_for_node:
             return now + POLL_INTERVAL_MS
-        later = (due_ms for call in self._calls for due_ms in call.due_ms_by_key.values() if due_ms > now)
-        return min(later, default=float("inf"))
+        later_due_ms = (due_ms for call in self._calls for due_ms in call.due_ms_by_key.values() if due_ms > now)
+        return min(later_due_ms, default=float("inf"))
 
     def mark_sent(self, attempt: Attempt) -> None:
         self._sent_attempts.add(attempt)

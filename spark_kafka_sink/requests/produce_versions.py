@@ -5,9 +5,9 @@ from __future__ import annotations
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.protocol.schema import VersionRange
 
-_LAST_WITH_TOPIC_NAMES = 12
+_LAST_TOPIC_NAMES_VERSION = 12
 """The last version that contains topic names; later versions contain topic ids only."""
-_FIRST_OF_TRANSACTION_VERSION_2 = 12
+_FIRST_TRANSACTION_V2_VERSION = 12
 """The first version in which a batch adds its partition to its transaction (KIP-890)."""
 
 
@@ -18,9 +18,9 @@ def allowed_produce_versions(transaction_version: int | None, *, by_name_only: b
     """
     minimum, maximum = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
     if by_name_only:
-        maximum = _LAST_WITH_TOPIC_NAMES
+        maximum = _LAST_TOPIC_NAMES_VERSION
     if transaction_version is not None and transaction_version >= 2:
-        minimum = _FIRST_OF_TRANSACTION_VERSION_2
+        minimum = _FIRST_TRANSACTION_V2_VERSION
     elif transaction_version is not None:
-        maximum = min(maximum, _FIRST_OF_TRANSACTION_VERSION_2 - 1)
+        maximum = min(maximum, _FIRST_TRANSACTION_V2_VERSION - 1)
     return VersionRange(minimum, maximum)

@@ -24,13 +24,14 @@ def begin_describing(client: BlockingClient, name: str) -> Call[MetadataResponse
 
 
 def topic_exists(
-    client: BlockingClient, name: str, *, purpose: str = "", described: Call[MetadataResponse] | None = None
+    client: BlockingClient, name: str, *, purpose: str = "", describe_call: Call[MetadataResponse] | None = None
 ) -> bool:
     """Return whether the topic exists.
 
-    `purpose`: appended to the topic's name in errors. `described`: the result of `begin_describing`, if called before.
+    `purpose`: the text appended to the topic's name in errors. `describe_call`: the result of an earlier call of
+    `begin_describing`, if there was one.
     """
-    response = client.finish(described or begin_describing(client, name))[name]
+    response = client.finish(describe_call or begin_describing(client, name))[name]
     classification = DescribeTopic(name).classify(response)
     if classification.verdict is not Verdict.DONE:
         raise build_broker_error(classification.code, f"{format_partition(name)}{purpose}")
@@ -42,20 +43,20 @@ def create_if_missing(
     topic: NewTopic,
     *,
     purpose: str = "",
-    required: Request[Any] | None = None,
-    described: Call[MetadataResponse] | None = None,
+    required_request: Request[Any] | None = None,
+    describe_call: Call[MetadataResponse] | None = None,
 ) -> bool:
     """Create the topic unless it exists, and return whether it was missing. Another client may create it concurrently.
 
     Raise BrokerError if the creation is rejected.
 
-    `purpose` and `described`: as for `topic_exists`. `required`: a request that is sent before the topic is created, so
-    that no topic is created if the brokers do not support it.
+    `purpose` and `describe_call`: as for `topic_exists`. `required_request`: a request that is sent before the topic is
+    created, so that no topic is created if the brokers do not support it.
     """
-    if topic_exists(client, topic.name, purpose=purpose, described=described):
+    if topic_exists(client, topic.name, purpose=purpose, describe_call=describe_call):
         return False
-    if required is not None:
-        client.send(required)
+    if required_request is not None:
+        client.send(required_request)
     deadline, failures = client.deadline(f"the creation of {format_partition(topic.name)}"), 0
     while True:
         _create(client, topic, purpose)
@@ -64,7 +65,7 @@ def create_if_missing(
         # Create it again: brokers answer that a topic exists while they are still deleting it.
         deadline.wait(None, pause_ms(failures))
         failures += 1
-    client.topic(topic.name, fresh=True)  # The metadata may contain a deleted topic of this name.
+    client.topic(topic.name, refresh=True)  # The metadata may contain a deleted topic of this name.
     return True
 
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 )
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.deadline import pause_ms
-from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
+from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
 from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
@@ -48,7 +48,7 @@ def init_producer_id(
     response = client.send(request)
     if response.error_code != error_codes.NONE:
         raise request.build_rejection_error(transactional_id, request.classify(response))
-    return producer_id_and_epoch(response)
+    return parse_producer_id_and_epoch(response)
 
 
 def end_transactions(
@@ -100,13 +100,13 @@ class TransactionListing:
     """A list of transactions from all brokers of the cluster."""
 
     def __init__(self, client: BlockingClient, *states: str) -> None:
-        """Send requests to the known brokers, and request a metadata update, which shows `rows` the others."""
+        """Send requests to the known brokers, and request the metadata in which `wait_for_rows` finds the others."""
         self._client = client
         self._states = states
         self._requests: dict[Node, ListTransactions] = {}
         self._calls: list[Call[ListTransactionsResponse]] = []
-        known = client.metadata.snapshot
-        self._begin(() if known.is_bootstrap else known.nodes.values())
+        snapshot = client.metadata.snapshot
+        self._begin(() if snapshot.is_bootstrap else snapshot.nodes.values())
         self._last_metadata_version: int | None = client.metadata.request_update(reset_backoff=True)
 
     def _begin(self, nodes: Iterable[Node]) -> None:

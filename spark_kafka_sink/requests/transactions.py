@@ -57,7 +57,7 @@ from spark_kafka_sink.requests.verdicts import (
     select_most_severe,
 )
 
-VERSION_2_OFFSETS_FROM = VERSION_2_END_FROM = 5
+FIRST_V2_OFFSETS_VERSION = FIRST_V2_END_VERSION = 5
 """The first versions of TxnOffsetCommit and EndTxn that belong to transaction version 2 (KIP-890)."""
 FIRST_MEMBERS_VERSION = 3
 """The first version of TxnOffsetCommit that contains the member of a consumer group (KIP-447)."""
@@ -101,7 +101,7 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
         return select_most_severe(_classify_partitions(self, self.partitions, parse_partition_error_codes(response)))
 
     def apply(self, response: AddPartitionsToTxnResponse, listener: TransactionListener) -> None:
-        listener.partitions_added(parse_partition_error_codes(response))
+        listener.on_partitions_added(parse_partition_error_codes(response))
 
 
 def _classify_partitions(
@@ -109,8 +109,10 @@ def _classify_partitions(
 ) -> Iterator[Classification]:
     """Classify each partition of the request, also those that the response does not name."""
     for partition in sorted(partitions):
-        named = partition in results
-        yield request.classify_code(results[partition], format_partition(*partition)) if named else MISSING_IN_RESPONSE
+        is_named = partition in results
+        yield (
+            request.classify_code(results[partition], format_partition(*partition)) if is_named else MISSING_IN_RESPONSE
+        )
 
 
 def parse_partition_error_codes(response: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
@@ -145,7 +147,7 @@ class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
         return self.classify_code(response.error_code)
 
     def apply(self, response: AddOffsetsToTxnResponse, listener: TransactionListener) -> None:
-        listener.group_added()
+        listener.on_group_added()
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +174,9 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(VERSION_2_OFFSETS_FROM, NO_MAX_VERSION)
+            return VersionRange(FIRST_V2_OFFSETS_VERSION, NO_MAX_VERSION)
         has_member = self.group != GroupMetadata(self.group.group_id)
-        return VersionRange(FIRST_MEMBERS_VERSION if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
+        return VersionRange(FIRST_MEMBERS_VERSION if has_member else 0, FIRST_V2_OFFSETS_VERSION - 1)
 
     def build_message(self, version: int) -> TxnOffsetCommitRequest:
         by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
@@ -205,7 +207,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
 
     def apply_partial(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
         results = _parse_offset_error_codes(response).items()
-        listener.offsets_written(partition for partition, code in results if code == codes.NONE)
+        listener.on_offsets_written(partition for partition, code in results if code == codes.NONE)
 
 
 def _parse_offset_error_codes(response: TxnOffsetCommitResponse) -> dict[TopicPartition, int]:
@@ -235,8 +237,8 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(VERSION_2_END_FROM, NO_MAX_VERSION)
-        return VersionRange(0, VERSION_2_END_FROM - 1)
+            return VersionRange(FIRST_V2_END_VERSION, NO_MAX_VERSION)
+        return VersionRange(0, FIRST_V2_END_VERSION - 1)
 
     def build_message(self, version: int) -> EndTxnRequest:
         return EndTxnRequest(
@@ -253,7 +255,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
 
     def apply(self, response: EndTxnResponse, listener: TransactionListener) -> None:
         next_id_and_epoch = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-        listener.ended(next_id_and_epoch if response.producer_id >= 0 else None)
+        listener.on_ended(next_id_and_epoch if response.producer_id >= 0 else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,11 +305,11 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
 
     def parse_descriptions(self, response: DescribeTransactionsResponse) -> dict[str, TransactionDescription | None]:
         """Return the descriptions in a response by id; None for an id that is unknown to its coordinator."""
-        known = (codes.NONE, codes.TRANSACTIONAL_ID_NOT_FOUND)
+        successful_codes = (codes.NONE, codes.TRANSACTIONAL_ID_NOT_FOUND)
         return {
             row.transactional_id: to_description(row) if row.error_code == codes.NONE else None
             for row in response.transaction_states
-            if row.error_code in known
+            if row.error_code in successful_codes
         }
 
 
@@ -320,17 +322,17 @@ def collect_descriptions(
     """
     # The same response object appears once for each id that it describes: parse each object only once.
     distinct = {id(response): response for response in responses.values()}
-    parsed = {
+    parsed_responses = {
         key: (request.classify_keys(response), request.parse_descriptions(response))
         for key, response in distinct.items()
     }
     descriptions_by_id: dict[str, TransactionDescription] = {}
     for transactional_id, response in responses.items():
-        classifications, found = parsed[id(response)]
+        classifications, descriptions = parsed_responses[id(response)]
         classification = classifications[transactional_id]
         if classification.verdict is not Verdict.DONE:
             raise request.build_rejection_error(transactional_id, classification)
-        description = found[transactional_id]
+        description = descriptions[transactional_id]
         if description is not None:
             descriptions_by_id[transactional_id] = description
     return descriptions_by_id
@@ -340,8 +342,8 @@ def collect_descriptions(
 class ListTransactions(Request[ListTransactionsResponse]):
     """List the transactions that a broker coordinates.
 
-    `broker` is the broker to ask, or None to ask any. `states` and `producer_ids` filter the result; an empty filter
-    matches everything.
+    `broker`: the broker to send the request to; None for any broker. `states` and `producer_ids` filter the result; an
+    empty filter matches everything.
     """
 
     api_key = ApiKey.LIST_TRANSACTIONS

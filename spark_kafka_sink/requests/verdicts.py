@@ -61,7 +61,10 @@ OWNERSHIP_LOST_ERRORS = frozenset(
 )
 """The only codes by which a coordinator says that a producer identity or transaction is not the caller's any more."""
 BATCH_OWNERSHIP_LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.TRANSACTION_ABORTABLE}
-"""The only codes by which a leader says so of a batch. TRANSACTION_ABORTABLE: the batch's transaction is not open."""
+"""The only codes by which a leader says that a batch's producer identity or transaction is not the caller's any more.
+
+TRANSACTION_ABORTABLE means that the transaction of the batch is not open.
+"""
 
 
 def classify(code: int, table: VerdictTable, default_verdict: Verdict, item: str = "") -> Classification:
@@ -79,7 +82,9 @@ def select_most_severe(classifications: Iterable[Classification]) -> Classificat
     attempted = [
         classification for classification in classifications if classification.code != codes.OPERATION_NOT_ATTEMPTED
     ]
-    return max(attempted or classifications, key=lambda each: each.verdict, default=MISSING_IN_RESPONSE)
+    return max(
+        attempted or classifications, key=lambda classification: classification.verdict, default=MISSING_IN_RESPONSE
+    )
 
 
 def is_worth_retrying(code: int) -> bool:

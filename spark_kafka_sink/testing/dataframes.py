@@ -51,22 +51,24 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
         ) from error
     from pyspark.sql import functions
 
-    unknown = [name for name in expected.columns if name not in COLUMNS]
-    if unknown or not expected.columns:
-        reason = f"has unknown columns: {', '.join(unknown)}" if unknown else "has no columns"
+    unknown_columns = [name for name in expected.columns if name not in COLUMNS]
+    if unknown_columns or not expected.columns:
+        reason = f"has unknown columns: {', '.join(unknown_columns)}" if unknown_columns else "has no columns"
         raise ValueError(f"The expected DataFrame {reason}. Select columns from {', '.join(COLUMNS)}.")
     records = topic.read()
     for field in expected.schema.fields:
         if _is_json(field):
             _check_json_fields(records, field, topic.name)
-    stored = _create_frame(expected.sparkSession, records)
+    stored_frame = _create_frame(expected.sparkSession, records)
     if in_order:
-        stored = stored.orderBy("partition", "offset")
+        stored_frame = stored_frame.orderBy("partition", "offset")
     fields = expected.schema.fields
-    invalid_json = {f"{field.name}, invalid JSON": _invalid_json(field) for field in fields if _is_json(field)}
+    invalid_json = {
+        f"{field.name}, invalid JSON": _build_invalid_json_condition(field) for field in fields if _is_json(field)
+    }
     try:
         assert_df_equality(
-            stored.select(
+            stored_frame.select(
                 *(_to_comparable(_convert_column(field), field).alias(field.name) for field in fields),
                 *(column.alias(name) for name, column in invalid_json.items()),
             ),
@@ -139,16 +141,16 @@ def _parse_json(field: StructField) -> Column:
     )
 
 
-def _invalid_json(field: StructField) -> Column:
+def _build_invalid_json_condition(field: StructField) -> Column:
     """Return the text that is not JSON of the expected type, or null for values that could be parsed."""
     from pyspark.sql import functions
     from pyspark.sql.types import StructType
 
-    parsed = _parse_json(field)
-    invalid = functions.when(parsed.isNull(), functions.col(field.name).cast("string"))
+    parsed_column = _parse_json(field)
+    invalid_text = functions.when(parsed_column.isNull(), functions.col(field.name).cast("string"))
     if isinstance(field.dataType, StructType):
-        return functions.coalesce(parsed[_CORRUPT_RECORD_COLUMN], invalid)
-    return invalid
+        return functions.coalesce(parsed_column[_CORRUPT_RECORD_COLUMN], invalid_text)
+    return invalid_text
 
 
 def _convert_column(field: StructField) -> Column:
@@ -158,8 +160,8 @@ def _convert_column(field: StructField) -> Column:
 
     column, data_type = functions.col(field.name), field.dataType
     if _is_json(field):
-        parsed = _parse_json(field)
-        return parsed.dropFields(_CORRUPT_RECORD_COLUMN) if isinstance(data_type, StructType) else parsed
+        parsed_column = _parse_json(field)
+        return parsed_column.dropFields(_CORRUPT_RECORD_COLUMN) if isinstance(data_type, StructType) else parsed_column
     if field.name == "headers":
         if not isinstance(data_type, MapType):
             return column

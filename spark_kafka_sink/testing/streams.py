@@ -90,5 +90,5 @@ def _default_checkpoint_location() -> Iterator[None]:
 
 def _describe_timeout(query: StreamingQuery, timeout_seconds: float) -> str:
     progress = query.lastProgress
-    completed = "none" if progress is None else str(progress["batchId"])
-    return f"The query did not write all input within {timeout_seconds:g} s. Last completed micro-batch: {completed}."
+    batch_id = "none" if progress is None else str(progress["batchId"])
+    return f"The query did not write all input within {timeout_seconds:g} s. Last completed micro-batch: {batch_id}."

@@ -14,7 +14,7 @@ from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_response
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages import supported_api_keys
+from spark_kafka_sink.protocol.messages import list_supported_api_keys
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -40,7 +40,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from spark_kafka_sink.protocol.schema import Struct, VersionRange, field_specs
+from spark_kafka_sink.protocol.schema import Struct, VersionRange, get_field_specs
 from tests.broker.sample_requests import sample_request
 from tests.broker.wire_client import WireClient, batch, partition_response, produce_request
 from tests.fake_system import FakeSystem
@@ -98,7 +98,7 @@ def test_injects_error_after_execution_in_every_version(
 
 def collect_error_codes(message: Struct, version: int) -> Iterator[int]:
     """Yield the error codes of a message and its nested structs, in fields that the version has."""
-    for name, spec in field_specs(type(message)).items():
+    for name, spec in get_field_specs(type(message)).items():
         value = getattr(message, name)
         if name in ("error_code", "partition_error_code") and version in spec.versions:
             yield value
@@ -113,13 +113,13 @@ def test_injects_throttle_time_in_every_version(
 ) -> None:
     cluster.control.when(api=api).throttle(7)
     response = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
-    specs = field_specs(type(response))
+    specs = get_field_specs(type(response))
     has_throttle_time = "throttle_time_ms" in specs and version in specs["throttle_time_ms"].versions
     assert getattr(response, "throttle_time_ms", 0) == (7 if has_throttle_time else 0)
 
 
 def test_every_api_with_messages_has_a_handler() -> None:
-    assert set(list_handled_api_keys()) == set(supported_api_keys()) == set(SUPPORTED_VERSIONS)
+    assert set(list_handled_api_keys()) == set(list_supported_api_keys()) == set(SUPPORTED_VERSIONS)
 
 
 def test_unsupported_version_gets_api_versions_v0_or_closes_connection(

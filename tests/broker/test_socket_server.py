@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.broker import processor
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages import supported_api_keys
+from spark_kafka_sink.protocol.messages import list_supported_api_keys
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -158,7 +158,7 @@ def test_survives_random_bytes() -> None:
     with embedded_broker({"t": 1}) as broker:
         for _ in range(100):
             body = source.randbytes(source.randrange(60))
-            api = source.choice(supported_api_keys())
+            api = source.choice(list_supported_api_keys())
             head = api.to_bytes(2, "big") + source.randrange(14).to_bytes(2, "big") + b"\0\0\0\1\xff\xff"
             with LoopbackClient(broker.bootstrap_servers) as client:
                 client.socket.sendall(len(head + body).to_bytes(4, "big") + head + body)

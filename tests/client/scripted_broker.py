@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, encode_response
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages import load_request_type, supported_api_keys
+from spark_kafka_sink.protocol.messages import list_supported_api_keys, load_request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.schema import VersionRange
@@ -38,7 +38,7 @@ class ReceivedRequest:
 
 
 def all_versions() -> dict[ApiKey, VersionRange]:
-    return {api_key: load_request_type(api_key).VERSIONS for api_key in supported_api_keys()}
+    return {api_key: load_request_type(api_key).VERSIONS for api_key in list_supported_api_keys()}
 
 
 class ScriptedBroker(Peer):

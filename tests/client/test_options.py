@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.options import CLIENT_OPTIONS, client_config
+from spark_kafka_sink.client.options import CLIENT_OPTIONS, parse_client_config
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
 
 def test_options_have_names_and_defaults_of_java_client() -> None:
-    config = client_config({"bootstrap.servers": "a:1,b:2"})
+    config = parse_client_config({"bootstrap.servers": "a:1,b:2"})
     assert config == ClientConfig(("a:1", "b:2"))
     assert config.metadata_max_age_ms == ClientConfig.metadata_max_age_ms == 300_000
     option = CLIENT_OPTIONS["socket.connection.setup.timeout.max.ms"]
@@ -24,15 +24,15 @@ def test_options_have_names_and_defaults_of_java_client() -> None:
 
 
 def test_parses_text_and_typed_values_equally() -> None:
-    texts = client_config({"bootstrap.servers": "a:1", "request.timeout.ms": "5000", "client.id": "me"})
-    values = client_config({"bootstrap.servers": ["a:1"], "request.timeout.ms": 5000, "client.id": "me"})
+    texts = parse_client_config({"bootstrap.servers": "a:1", "request.timeout.ms": "5000", "client.id": "me"})
+    values = parse_client_config({"bootstrap.servers": ["a:1"], "request.timeout.ms": 5000, "client.id": "me"})
     assert texts == values
     assert texts.request_timeout_ms == 5_000
 
 
 def test_reports_all_faults_in_one_error() -> None:
     with pytest.raises(ConfigurationError) as failure:
-        client_config(
+        parse_client_config(
             {
                 "bootstrap.servers": "nonsense",
                 "request.timeout.ms": "soon",
@@ -52,12 +52,12 @@ def test_reports_all_faults_in_one_error() -> None:
 
 def test_requires_bootstrap_servers() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
-        client_config({})
+        parse_client_config({})
 
 
 def test_config_can_be_pickled_and_hides_secrets() -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hunter2";'
-    config = client_config(
+    config = parse_client_config(
         {
             "bootstrap.servers": "a:1",
             "security.protocol": "SASL_SSL",
@@ -94,7 +94,7 @@ OPTION_VALUES = [
 @pytest.mark.parametrize(("name", "value"), OPTION_VALUES)
 def test_producer_and_client_parse_options_equally(name: str, value: object) -> None:
     options = {"bootstrap.servers": "z:1", name: value}
-    assert parse_or_faults(client_config, options) == parse_or_faults(
+    assert parse_or_faults(parse_client_config, options) == parse_or_faults(
         lambda raw: ProducerConfig.parse(raw).client_config(), options
     )
 
@@ -102,7 +102,7 @@ def test_producer_and_client_parse_options_equally(name: str, value: object) -> 
 @pytest.mark.parametrize("servers", [{"alice:hush@h:1"}, b"alice:hush@h:1", 7])
 def test_error_of_wrong_type_hides_value(servers: object) -> None:
     with pytest.raises(ConfigurationError, match=r"must be a list, or a string with commas\. It is ") as failure:
-        client_config({"bootstrap.servers": servers})
+        parse_client_config({"bootstrap.servers": servers})
     assert "hush" not in str(failure.value)
 
 

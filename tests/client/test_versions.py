@@ -11,9 +11,9 @@ from spark_kafka_sink.client.versions import (
     build_api_versions_request,
     build_node_api_versions,
     choose_lower_api_versions_version,
+    compute_throttle_ms,
+    find_software_version,
     select_newest_features,
-    software_version,
-    throttle_ms,
     to_valid_software_text,
 )
 from spark_kafka_sink.errors import UnsupportedVersionError
@@ -114,15 +114,15 @@ def test_software_name_is_valid() -> None:
 @pytest.mark.parametrize("version", ["1.0", "0.1.0+local.7", "1!2.0", "-dev-", "", "é", "1.0\n"])
 def test_converts_any_version_to_valid_text(version: str) -> None:
     assert SOFTWARE_TEXT.fullmatch(to_valid_software_text(version))
-    assert SOFTWARE_TEXT.fullmatch(software_version())
+    assert SOFTWARE_TEXT.fullmatch(find_software_version())
 
 
 def test_client_throttles_only_from_certain_versions() -> None:
     response = ProduceResponse(throttle_time_ms=500)
     first = FIRST_CLIENT_THROTTLE_VERSION[ApiKey.PRODUCE]
-    assert throttle_ms(response, ApiKey.PRODUCE, first) == 500
-    assert throttle_ms(response, ApiKey.PRODUCE, first - 1) == 0
-    assert throttle_ms(response, ApiKey.SASL_HANDSHAKE, 1) == 0
+    assert compute_throttle_ms(response, ApiKey.PRODUCE, first) == 500
+    assert compute_throttle_ms(response, ApiKey.PRODUCE, first - 1) == 0
+    assert compute_throttle_ms(response, ApiKey.SASL_HANDSHAKE, 1) == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from spark_kafka_sink.broker.transaction_coordinator import Transaction
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.exactly_once import decision_log, operations, query_transactions
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
@@ -74,7 +74,7 @@ class Query:
 
     @property
     def client(self) -> ClientConfig:
-        return client_config(self.options)
+        return parse_client_config(self.options)
 
     @property
     def delivery(self) -> Delivery:
@@ -192,7 +192,7 @@ def transactions(broker: EmbeddedBroker) -> Iterator[QueryTransactions]:
 
 
 def open_query_transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> QueryTransactions:
-    return QueryTransactions(client_config(client_options(broker)), prefix, LOG)
+    return QueryTransactions(parse_client_config(client_options(broker)), prefix, LOG)
 
 
 def fence_driver_id(transactions: QueryTransactions) -> WriterState:

@@ -29,7 +29,7 @@ from selectors import SelectorKey
 
 from spark_kafka_sink.network.system import ByteSocket, Poller, SocketAddress, Waker
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages import supported_api_keys
+from spark_kafka_sink.protocol.messages import list_supported_api_keys
 from tests.fake_system import FakePoller, FakeSocket, FakeSystem
 
 SCHEDULED_APIS = frozenset(
@@ -49,7 +49,7 @@ _LOG_READ_APIS = (ApiKey.LIST_OFFSETS, ApiKey.FETCH)
 SHORT_WAIT_MS = 5_000
 """An actor that waits for at most this long stays the current actor, unless the schedule chooses another one."""
 MAX_POINTS = 5_000
-_SUPPORTED_KEYS = frozenset(int(key) for key in supported_api_keys())
+_SUPPORTED_KEYS = frozenset(int(key) for key in list_supported_api_keys())
 
 STARTING = "start"
 WAITING = "wait"

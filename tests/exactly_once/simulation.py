@@ -18,7 +18,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from spark_kafka_sink.client import metadata, network_client
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
 from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations, query_transactions
 from spark_kafka_sink.exactly_once import driver as driver_module
@@ -287,7 +287,7 @@ class Simulation:
 
     def build_delivery(self, prefix: str) -> Delivery:
         return Delivery(
-            client_config(self.options),
+            parse_client_config(self.options),
             prefix,
             DeliveryOptions(prefix, topic=LOG, timeout_ms=TIMEOUT_MS),
             checkpoint=CHECKPOINT,

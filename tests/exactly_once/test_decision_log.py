@@ -378,14 +378,17 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
             )
             log.append_end_marker(producer_id, epoch, commit=True, wall_ms=1, leader_epoch=0)
     sizes: list[int] = []
-    original = fetched.stored_batches
+    original = fetched.iterate_stored_batches
 
     def stored_batches(records: Any) -> Any:
         sizes.append(len(records or b""))
         return original(records)
 
     decision_log._partition_cache.clear()
-    with patch.object(reader, "stored_batches", stored_batches), open_query_transactions(broker) as transactions:
+    with (
+        patch.object(reader, "iterate_stored_batches", stored_batches),
+        open_query_transactions(broker) as transactions,
+    ):
         transactions._ids.record_producer_id(1, ProducerIdAndEpoch(10_000, 0))
         entry = transactions.read_entry()
     assert (entry.state, entry.batch.batch_id) == (EntryState.DONE, 19)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import InvalidRecordError, RecordTooLargeError, SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, build_record_writer
-from spark_kafka_sink.formats.avro_schema import derive_schema, full_record_name
+from spark_kafka_sink.formats.avro_schema import derive_schema, parse_full_record_name
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.records import joined_rows
 from tests.formats.arrow_strategies import batches
@@ -292,7 +292,7 @@ def test_derived_registry_schema_has_null_first_and_as_default() -> None:
         "namespace": "com.acme",
         "fields": [{"name": "a", "type": ["null", "int"], "default": None}],
     }
-    assert full_record_name(json.dumps(schema)) == "com.acme.Order"
+    assert parse_full_record_name(json.dumps(schema)) == "com.acme.Order"
 
 
 def test_rejects_names_and_types_that_avro_does_not_support() -> None:

@@ -13,7 +13,7 @@ from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.network.channel import ChannelState
 from spark_kafka_sink.network.channel_builders import create_client_channel_builder
 from spark_kafka_sink.network.frame import NetworkSend
-from spark_kafka_sink.network.security.secured_channel_builders import server_channel_builder
+from spark_kafka_sink.network.security.secured_channel_builders import create_server_channel_builder
 from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
@@ -45,7 +45,7 @@ class Meeting:
         )
         self.server = Selector(
             system,
-            channel_builder=server_channel_builder(
+            channel_builder=create_server_channel_builder(
                 ssl_context=server_context(certificates) if "SSL" in protocol else None,
                 mechanisms=MECHANISMS if "SASL" in protocol else None,
                 handle_api_versions=handle_api_versions,

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.network.channel import ChannelStateKind
 from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
-from spark_kafka_sink.network.security.secured_channel_builders import server_channel_builder
+from spark_kafka_sink.network.security.secured_channel_builders import create_server_channel_builder
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.headers import encode_request
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
@@ -82,7 +82,7 @@ def test_closes_busy_client_that_does_not_authenticate() -> None:
     system = FakeSystem()
     system.listen("broker", 9092, Peer())
     mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck}
-    channels = server_channel_builder(mechanisms=mechanisms, handle_api_versions=handle_api_versions)
+    channels = create_server_channel_builder(mechanisms=mechanisms, handle_api_versions=handle_api_versions)
     selector = Selector(system, channel_builder=channels, timeouts=ChannelTimeouts(setup_ms=1000))
     peer = connect(system, selector)
     for number in range(30):

@@ -22,7 +22,7 @@ from spark_kafka_sink.network.system import (
     OperatingSystem,
     SocketAddress,
     configure_socket,
-    peer_address,
+    get_peer_address,
 )
 from tests.leak_check import assert_no_leaks
 
@@ -54,7 +54,7 @@ def test_round_trip_over_loopback(selector: Selector, listener: socket.socket) -
         selector.poll(WAIT_MS)
     accepted, _ = listener.accept()
     configure_socket(accepted, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
-    selector.register("server", accepted, peer_address(accepted))
+    selector.register("server", accepted, get_peer_address(accepted))
     payload = os.urandom(3_000_000)
     selector.send(NetworkSend("client", [payload[:1], payload[1:]]))
     while not selector.completed_receives:

@@ -9,7 +9,7 @@ import pytest
 
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Check, Outcome, Target, preflight
@@ -55,7 +55,7 @@ def run_checks(servers: str, authority: Path) -> dict[str, Check]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority),
     }
-    checks = preflight(client_config(options), Target(["t"]), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
+    checks = preflight(parse_client_config(options), Target(["t"]), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
     return {check.name: check for check in checks}
 
 
@@ -135,7 +135,7 @@ def test_neither_resolves_nor_shows_invalid_advertised_host(
     certificates: Path,
 ) -> None:
     options = {"bootstrap.servers": "localhost:9092", "security.protocol": "SSL", "ssl.truststore.type": "PEM"}
-    config = client_config(options | {"ssl.truststore.location": str(certificates / "ca.pem")})
+    config = parse_client_config(options | {"ssl.truststore.location": str(certificates / "ca.pem")})
     nodes = [Node(1, "\x1b[31mred", 9092)]
     checks = [*check_certificates(config, nodes, NoResolver(), 1_000), check_name_resolution(nodes, NoResolver())]
     assert [check.name for check in checks] == ["certificate of ?[31mred:9092", "names"]

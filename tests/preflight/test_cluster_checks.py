@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.preflight import (
     INTERACTIVE_TIMEOUTS,
@@ -39,7 +39,7 @@ def simulated(**options: Any) -> SimulatedCluster:
 
 
 def run_checks(cluster: SimulatedCluster, target: Target, *, thorough: bool = False) -> dict[str, Check]:
-    config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
+    config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
     checks = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, thorough=thorough, system=cluster.system)
     assert not cluster.system.open_sockets, "checks close their connections"
     return {check.name: check for check in checks}
@@ -236,7 +236,7 @@ def test_suggests_existing_topic_for_missing_one() -> None:
 
 
 def test_ip_address_needs_no_lookup() -> None:
-    config = client_config({"bootstrap.servers": "127.0.0.1:1,localhost:1"})
+    config = parse_client_config({"bootstrap.servers": "127.0.0.1:1,localhost:1"})
     checks = preflight(config, Target(), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
     detail = next(check for check in checks if check.name == "names").detail
     assert detail.startswith("127.0.0.1 needs no lookup; localhost resolves to ")
@@ -260,7 +260,7 @@ def test_permanent_failures_end_after_retry_time() -> None:
     cluster = simulated()
     for servers, topic in (("broker7:9092", "t"), (cluster.bootstrap_servers, "nope")):
         started = cluster.system.now()
-        config = client_config({"bootstrap.servers": servers})
+        config = parse_client_config({"bootstrap.servers": servers})
         target = Target([topic], allow_auto_topic_creation=False)
         checks = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system)
         assert build_preflight_error(checks) is not None
@@ -271,7 +271,7 @@ def test_waits_full_response_time_for_silent_server() -> None:
     cluster = simulated()
     cluster.system.swallow("gone", 9092)
     started = cluster.system.now()
-    config = client_config({"bootstrap.servers": "gone:9092"})
+    config = parse_client_config({"bootstrap.servers": "gone:9092"})
     checks = preflight(config, Target(["t"]), timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system)
     assert build_preflight_error(checks) is not None
     assert cluster.system.now() - started >= INTERACTIVE_TIMEOUTS.response_ms

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.preflight import (
     INTERACTIVE_TIMEOUTS,
     Check,
@@ -37,7 +37,7 @@ def run_checks(
     cluster: SimulatedCluster, *topics: str, servers: str | None = None, create: bool = True, **options: object
 ) -> dict[str, Check]:
     kafka_options = {name.replace("_", "."): value for name, value in options.items()}
-    config = client_config({"bootstrap.servers": servers or cluster.bootstrap_servers, **kafka_options})
+    config = parse_client_config({"bootstrap.servers": servers or cluster.bootstrap_servers, **kafka_options})
     target = Target(topics, connect_all_brokers=not topics, allow_auto_topic_creation=create)
     results = preflight(config, target, system=cluster.system)
     assert not cluster.system.open_sockets, "checks close their connections"
@@ -79,7 +79,7 @@ def test_connects_all_brokers_without_fixed_topic() -> None:
 
 def test_names_option_of_missing_dead_letter_topic() -> None:
     cluster = simulated()
-    config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
+    config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
     target = Target(("t", "tt"), topic_option_names=(("tt", "deadLetterTopic"),), allow_auto_topic_creation=False)
     checks = {check.name: check for check in preflight(config, target, system=cluster.system)}
     assert checks["topic tt"].detail == "does not exist; the option deadLetterTopic names it"
@@ -183,7 +183,7 @@ def test_names_all_unresolvable_brokers_at_any_retry_time(retry_ms: int) -> None
     cluster = SimulatedCluster(FakeSystem(latency_ms=100), nodes=2, topics={"t": 2})
     cluster.system.names |= {"entry": ["broker0"], "broker0": [], "broker1": []}
     results = preflight(
-        client_config({"bootstrap.servers": "entry:9092"}),
+        parse_client_config({"bootstrap.servers": "entry:9092"}),
         Target(("t",)),
         timeouts=PreflightTimeouts(retry_ms=retry_ms),
         system=cluster.system,
@@ -202,7 +202,7 @@ def test_names_unresolvable_brokers_after_late_metadata(topics: tuple[str, ...],
     cluster.system.names |= {"entry": ["broker0"], "broker0": [], "broker1": []}
     cluster.control.when(api=ApiKey.METADATA, nth=nth).delay(delay_ms)
     results = preflight(
-        client_config({"bootstrap.servers": "entry:9092,broker7:9092"}),
+        parse_client_config({"bootstrap.servers": "entry:9092,broker7:9092"}),
         Target(topics, connect_all_brokers=not topics),
         timeouts=INTERACTIVE_TIMEOUTS,
         system=cluster.system,
@@ -254,7 +254,7 @@ def test_unauthorized_topic_ends_checks_at_once() -> None:
 def test_skips_broker_that_was_not_awaited(connect_all_brokers: bool) -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"t": 2, "mine": 2})
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
-    config = client_config({"bootstrap.servers": "broker0:9092"})
+    config = parse_client_config({"bootstrap.servers": "broker0:9092"})
     results = preflight(config, Target(["t", "mine"], connect_all_brokers=connect_all_brokers), system=cluster.system)
     failed = [check.name for check in results if check.outcome is Outcome.FAILED]
     assert failed == ["topic t"]
@@ -329,8 +329,8 @@ def secured(servers: str, password: str = SECRET, protocol: str = "SASL_PLAINTEX
 def test_uses_credentials_of_the_job_and_hides_them() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(topics={"t": 1}, security=security) as broker:
-        passed = preflight(client_config(secured(broker.bootstrap_servers)), Target(["t"]))
-        refused = preflight(client_config(secured(broker.bootstrap_servers, f"{SECRET}-wrong")), Target(["t"]))
+        passed = preflight(parse_client_config(secured(broker.bootstrap_servers)), Target(["t"]))
+        refused = preflight(parse_client_config(secured(broker.bootstrap_servers, f"{SECRET}-wrong")), Target(["t"]))
     assert build_preflight_error(passed) is None
     by_name = {check.name: check for check in refused}
     assert by_name["bootstrap servers"].outcome is Outcome.PASSED
@@ -353,7 +353,7 @@ def test_uses_credentials_of_the_job_and_hides_them() -> None:
 )
 def test_listener_mismatch_does_not_mention_password(security: ListenerSecurity | None, message: str) -> None:
     with embedded_broker(security=security) as broker:
-        results = preflight(client_config(secured(broker.bootstrap_servers)), Target(["t"]))
+        results = preflight(parse_client_config(secured(broker.bootstrap_servers)), Target(["t"]))
     (check,) = (check for check in results if check.outcome is Outcome.FAILED)
     assert str(check).endswith(message)
     assert "password" not in str(check)
@@ -363,7 +363,7 @@ def test_plaintext_to_sasl_listener_suggests_security_protocol() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(security=security) as broker:
         checks = preflight(
-            client_config({"bootstrap.servers": broker.bootstrap_servers}),
+            parse_client_config({"bootstrap.servers": broker.bootstrap_servers}),
             Target(["t"]),
             timeouts=PreflightTimeouts(300, 300),
         )
@@ -374,7 +374,7 @@ def test_plaintext_to_sasl_listener_suggests_security_protocol() -> None:
 def test_missing_truststore_fails_security_check() -> None:
     options = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL"}
     options["ssl.truststore.location"] = str(Path("/no/such/file.pem"))
-    checks = {check.name: check for check in preflight(client_config(options), Target(["t"]))}
+    checks = {check.name: check for check in preflight(parse_client_config(options), Target(["t"]))}
     assert checks["security"].outcome is Outcome.FAILED
     assert "/no/such/file.pem" in checks["security"].detail
     assert checks["security"].remedy
@@ -382,6 +382,6 @@ def test_missing_truststore_fails_security_check() -> None:
 
 
 def test_failure_shows_address_once() -> None:
-    config = client_config({"bootstrap.servers": "localhost:1"})
+    config = parse_client_config({"bootstrap.servers": "localhost:1"})
     checks = {check.name: check for check in preflight(config, Target(["t"]), timeouts=PreflightTimeouts(300, 300))}
     assert checks["bootstrap servers"].detail == "localhost:1: Connection refused"

@@ -153,7 +153,7 @@ def check_partitions_of(producer: KafkaProducer) -> None:
     assert not idempotence.find_violations(), idempotence.find_violations()
     for state in idempotence:
         waiting = [batch for batch in state.pending_batches if batch not in state.in_flight_batches]
-        queue = accumulator.queued_batches(state.topic_partition)
+        queue = accumulator.list_queued_batches(state.topic_partition)
         queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned_batches]
         assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
         for batch in (*state.pending_batches, *state.in_flight_batches):

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, SchemaError
 from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
-from spark_kafka_sink.producer.table_types import convert_column, decoded_nbytes, to_spark_type
+from spark_kafka_sink.producer.table_types import compute_decoded_nbytes, convert_column, to_spark_type
 
 WORDS = pa.DictionaryArray.from_arrays(pa.array([0, None, 1], pa.int8()), pa.array(["a", "bb"], pa.string_view()))
 LIST_OFFSETS = pa.array([0, None, 1, 3], pa.int32())
@@ -124,31 +124,31 @@ def test_plan_rejects_nested_type_without_format_support() -> None:
 def test_decoded_size_of_null_is_zero_for_each_index_type(sign: str, width: int) -> None:
     """Polars exports the indices of categories as uint32, and DuckDB those of enums as uint8."""
     indices = pa.array([0, None, 1], f"{sign}{width}")
-    assert decoded_nbytes(pa.DictionaryArray.from_arrays(indices, pa.array(["ab", "c"]))) == 3
+    assert compute_decoded_nbytes(pa.DictionaryArray.from_arrays(indices, pa.array(["ab", "c"]))) == 3
 
 
 def test_computes_size_of_decoded_dictionaries() -> None:
     dictionary_array = pa.DictionaryArray.from_arrays(
         pa.array([0, 1, None, 1], pa.int8()), pa.array(["a" * 1_000, "b" * 10])
     )
-    assert decoded_nbytes(dictionary_array) == 1_020
-    assert decoded_nbytes(dictionary_array.slice(1)) == 20
-    assert decoded_nbytes(pa.ListArray.from_arrays(pa.array([0, 1, 4]), dictionary_array).slice(1)) == 20
-    assert decoded_nbytes(pa.StructArray.from_arrays([dictionary_array, dictionary_array], ["x", "y"])) == 2_040
+    assert compute_decoded_nbytes(dictionary_array) == 1_020
+    assert compute_decoded_nbytes(dictionary_array.slice(1)) == 20
+    assert compute_decoded_nbytes(pa.ListArray.from_arrays(pa.array([0, 1, 4]), dictionary_array).slice(1)) == 20
+    assert compute_decoded_nbytes(pa.StructArray.from_arrays([dictionary_array, dictionary_array], ["x", "y"])) == 2_040
     items = pa.MapArray.from_arrays(pa.array([0, 1, 4]), pa.array(["k", "l", "m", "n"]), dictionary_array)
-    assert decoded_nbytes(items.slice(1)) == 23  # with the three keys
+    assert compute_decoded_nbytes(items.slice(1)) == 23  # with the three keys
     views = pa.DictionaryArray.from_arrays(dictionary_array.indices, dictionary_array.dictionary.cast(pa.string_view()))
-    assert decoded_nbytes(views.slice(1)) == 20
+    assert compute_decoded_nbytes(views.slice(1)) == 20
     views = pa.DictionaryArray.from_arrays(
         pa.array([1, 0, 1], pa.int8()), pa.array(["x", None, "c" * 30], pa.string_view())[1:]
     )
-    assert decoded_nbytes(views.slice(0, 2)) == 30
-    assert decoded_nbytes(pa.nulls(3, pa.dictionary(pa.int8(), pa.string_view()))) == 0
+    assert compute_decoded_nbytes(views.slice(0, 2)) == 30
+    assert compute_decoded_nbytes(pa.nulls(3, pa.dictionary(pa.int8(), pa.string_view()))) == 0
     lists = pa.DictionaryArray.from_arrays(dictionary_array.indices, pa.array([["a" * 1_000], ["b" * 4, "b" * 6]]))
-    assert decoded_nbytes(lists.slice(1)) == 20
+    assert compute_decoded_nbytes(lists.slice(1)) == 20
     nested = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1], pa.uint64()), dictionary_array.slice(0, 2))
-    assert decoded_nbytes(nested) == 2_010
+    assert compute_decoded_nbytes(nested) == 2_010
     numbers = pa.DictionaryArray.from_arrays(pa.array([0] * 8, pa.int8()), pa.array([1], pa.int64()))
-    assert decoded_nbytes(numbers) == 64
-    assert decoded_nbytes(pa.array([["a"]])) == 0
-    assert decoded_nbytes(pa.nulls(3, pa.dictionary(pa.int8(), pa.string()))) == 0
+    assert compute_decoded_nbytes(numbers) == 64
+    assert compute_decoded_nbytes(pa.array([["a"]])) == 0
+    assert compute_decoded_nbytes(pa.nulls(3, pa.dictionary(pa.int8(), pa.string()))) == 0

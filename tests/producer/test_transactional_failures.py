@@ -411,7 +411,7 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
 @BOTH
 def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again(version: int) -> None:
     cluster, producer = initialised(version, nodes=2)
-    known = cluster.core.coordinator_for(ID)
+    known = cluster.core.find_coordinator(ID)
     assert known is not None
     old = known.id
     cluster.control.move_coordinator(ID, 1 - old)

@@ -109,7 +109,7 @@ def test_22_the_coordinator_moves_at_each_step_and_the_commit_is_one(version: in
 
     def move(at: str) -> None:
         if at == step:
-            now_at = cluster.core.coordinator_for("x")
+            now_at = cluster.core.find_coordinator("x")
             assert now_at is not None
             cluster.control.move_coordinator("x", (now_at.id + 1) % 3)
 
@@ -134,7 +134,7 @@ def test_22_the_coordinator_dies_while_it_ends_the_transaction_and_the_commit_is
     cluster, producer = begun(version, nodes=3)
     sent(producer, b"1")
     sent(producer, b"2", partition=1)
-    node = cluster.core.coordinator_for("x")
+    node = cluster.core.find_coordinator("x")
     assert node is not None
     cluster.control.when(api=ApiKey.END_TXN).never_answer(applied=applied)
     cluster.system.after(20, lambda: cluster.control.stop_node(node.id))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.windows import MAX_LATENCY_MS, LatencyHistogram, bucket_end_ms
+from spark_kafka_sink.producer.windows import MAX_LATENCY_MS, LatencyHistogram, compute_bucket_end_ms
 
 LATENCY = st.floats(min_value=0, max_value=MAX_LATENCY_MS * 0.9)
 
@@ -51,7 +51,7 @@ def test_a_bucket_holds_what_is_counted_in_it(latency: float) -> None:
     latencies.add(latency, 1)
     (bucket,) = latencies.counts
     inside = min(max(latency, 1 / 16), MAX_LATENCY_MS)
-    assert bucket_end_ms(bucket - 1) <= inside < bucket_end_ms(bucket)
+    assert compute_bucket_end_ms(bucket - 1) <= inside < compute_bucket_end_ms(bucket)
 
 
 def test_the_counts_of_the_worst_task_travel_in_a_few_kilobytes() -> None:

@@ -11,12 +11,12 @@ from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import load_request_type, load_response_type, supported_api_keys
-from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
+from spark_kafka_sink.protocol.messages import list_supported_api_keys, load_request_type, load_response_type
+from spark_kafka_sink.protocol.schema import FieldSpec, Struct, get_field_specs
 
 MESSAGE_TYPES: list[type[Message]] = [
-    *map(load_request_type, supported_api_keys()),
-    *map(load_response_type, supported_api_keys()),
+    *map(load_request_type, list_supported_api_keys()),
+    *map(load_response_type, list_supported_api_keys()),
 ]
 MESSAGE_VERSIONS = [
     (message_type, version)
@@ -128,7 +128,7 @@ def to_kafka_python(message: Message, version: int) -> Any:
 
 def _convert_fields(struct: Struct, reference_type: Any, version: int) -> dict[str, Any]:
     values = {}
-    for name, spec in field_specs(type(struct)).items():
+    for name, spec in get_field_specs(type(struct)).items():
         value = getattr(struct, name)
         if version in spec.versions and not _is_omitted(struct, name, spec):
             values[name] = _convert_value(value, spec, reference_type, version)

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
-from spark_kafka_sink.protocol.schema import FieldSpec, Struct, VersionRange, field_specs
+from spark_kafka_sink.protocol.schema import FieldSpec, Struct, VersionRange, get_field_specs
 
 _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 
@@ -25,7 +25,7 @@ def build_populated(struct_type: type[StructT], version: int, *, nulls: bool = F
 def _build_struct(struct_type: type[StructT], version: int, numbers: Any, nulls: bool, elements: int) -> StructT:
     values = {
         name: _build_value(spec, version, numbers, nulls, elements)
-        for name, spec in field_specs(struct_type).items()
+        for name, spec in get_field_specs(struct_type).items()
         if version in spec.versions
     }
     return struct_type(**values)

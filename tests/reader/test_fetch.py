@@ -69,6 +69,6 @@ def test_ignores_unrequested_partitions() -> None:
 
 def test_reads_response_with_many_partitions_once() -> None:
     responses = dict.fromkeys(REQUEST.keys, response(codes.NONE, codes.NONE, codes.NONE))
-    with patch.object(fetch_module, "_partitions", wraps=fetch_module._partitions) as read:
+    with patch.object(fetch_module, "_iterate_partitions", wraps=fetch_module._iterate_partitions) as read:
         assert REQUEST.find_rejection_error(responses) is None
     assert read.call_count == 1

@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol.messages.fetch import AbortedTransaction
-from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, FetchedRows, visible_rows
+from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, FetchedRows, iterate_visible_rows
 from tests.reader.stored_batches import BASE_TIME, batch, compacted, marker
 
 ALL = 1 << 40
@@ -15,7 +15,7 @@ ALL = 1 << 40
 def show(
     *batches: bytes, aborted: list[AbortedTransaction] | None = None, start: int = 0, stop: int = ALL
 ) -> FetchedRows:
-    (fetched,) = visible_rows(b"".join(batches), aborted, topic="t", partition=3, start=start, stop=stop)
+    (fetched,) = iterate_visible_rows(b"".join(batches), aborted, topic="t", partition=3, start=start, stop=stop)
     return fetched
 
 
@@ -58,7 +58,7 @@ def test_earlier_batches_do_not_move_next_offset_back() -> None:
 
 def test_empty_fetch_gives_table_with_all_columns() -> None:
     for records in (None, b""):
-        (fetched,) = visible_rows(records, None, topic="t", partition=0, start=9, stop=ALL)
+        (fetched,) = iterate_visible_rows(records, None, topic="t", partition=0, start=9, stop=ALL)
         assert (fetched.rows.num_rows, fetched.next_offset) == (0, 9)
         assert fetched.rows.schema.equals(ROWS_SCHEMA)
 

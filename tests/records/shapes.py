@@ -6,11 +6,15 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_partition_slices, split_into_batches
+from spark_kafka_sink.records.batch_slicing import (
+    build_single_partition_slices,
+    find_timestamp_range,
+    split_into_batches,
+)
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.records.batch_headers import build_header
 from tests.records.column_strategies import NOW
 from tests.records.reference_encoder import Row
@@ -34,8 +38,8 @@ SHAPES: dict[str, list[Row]] = {
 
 def encode_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21, level: int | None = None) -> bytes:
     batch_slices = split_into_batches(
-        record_size_bounds(columns),
-        single_partition_slices(columns.num_rows),
+        compute_record_size_bounds(columns),
+        build_single_partition_slices(columns.num_rows),
         batch_bytes,
         find_timestamp_range(columns, NOW),
     )

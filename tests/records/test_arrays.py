@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records import arrays
-from spark_kafka_sink.records.arrays import EMPTY_BYTES, bytes_to_arrow, integers_to_numpy, null_mask, numbers_to_arrow
-from spark_kafka_sink.records.byte_column import byte_sizes
+from spark_kafka_sink.records.arrays import (
+    EMPTY_BYTES,
+    build_null_mask,
+    bytes_to_arrow,
+    integers_to_numpy,
+    numbers_to_arrow,
+)
+from spark_kafka_sink.records.byte_column import compute_byte_sizes
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -19,7 +25,7 @@ INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 def test_reads_integers_and_nulls_of_sliced_array(values: list[int | None], start: int, end: int) -> None:
     array = pa.array(values, pa.int64()).slice(start, max(0, len(values) - start - end))
     expected = array.to_pylist()
-    assert null_mask(array).tolist() == [value is None for value in expected]
+    assert build_null_mask(array).tolist() == [value is None for value in expected]
     assert integers_to_numpy(array, null=-7).tolist() == [-7 if value is None else value for value in expected]
 
 
@@ -50,8 +56,8 @@ def test_reads_arrays_without_buffers() -> None:
     for length in (0, 9):
         nothing = pa.nulls(length, pa.int64())
         assert integers_to_numpy(nothing, null=4).tolist() == [4] * length
-        assert null_mask(nothing).tolist() == [True] * length
-        assert null_mask(pa.nulls(length)).tolist() == [True] * length
+        assert build_null_mask(nothing).tolist() == [True] * length
+        assert build_null_mask(pa.nulls(length)).tolist() == [True] * length
     without_offsets = pa.Array.from_buffers(pa.list_(pa.int8()), 0, [None, None], children=[pa.nulls(0, pa.int8())])
     assert integers_to_numpy(without_offsets.offsets).tolist() == [0]
     assert EMPTY_BYTES.as_py() == b""
@@ -62,6 +68,6 @@ def test_byte_sizes_ignore_bytes_under_nulls() -> None:
     offsets, data = numbers_to_arrow(np.array([0, 2, 5, 6], np.int32)), pa.py_buffer(b"aabbbc")
     validity = pa.py_buffer(np.packbits([True, False, True], bitorder="little"))
     array = pa.Array.from_buffers(pa.binary(), 3, [validity, offsets.buffers()[1], data])
-    assert byte_sizes(array).tolist() == [2, 0, 1]
-    assert byte_sizes(array.slice(1)).tolist() == [0, 1]
-    assert byte_sizes(pa.nulls(2)).tolist() == [0, 0]
+    assert compute_byte_sizes(array).tolist() == [2, 0, 1]
+    assert compute_byte_sizes(array.slice(1)).tolist() == [0, 1]
+    assert compute_byte_sizes(pa.nulls(2)).tolist() == [0, 0]

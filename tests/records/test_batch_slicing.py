@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.records.batch_slicing import (
     TimestampRange,
+    build_single_partition_slices,
     find_timestamp_range,
-    single_partition_slices,
     split_into_batches,
 )
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, mixed_rows, timestamps
 from tests.records.reference_encoder import Row, reference_split, reference_varint
 from tests.records.slices import BatchSlice, PartitionSlice, encode_slices, partition_slices, to_rows
@@ -72,11 +72,11 @@ def timestamp_delta_bytes(slices: list[PartitionSlice], times: TimestampRange) -
 @settings(max_examples=60, deadline=None)
 def test_records_fit_their_bounds_and_batches_their_limit(data: st.DataObject, rows: list[Row]) -> None:
     columns = data.draw(arrow_columns(rows))
-    sizes = record_size_bounds(columns)
+    sizes = compute_record_size_bounds(columns)
     assert len(sizes) == len(rows)
     batch_bytes_max = data.draw(st.integers(100, 20_000))
     plan = split_into_batches(
-        sizes, single_partition_slices(len(rows)), batch_bytes_max, find_timestamp_range(columns, NOW)
+        sizes, build_single_partition_slices(len(rows)), batch_bytes_max, find_timestamp_range(columns, NOW)
     )
     for part, piece in zip(to_rows(plan), encode_slices(columns, to_rows(plan), NOW), strict=True):
         bound = int(sizes[part.start : part.stop].sum())
@@ -92,7 +92,10 @@ def test_open_batch_stays_within_its_limit(data: st.DataObject, rows: list[Row],
     open_batch = PartitionSlice(0, len(rows), open_records, 100, base)
     batch_bytes_max = data.draw(st.integers(100, 2_000))
     plan = split_into_batches(
-        record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, find_timestamp_range(columns, NOW)
+        compute_record_size_bounds(columns),
+        partition_slices([open_batch]),
+        batch_bytes_max,
+        find_timestamp_range(columns, NOW),
     )
     for part, piece in zip(to_rows(plan), encode_slices(columns, to_rows(plan), NOW), strict=True):
         before = 100 if part.first_offset_delta else HEADER_BYTES
@@ -104,7 +107,7 @@ def test_open_batch_stays_within_its_limit(data: st.DataObject, rows: list[Row],
 
 def test_open_batch_with_distant_base_timestamp_stays_within_limit() -> None:
     columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([NOW] * 50, pa.int64()))
-    sizes = record_size_bounds(columns)
+    sizes = compute_record_size_bounds(columns)
     batch_bytes_max = 100 + int(sizes.sum())
     for base in (1 << 62, 1 << 50, -1, NOW):
         open_batch = PartitionSlice(0, 50, 1 << 26, 100, base)
@@ -129,7 +132,9 @@ def test_batches_are_full_to_within_one_record(
     columns = RecordColumns(pa.array(values), pa.array([b"k" * 12] * len(values)))
     open_batch = PartitionSlice(0, len(values), open_records, 400 if open_records else HEADER_BYTES, base)
     times = find_timestamp_range(columns, NOW)
-    plan = split_into_batches(record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times)
+    plan = split_into_batches(
+        compute_record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times
+    )
     largest = max(sizes) + 12 + 20
     delta_bytes = 1 + timestamp_delta_bytes([open_batch], times)
     pieces = encode_slices(columns, to_rows(plan), NOW)
@@ -149,7 +154,7 @@ def test_alternating_timestamps_stay_within_limit(times: tuple[int, ...], base: 
     columns = RecordColumns(pa.array([b"v" * 40] * rows), timestamp=pa.array(stamps, pa.int64()))
     slices = [PartitionSlice(0, 1_000, 70, 500, base), PartitionSlice(1_000, rows)]
     plan = split_into_batches(
-        record_size_bounds(columns), partition_slices(slices), 2_000, find_timestamp_range(columns, NOW)
+        compute_record_size_bounds(columns), partition_slices(slices), 2_000, find_timestamp_range(columns, NOW)
     )
     for part, piece in zip(to_rows(plan), encode_slices(columns, to_rows(plan), NOW), strict=True):
         used = (500 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes

@@ -18,7 +18,11 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.records import decoder
-from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_partition_slices, split_into_batches
+from spark_kafka_sink.records.batch_slicing import (
+    build_single_partition_slices,
+    find_timestamp_range,
+    split_into_batches,
+)
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.decoder import (
@@ -30,7 +34,7 @@ from spark_kafka_sink.records.decoder import (
     parse_batches,
 )
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.records.batch_headers import build_header
 from tests.records.column_strategies import NOW, arrow_columns, equal_size_rows, mixed_rows
 from tests.records.reference_encoder import Row, reference_record, reference_varint
@@ -57,8 +61,8 @@ def test_decodes_encoded_rows(data: st.DataObject, rows: list[Row], codec: Codec
     columns = data.draw(arrow_columns(rows))
     plan = to_rows(
         split_into_batches(
-            record_size_bounds(columns),
-            single_partition_slices(len(rows)),
+            compute_record_size_bounds(columns),
+            build_single_partition_slices(len(rows)),
             batch_bytes,
             find_timestamp_range(columns, NOW),
         )

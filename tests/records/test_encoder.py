@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records import encoder, joined_rows
 from spark_kafka_sink.records.batch_slicing import TimestampRange, find_timestamp_range, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, equal_size_rows, mixed_rows
 from tests.records.reference_encoder import Row, reference_encode
 from tests.records.slices import BatchSlice, EncodedSlice, PartitionSlice, encode_slices, partition_slices, to_rows
@@ -187,7 +187,7 @@ def test_encodes_many_partitions_of_a_chunk_together() -> None:
     )
     slices = [PartitionSlice(i, i + 10) for i in range(0, 10_000, 10)]
     cuts = split_into_batches(
-        record_size_bounds(columns), partition_slices(slices), 16_384, find_timestamp_range(columns, NOW)
+        compute_record_size_bounds(columns), partition_slices(slices), 16_384, find_timestamp_range(columns, NOW)
     )
     plan = to_rows(cuts)
     pieces = encode_slices(columns, plan, NOW)

@@ -15,13 +15,13 @@ from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.records.decoder import read_varints
 from spark_kafka_sink.records.fields import (
     Field,
-    constant_fields,
+    build_constant_fields,
+    build_fixed_field,
+    build_signed_varint_fields,
+    build_unsigned_varint_fields,
     encode_varint,
-    fixed_field,
     mask_field,
     merge_fields,
-    signed_varint_fields,
-    unsigned_varint_fields,
 )
 from tests.records.reference_encoder import reference_varint
 
@@ -47,7 +47,7 @@ def bytes_of(fields: Sequence[Field], rows: int) -> list[bytes]:
 @settings(max_examples=200, deadline=None)
 def test_varint_column_equals_single_varints(column: list[int]) -> None:
     expected = [reference_varint(value) for value in column]
-    assert bytes_of(signed_varint_fields(np.array(column, np.int64)), len(column)) == expected
+    assert bytes_of(build_signed_varint_fields(np.array(column, np.int64)), len(column)) == expected
     assert [encode_varint(value) for value in column] == expected
 
 
@@ -55,20 +55,22 @@ def test_varint_column_equals_single_varints(column: list[int]) -> None:
 @settings(max_examples=100, deadline=None)
 def test_varints_of_32_and_64_bit_integers_are_equal(column: list[int]) -> None:
     expected = [reference_varint(value) for value in column]
-    assert bytes_of(signed_varint_fields(np.array(column, np.int32)), len(column)) == expected
+    assert bytes_of(build_signed_varint_fields(np.array(column, np.int32)), len(column)) == expected
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.uint16, np.uint32])
 def test_varints_of_narrow_integers_are_equal(kind: type[np.integer]) -> None:
     column = [int(np.iinfo(kind).min), 0, 1, 100, int(np.iinfo(kind).max)]
-    assert bytes_of(signed_varint_fields(np.array(column, kind)), 5) == [reference_varint(value) for value in column]
+    assert bytes_of(build_signed_varint_fields(np.array(column, kind)), 5) == [
+        reference_varint(value) for value in column
+    ]
 
 
 @given(st.lists(numbers.map(lambda value: value + (1 << 63)), max_size=50))
 @settings(max_examples=100, deadline=None)
 def test_unsigned_varints_use_no_zigzag(column: list[int]) -> None:
     expected = [reference_varint(code >> 1 if code % 2 == 0 else -(code >> 1) - 1) for code in column]
-    assert bytes_of(unsigned_varint_fields(np.array(column, np.uint64)), len(column)) == expected
+    assert bytes_of(build_unsigned_varint_fields(np.array(column, np.uint64)), len(column)) == expected
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -79,13 +81,13 @@ def test_merged_fields_have_bytes_of_all_fields(seed: int) -> None:
     for _ in range(chance.randrange(1, 8)):
         kind = chance.choice(["constant", "fixed", "varint", "masked"])
         if kind == "constant":
-            fields += constant_fields(chance.choice([b"", b"\0", chance.randbytes(chance.randrange(11))]))
+            fields += build_constant_fields(chance.choice([b"", b"\0", chance.randbytes(chance.randrange(11))]))
         elif kind == "fixed":
-            fields.append(fixed_field(np.frombuffer(chance.randbytes(4 * rows), np.int32)))
+            fields.append(build_fixed_field(np.frombuffer(chance.randbytes(4 * rows), np.int32)))
         else:
             bits = chance.choice([6, 13, 30, 62])
             values = np.array([chance.randrange(1 << bits) for _ in range(rows)], chance.choice([np.int64, np.uint64]))
-            found = signed_varint_fields(values.view(np.int64))
+            found = build_signed_varint_fields(values.view(np.int64))
             mask = np.array([chance.random() < 0.5 for _ in range(rows)])
             fields += [mask_field(field, mask) for field in found] if kind == "masked" else found
     merged = merge_fields(fields)
@@ -94,7 +96,7 @@ def test_merged_fields_have_bytes_of_all_fields(seed: int) -> None:
 
 
 def test_merge_keeps_position_of_other_items() -> None:
-    one, two = constant_fields(b"a"), constant_fields(b"b")
+    one, two = build_constant_fields(b"a"), build_constant_fields(b"b")
     merged = merge_fields([*one, *two, "places", *two])
     assert [column if isinstance(column, str) else bytes_of([column], 1) for column in merged] == [
         [b"ab"],

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.records import byte_column, record_sizes
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_sizes import find_invalid_rows, record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds, find_invalid_rows
 from tests.records.column_strategies import NOW
 from tests.records.slices import BatchSlice, encode_slices
 
@@ -27,15 +27,15 @@ def test_size_bounds_do_not_depend_on_equal_sizes(kind: pa.DataType) -> None:
                 lengths = [len(value_bytes or b"") for value_bytes in column.to_pylist()] if column is not None else [0]
                 expected += np.array(lengths) + (2 if max(lengths) >= 64 else 1)
             expected -= 1 if expected.max() - 2 < 64 else 0
-            assert record_size_bounds(RecordColumns(value, key)).tolist() == expected.tolist()
-            assert record_size_bounds(RecordColumns(value, key).slice(1, 3)).tolist()[0] <= expected[1]
+            assert compute_record_size_bounds(RecordColumns(value, key)).tolist() == expected.tolist()
+            assert compute_record_size_bounds(RecordColumns(value, key).slice(1, 3)).tolist()[0] <= expected[1]
 
 
 def test_largest_common_timestamp_fits_its_bound() -> None:
     for time in ((1 << 41) - 2, (1 << 41) - 1, 1 << 41):
         columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([-1] + [time] * 49, pa.int64()))
         plan = [BatchSlice(0, 0, 50, 1 << 26)]
-        assert encode_slices(columns, plan, NOW)[0].segment.nbytes <= record_size_bounds(columns).sum()
+        assert encode_slices(columns, plan, NOW)[0].segment.nbytes <= compute_record_size_bounds(columns).sum()
 
 
 def test_valid_rows_have_no_error() -> None:
@@ -67,7 +67,7 @@ def test_finds_row_above_two_gibibytes_in_large_column(
     monkeypatch.setattr(byte_column, "MAX_OFFSET", 1_000)
     monkeypatch.setattr(record_sizes, "MAX_JOINED_BYTES", 1_000)
     columns = RecordColumns(pa.array([b"x" * 300] * 9 + [b"y" * 1_001, None], pa.large_binary()))
-    assert [size // 100 for size in record_size_bounds(columns).tolist()] == [3] * 9 + [10, 0]
+    assert [size // 100 for size in compute_record_size_bounds(columns).tolist()] == [3] * 9 + [10, 0]
     ((reason, rows),) = find_invalid_rows(columns).items()
     assert rows.tolist() == [9]
     assert "2 GiB" in reason
@@ -85,7 +85,7 @@ def test_distinguishes_overflow_from_timestamps_before_1970() -> None:
 def test_size_bounds_of_repeated_chunk_need_no_copy() -> None:
     chunk = pa.array([b"v" * (1 << 20)])
     before = pa.total_allocated_bytes()
-    bounds = record_size_bounds(RecordColumns(pa.chunked_array([chunk] * 2_100)))
+    bounds = compute_record_size_bounds(RecordColumns(pa.chunked_array([chunk] * 2_100)))
     assert pa.total_allocated_bytes() - before < 1 << 20
     assert (bounds > 1 << 20).all()
     assert len(bounds) == 2_100

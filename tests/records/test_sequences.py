@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.records.sequences import MAX_SEQUENCE, increment, is_after, last_sequence
+from spark_kafka_sink.records.sequences import MAX_SEQUENCE, compute_last_sequence, increment, is_after
 
 SEQUENCES = st.integers(0, MAX_SEQUENCE)
 
@@ -34,7 +34,7 @@ def test_sequence_is_not_after_itself(sequence: int) -> None:
     ],
 )
 def test_last_and_next_sequence_wrap_around(first: int, records: int, last: int, following: int) -> None:
-    assert (last_sequence(first, records), increment(first, records)) == (last, following)
+    assert (compute_last_sequence(first, records), increment(first, records)) == (last, following)
 
 
 @given(first=SEQUENCES, records=st.integers(0, MAX_SEQUENCE))

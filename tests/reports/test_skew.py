@@ -10,11 +10,11 @@ from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.reports.figures import build_figures
 from spark_kafka_sink.reports.skew import (
     compute_skew,
+    count_task_rows,
     describe_largest_partition,
     describe_skew,
     describe_task_skew,
     find_longest_write,
-    task_row_counts,
 )
 from spark_kafka_sink.reports.text_report import render_lines
 from spark_kafka_sink.reports.write_report import TaskSummary
@@ -62,7 +62,7 @@ def test_longest_write_must_list_tasks() -> None:
     longer_without_tasks = dataclasses.replace(make_report(2), duration_ms=99_000, task_list=())
     assert find_longest_write([make_report(0), longer, longer_without_tasks]) is longer
     assert find_longest_write([longer_without_tasks]) is None
-    assert task_row_counts(longer) == {"0": 1_000}
+    assert count_task_rows(longer) == {"0": 1_000}
 
 
 def test_describes_share_of_largest_partition() -> None:

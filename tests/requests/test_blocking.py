@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.topics import DescribeTopic
@@ -23,7 +23,7 @@ def test_leaves_unresponsive_node_when_remaining_time_is_below_clock_resolution(
 ) -> None:
     system = FakeSystem(now_ms=50_000, latency_ms=1)
     cluster = SimulatedCluster(system, topics={"t": 1})
-    config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
+    config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
     client = BlockingClient(config, node_timeout_ms=NODE_TIMEOUT_MS, system=system)
     client.topic("t")
     original = NetworkClient.unresponsive_ms
@@ -35,7 +35,7 @@ def test_leaves_unresponsive_node_when_remaining_time_is_below_clock_resolution(
 
     monkeypatch.setattr(NetworkClient, "unresponsive_ms", unresponsive_ms)
     cluster.control.when(api=ApiKey.METADATA).never_answer()
-    client.topic("t", fresh=True)
+    client.topic("t", refresh=True)
     assert system.now() > 50_000 + NODE_TIMEOUT_MS
     client.close()
 
@@ -45,7 +45,7 @@ def test_pause_sleeps_while_a_completed_call_is_not_finished(
 ) -> None:
     system = FakeSystem(now_ms=50_000, latency_ms=1)
     cluster = SimulatedCluster(system, topics={"t": 1})
-    client = BlockingClient(client_config({"bootstrap.servers": cluster.bootstrap_servers}), system=system)
+    client = BlockingClient(parse_client_config({"bootstrap.servers": cluster.bootstrap_servers}), system=system)
     client.topic("t")
     call = client.begin([DescribeTopic("t")])
     polls, poll = 0, NetworkClient.poll

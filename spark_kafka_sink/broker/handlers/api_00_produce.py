@@ -101,7 +101,7 @@ def _set_current_leader(context: RequestContext, topic: Topic, result: Partition
 def _find_acks_error(context: RequestContext, acks: int, topic: Topic, partition: Partition) -> int:
     if acks not in (-1, 0, 1):
         return error_codes.INVALID_REQUIRED_ACKS
-    if acks == -1 and len(context.cluster.in_sync_replicas(topic, partition)) < topic.min_in_sync_replicas:
+    if acks == -1 and len(context.cluster.find_in_sync_replicas(topic, partition)) < topic.min_in_sync_replicas:
         return error_codes.NOT_ENOUGH_REPLICAS
     return 0
 

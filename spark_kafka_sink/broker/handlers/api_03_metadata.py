@@ -75,20 +75,20 @@ def _create_missing(context: RequestContext, requested: Iterable[MetadataRequest
     if not cluster.config.auto_create_topics:
         return {}
     names = [topic.name or "" for topic in requested if topic.topic_id == ZERO_UUID]
-    missing = [
+    missing_topics = [
         name
         for name in names
         if is_topic_name(name) and name not in cluster.topics and not context.find_injected_error(name)
     ]
     partitions = cluster.config.default_partitions
-    max_topics = max(0, cluster.available_partitions()) // partitions
-    errors = dict.fromkeys(missing[max_topics:], error_codes.POLICY_VIOLATION)
+    max_topics = max(0, cluster.count_available_partitions()) // partitions
+    errors = dict.fromkeys(missing_topics[max_topics:], error_codes.POLICY_VIOLATION)
     if errors:
         _log.warning("Did not create %d topics: the cluster would exceed its maximum of partitions", len(errors))
     try:
-        cluster.create_topics([TopicDefinition(name, partitions) for name in missing[:max_topics]])
+        cluster.create_topics([TopicDefinition(name, partitions) for name in missing_topics[:max_topics]])
     except ApiError as error:
-        errors |= dict.fromkeys(missing[:max_topics], error.code)
+        errors |= dict.fromkeys(missing_topics[:max_topics], error.code)
     return errors
 
 
@@ -131,6 +131,6 @@ def _describe_partition(context: RequestContext, topic: Topic, partition: Partit
         leader_id=NO_LEADER if partition.leader is None else partition.leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
-        isr_nodes=list(context.cluster.in_sync_replicas(topic, partition)),
+        isr_nodes=list(context.cluster.find_in_sync_replicas(topic, partition)),
         offline_replicas=[node for node in partition.replicas if not nodes[node].is_running],
     )

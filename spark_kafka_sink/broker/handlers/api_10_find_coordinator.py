@@ -28,7 +28,7 @@ def handle(context: RequestContext, request: FindCoordinatorRequest) -> HandlerR
 
 def _find_coordinator(context: RequestContext, key: str) -> Coordinator:
     injected = context.find_injected_error()
-    node = context.cluster.coordinator_for(key)
+    node = context.cluster.find_coordinator(key)
     if injected or node is None:
         code = injected or error_codes.COORDINATOR_NOT_AVAILABLE
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code)

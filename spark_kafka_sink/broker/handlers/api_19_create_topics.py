@@ -25,7 +25,7 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResu
     results: list[CreatableTopicResult] = []
     valid_definitions: dict[str, TopicDefinition] = {}
     with cluster.lock:
-        available_partition_count = cluster.available_partitions()
+        available_partition_count = cluster.count_available_partitions()
         for topic in request.topics:
             definition, result = _resolve_defaults(context, topic)
             if name_counts[topic.name] > 1:

@@ -21,7 +21,7 @@ from spark_kafka_sink.sasl.scram import ScramClient
 def create_client_mechanism(login: Login, host: str) -> ClientMechanism:
     """Create the client side of a SASL exchange with the broker at `host`.
 
-    Blocks if a token must be requested first.
+    This blocks if a token must be requested first.
     """
     if login.mechanism == "PLAIN":
         return PlainClient(login.username, login.password)

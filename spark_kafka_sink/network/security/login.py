@@ -85,8 +85,8 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
         return _parse_oauth_login(options, token_callback, faults)
     elif mechanism != "GSSAPI":
         return _parse_password_login(options, mechanism, faults)
-    elif missing := _check_mechanism_set(options, token_callback):
-        faults += missing
+    elif missing_mechanism_fault := _check_mechanism_set(options, token_callback):
+        faults += missing_mechanism_fault
     else:
         return _parse_kerberos_login(options, faults)
     return Login()
@@ -114,8 +114,10 @@ def _check_mechanism_set(options: Mapping[str, str], token_callback: object) -> 
         return faults
     else:
         remedy = f"the one that the listener expects, of {', '.join(SASL_MECHANISMS)}"
-    missing = OptionFault("sasl.mechanism", f"is not set, and its default is GSSAPI. Set it to {remedy}.")
-    return OptionFaults([missing, *faults])
+    missing_mechanism_fault = OptionFault(
+        "sasl.mechanism", f"is not set, and its default is GSSAPI. Set it to {remedy}."
+    )
+    return OptionFaults([missing_mechanism_fault, *faults])
 
 
 def _parse_login_module(options: Mapping[str, str], faults: OptionFaults) -> LoginModule | None:

@@ -70,7 +70,10 @@ class OidcConfig:
 
 
 def check_endpoint_url(url: str) -> None:
-    """Raise ConfigurationError if the URL is not allowed. The error does not contain the URL and its password."""
+    """Raise ConfigurationError if the URL is not allowed.
+
+    The error does not contain the URL, which may have a password.
+    """
     error = find_url_error(url)
     if error is not None:
         raise ConfigurationError(OptionFault(ENDPOINT_URL_OPTION, "{error}.", {"error": error}))
@@ -142,7 +145,7 @@ class TokenSource:
                     self._store(response, request_time_s)
 
     def _store(self, response: _TokenResponse, request_time_s: float) -> None:
-        lifetime_s = self._lifetime_s(response, request_time_s)
+        lifetime_s = self._compute_lifetime_s(response, request_time_s)
         self._token, self._expires_s = response.token, request_time_s + lifetime_s
         self._renewal_due_s = request_time_s + lifetime_s * self._config.refresh_window_factor
 
@@ -153,7 +156,7 @@ class TokenSource:
             raise AuthenticationError("OAUTHBEARER: the response of the token endpoint has no access_token")
         return _TokenResponse(token, response.get("expires_in"))
 
-    def _lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:
+    def _compute_lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:
         """Return the lifetime that the response or the token itself states; 0 if neither states one."""
         lifetime_s = response.expires_in
         if isinstance(lifetime_s, int | float) and not isinstance(lifetime_s, bool) and lifetime_s > 0:
@@ -207,7 +210,7 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
     if response.status != 200:
         raise AuthenticationError(
             f"OAUTHBEARER: the token endpoint rejected the request with status {response.status}"
-            f"{_error_code_suffix(content)}{_assertion_suffix(config, response.date_s, now_s)}"
+            f"{_build_error_code_suffix(content)}{_build_assertion_suffix(config, response.date_s, now_s)}"
         )
     return content
 
@@ -237,7 +240,7 @@ def _build_headers(config: OidcConfig) -> dict[str, str]:
     return {"Authorization": f"Basic {credentials}", **headers}
 
 
-def _assertion_suffix(config: OidcConfig, date_s: float | None, now_s: float) -> str:
+def _build_assertion_suffix(config: OidcConfig, date_s: float | None, now_s: float) -> str:
     """Describe the rejected assertion, and the clock skew if it may be the cause."""
     if config.assertion is None:
         return ""
@@ -248,7 +251,7 @@ def _assertion_suffix(config: OidcConfig, date_s: float | None, now_s: float) ->
     return f"{suffix} The clock of this machine is {skew} the endpoint's clock. Correct the clock."
 
 
-def _error_code_suffix(content: dict[str, object]) -> str:
+def _build_error_code_suffix(content: dict[str, object]) -> str:
     """Return the error code of RFC 6749, such as `invalid_client`. Anything else in the response is not shown."""
     code = content.get("error")
     return f": {code}" if isinstance(code, str) and len(code) < 64 and set(code) <= _ERROR_CODE_CHARACTERS else ""

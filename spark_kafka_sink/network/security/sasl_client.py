@@ -141,9 +141,10 @@ class SaslClientAuthenticator:
     def _handle_handshake(self, frame: memoryview) -> Sequence[Buffer]:
         response = self._decode_response(frame, SaslHandshakeResponse, self._handshake_version)
         if response.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
-            supported = sanitize(", ".join(response.mechanisms)) or "none"
+            supported_mechanisms = sanitize(", ".join(response.mechanisms)) or "none"
             raise ListenerMismatchError(
-                f"SASL {self._mechanism}: the listener does not support this mechanism. It supports {supported}: "
+                f"SASL {self._mechanism}: the listener does not support this mechanism. It supports "
+                f"{supported_mechanisms}: "
                 "compare sasl.mechanism"
             )
         if response.error_code == error_codes.ILLEGAL_SASL_STATE:
@@ -152,7 +153,7 @@ class SaslClientAuthenticator:
             )
         if response.error_code != error_codes.NONE:
             raise AuthenticationError(
-                f"SASL {self._mechanism}: the broker rejected the handshake: {_error_name(response.error_code)}"
+                f"SASL {self._mechanism}: the broker rejected the handshake: {_find_error_name(response.error_code)}"
             )
         assert self._sasl_client is not None
         self._state = _State.TOKENS
@@ -177,7 +178,7 @@ class SaslClientAuthenticator:
             return bytes(frame)
         response = self._decode_response(frame, SaslAuthenticateResponse, self._authenticate_version)
         if response.error_code != error_codes.NONE:
-            reason = sanitize(response.error_message) or _error_name(response.error_code)
+            reason = sanitize(response.error_message) or _find_error_name(response.error_code)
             raise AuthenticationError(f"SASL {self._mechanism}: the broker rejected the login: {reason}")
         if response.session_lifetime_ms > 0:
             fraction = self._random_uniform(*REAUTHENTICATION_FRACTION)
@@ -207,5 +208,5 @@ class SaslClientAuthenticator:
         return response
 
 
-def _error_name(code: int) -> str:
+def _find_error_name(code: int) -> str:
     return error_codes.lookup_error_code(code).name

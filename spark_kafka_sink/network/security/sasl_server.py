@@ -92,10 +92,12 @@ class SaslServerAuthenticator:
     def _handle_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Buffer]:
         request = _decode(header, frame, SaslHandshakeRequest)
         mechanism = request.mechanism
-        allowed = [self._mechanism] if self._mechanism is not None else list(self._mechanisms)
-        if mechanism not in allowed:
+        allowed_mechanisms = [self._mechanism] if self._mechanism is not None else list(self._mechanisms)
+        if mechanism not in allowed_mechanisms:
             self.failure = AuthenticationError(f"the SASL mechanism {mechanism!r} is not supported")
-            response = SaslHandshakeResponse(error_code=error_codes.UNSUPPORTED_SASL_MECHANISM, mechanisms=allowed)
+            response = SaslHandshakeResponse(
+                error_code=error_codes.UNSUPPORTED_SASL_MECHANISM, mechanisms=allowed_mechanisms
+            )
             return _encode(header, response)
         self._mechanism = mechanism
         self._server = self._mechanisms[mechanism]()

@@ -19,7 +19,7 @@ TransportFactory = Callable[[ByteSocket, SocketAddress], Transport]
 AuthenticatorFactory = Callable[[SocketAddress], Authenticator]
 
 
-def secured_client_channel_builder(security: SecurityConfig, client_id: str) -> ChannelBuilder:
+def create_secured_client_channel_builder(security: SecurityConfig, client_id: str) -> ChannelBuilder:
     """Return a builder of channels to brokers.
 
     Certificates and keys are read here, once. Raise ConfigurationError if they cannot be read.
@@ -32,12 +32,13 @@ def secured_client_channel_builder(security: SecurityConfig, client_id: str) -> 
         return SaslClientAuthenticator(login.mechanism, lambda: security.create_mechanism(host), client_id)
 
     context = security.build_ssl_context() if security.tls is not None else None
-    return _channel_builder(
-        _client_transport_factory(context), create_authenticator if login is not None else _no_authentication
+    return _create_channel_builder(
+        _create_client_transport_factory(context),
+        create_authenticator if login is not None else _create_no_authenticator,
     )
 
 
-def server_channel_builder(
+def create_server_channel_builder(
     *,
     ssl_context: ssl.SSLContext | None = None,
     mechanisms: Mapping[str, Callable[[], ServerMechanism]] | None = None,
@@ -56,12 +57,14 @@ def server_channel_builder(
             mechanisms, handle_api_versions, connections_max_reauth_ms=connections_max_reauth_ms
         )
 
-    return _channel_builder(
-        _server_transport_factory(ssl_context), create_authenticator if mechanisms else _no_authentication
+    return _create_channel_builder(
+        _create_server_transport_factory(ssl_context), create_authenticator if mechanisms else _create_no_authenticator
     )
 
 
-def _channel_builder(create_transport: TransportFactory, create_authenticator: AuthenticatorFactory) -> ChannelBuilder:
+def _create_channel_builder(
+    create_transport: TransportFactory, create_authenticator: AuthenticatorFactory
+) -> ChannelBuilder:
     def build(
         channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:
@@ -73,21 +76,21 @@ def _channel_builder(create_transport: TransportFactory, create_authenticator: A
     return build
 
 
-def _client_transport_factory(context: ssl.SSLContext | None) -> TransportFactory:
+def _create_client_transport_factory(context: ssl.SSLContext | None) -> TransportFactory:
     if context is None:
-        return _plaintext
+        return _create_plaintext_transport
     return lambda sock, address: TlsTransport(sock, context, server_hostname=address.host)
 
 
-def _server_transport_factory(context: ssl.SSLContext | None) -> TransportFactory:
+def _create_server_transport_factory(context: ssl.SSLContext | None) -> TransportFactory:
     if context is None:
-        return _plaintext
+        return _create_plaintext_transport
     return lambda sock, address: TlsTransport(sock, context, server_hostname=None)
 
 
-def _plaintext(sock: ByteSocket, address: SocketAddress) -> Transport:
+def _create_plaintext_transport(sock: ByteSocket, address: SocketAddress) -> Transport:
     return PlaintextTransport(sock)
 
 
-def _no_authentication(address: SocketAddress) -> Authenticator:
+def _create_no_authenticator(address: SocketAddress) -> Authenticator:
     return NoAuthentication()

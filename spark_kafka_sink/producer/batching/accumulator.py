@@ -180,7 +180,7 @@ class RecordAccumulator:
         record has to wait for memory. `check_open`: as for append_columns. Raise BufferExhaustedError if no memory
         becomes available in this time.
         """
-        reservation = self._reservation_bytes(size, size, FUTURE_BYTES)
+        reservation = self._compute_reservation_bytes(size, size, FUTURE_BYTES)
         if not self.pool.try_reserve(reservation):
             self._wait_and_reserve(reservation, None if max_block_ms is None else max_block_ms())
         with self._lock:
@@ -191,7 +191,7 @@ class RecordAccumulator:
             if stage is None:
                 stage = self._filler.create_stage(topic, self._clock())
             future = stage.add_record(record, size, reservation, snapshot, callbacks)
-            max_body_bytes = self._filler.max_batch_body_bytes(topic)
+            max_body_bytes = self._filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
             has_new_due_time = is_new or (
                 not is_full and stage.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock)
@@ -200,7 +200,7 @@ class RecordAccumulator:
             self._fill_or_wake_sender(topic, is_full=is_full, has_new_due_time=has_new_due_time)
         return future
 
-    def partition_loads(
+    def find_partition_loads(
         self, topic: str, snapshot: ClusterSnapshot, candidates: Sequence[int]
     ) -> PartitionLoads | None:
         """Return the queue lengths of candidate partitions whose leader is available.
@@ -215,7 +215,7 @@ class RecordAccumulator:
             if lengths is None:
                 return None
             partitions = [info.partition(index) for index in candidates]
-            return self._node_latency_stats.available_partition_loads(partitions, lengths, snapshot)
+            return self._node_latency_stats.find_available_partition_loads(partitions, lengths, snapshot)
 
     def _assign_partitions(
         self,
@@ -228,7 +228,7 @@ class RecordAccumulator:
         Counting the records one by one in append_record would cost as much as staging them.
         """
         self._count_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
-        loads = partial(self.partition_loads, topic, snapshot)
+        loads = partial(self.find_partition_loads, topic, snapshot)
         return self._partitioner.assign(topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, loads)
 
     def _stage_chunk(
@@ -240,7 +240,7 @@ class RecordAccumulator:
         check_open: Callable[[], None] | None,
     ) -> None:
         """Reserve memory for rows and add them to the stage of their topic."""
-        reservation = self._reservation_bytes(encoded_bytes, rows.columns.nbytes, rows.row_indices.nbytes)
+        reservation = self._compute_reservation_bytes(encoded_bytes, rows.columns.nbytes, rows.row_indices.nbytes)
         if not self.pool.try_reserve(reservation):
             self._wait_and_reserve(reservation, max_block_ms)
         with self._lock:
@@ -250,7 +250,7 @@ class RecordAccumulator:
             if stage is None:
                 stage = self._filler.create_stage(topic, self._clock())
             stage.add(rows, reservation)
-            max_body_bytes = self._filler.max_batch_body_bytes(topic)
+            max_body_bytes = self._filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
             has_new_due_time = is_new or (
                 not is_full and stage.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock)
@@ -280,7 +280,7 @@ class RecordAccumulator:
         if (is_full and self._filler.fill_batches(topic, only_full=True)) or has_new_due_time:
             self._wakeup()
 
-    def _reservation_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
+    def _compute_reservation_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
         """Return the number of bytes to reserve for rows: the larger of their staged and encoded forms, plus overhead.
 
         `overhead_bytes`: for row indices and futures, which are kept until the rows' results are known.
@@ -336,7 +336,7 @@ class RecordAccumulator:
                 now, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
             )
             if flushes:
-                only_full_by_topic = dict.fromkeys(self._filler.known_topics(), False)
+                only_full_by_topic = dict.fromkeys(self._filler.list_topics(), False)
             elif not only_full_by_topic:
                 return self._build_ready_check_result(now, next_ms)
         for topic, only_full in only_full_by_topic.items():
@@ -361,9 +361,11 @@ class RecordAccumulator:
         """
         only_full_by_topic: dict[str, bool] = {}
         next_ms = INFINITE_MS
-        for stage in self._filler.all_stages():
+        for stage in self._filler.list_stages():
             due_ms = (
-                -INFINITE_MS if is_flushing else self._stage_due_ms(stage, now, is_linger_suspended=is_linger_suspended)
+                -INFINITE_MS
+                if is_flushing
+                else self._compute_stage_due_ms(stage, now, is_linger_suspended=is_linger_suspended)
             )
             only_full = due_ms > now
             if only_full:
@@ -376,7 +378,7 @@ class RecordAccumulator:
                 only_full_by_topic[stage.topic] = only_full
         return only_full_by_topic, next_ms
 
-    def _stage_due_ms(self, stage: Stage, now: float, *, is_linger_suspended: bool) -> float:
+    def _compute_stage_due_ms(self, stage: Stage, now: float, *, is_linger_suspended: bool) -> float:
         """Return the time at which batches are to be filled with a stage's rows if the stage is not full.
 
         While linger is suspended, rows are due immediately, unless each leader of the topic already has enough batches
@@ -400,19 +402,21 @@ class RecordAccumulator:
         A node gets at most one batch of each partition and at most `max_request_size` bytes, except for a first batch
         that is larger. `admit`: decides whether a batch may be sent now.
         """
-        drained: dict[int, list[ProducerBatch]] = {}
+        drained_by_node: dict[int, list[ProducerBatch]] = {}
         with self._lock:
             self._queues.set_snapshot(snapshot, now)
             for node_id in node_ids:
                 batches = self._queues.drain_node(node_id, max_request_size, now, admit)
                 if batches:
-                    drained[node_id] = batches
-            unclosed = [batch for batch in itertools.chain.from_iterable(drained.values()) if batch.state is DRAINED]
-        for batch in unclosed:
+                    drained_by_node[node_id] = batches
+            unclosed_batches = [
+                batch for batch in itertools.chain.from_iterable(drained_by_node.values()) if batch.state is DRAINED
+            ]
+        for batch in unclosed_batches:
             self._filler.close_batch(batch)
-        for batch in itertools.chain.from_iterable(drained.values()):
+        for batch in itertools.chain.from_iterable(drained_by_node.values()):
             batch.mark_in_flight(now)
-        return drained
+        return drained_by_node
 
     def unmute(self, topic_partition: TopicPartition | None = None) -> None:
         """Unmute a topic-partition's queue, or all queues, because idempotence may now admit the queue's head.
@@ -464,10 +468,10 @@ class RecordAccumulator:
         if now < self.next_expiry_ms():
             return []
         with self._lock:
-            expired = self._incomplete.take_expired(now)
-            for batch in expired:
+            expired_batches = self._incomplete.take_expired(now)
+            for batch in expired_batches:
                 self._queues.remove(batch, now)
-        return expired
+        return expired_batches
 
     def remove_from_queue(self, batch: ProducerBatch) -> None:
         """Remove a batch from its queue. The caller must fail the batch and then call remove_completed."""
@@ -546,7 +550,7 @@ class RecordAccumulator:
         with self._lock:
             return self._filler.has_rows or any(queue.batches for queue in self._queues)
 
-    def queued_batches(self, topic_partition: TopicPartition) -> list[ProducerBatch]:
+    def list_queued_batches(self, topic_partition: TopicPartition) -> list[ProducerBatch]:
         """Return a topic-partition's queued batches in the order in which they will be drained."""
         with self._lock:
             return list(self._queues.get(topic_partition).batches)
@@ -571,10 +575,10 @@ class RecordAccumulator:
 
         Only the sender thread may call this. It must fail the futures and then call remove_completed.
         """
-        aborted: list[ProducerBatch] = []
-        for topic in self._filler.known_topics():
+        aborted_batches: list[ProducerBatch] = []
+        for topic in self._filler.list_topics():
             with self._filler.fill_lock(topic):  # so no thread fills batches of this topic, and no batch is pinned
-                unbatched = self._filler.fail_staged_rows(topic, error)
+                unbatched_rows = self._filler.fail_staged_rows(topic, error)
                 with self._lock:
                     now = self._clock()
                     for batch in self._incomplete:
@@ -583,6 +587,8 @@ class RecordAccumulator:
                         if include_in_flight or batch.state is not IN_FLIGHT:
                             self._queues.remove(batch, now)
                             batch.fail(error)
-                            aborted.append(batch)
-                aborted += unbatched  # the last ones, because these rows were appended after those in batches
-        return aborted
+                            aborted_batches.append(batch)
+                aborted_batches += (
+                    unbatched_rows  # the last ones, because these rows were appended after those in batches
+                )
+        return aborted_batches

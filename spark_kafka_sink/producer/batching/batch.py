@@ -209,7 +209,7 @@ class ProducerBatch:
             partition, time, base_offset = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
             for origins, start, stop, first_delta in batch._owned.rows:
                 stored_ranges[origins].append(
-                    StoredRange(start, stop, partition, batch.record_offset(first_delta), time)
+                    StoredRange(start, stop, partition, batch.compute_record_offset(first_delta), time)
                 )
             for pieces, index in zip(batch._pieces, batch._piece_indices, strict=True):
                 offset = base_offset + pieces.first_offset_deltas[index] if base_offset >= 0 else -1
@@ -222,7 +222,7 @@ class ProducerBatch:
         """The leases that reserve the batch's memory."""
         return [*self._owned.leases, *[pieces.lease for pieces in self._pieces]]
 
-    def rows_by_call(self) -> list[CallRows]:
+    def split_rows_by_call(self) -> list[CallRows]:
         """Return the rows that the records encode, split by the call that they came with."""
         return [call_rows for rows in self.rows for call_rows in rows.split_by_call()]
 
@@ -241,10 +241,10 @@ class ProducerBatch:
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
         """Compress the records with the codec, if any, and move to CLOSED. If compression raises, change nothing."""
         if codec is not Codec.NONE:
-            compressed = memoryview(compress(codec, self.segments, level))
+            compressed_segment = memoryview(compress(codec, self.segments, level))
             self.codec = codec
-            self._replace_segments(compressed)
-            self.body_bytes = len(compressed)
+            self._replace_segments(compressed_segment)
+            self.body_bytes = len(compressed_segment)
         self._transition_to(CLOSED)
 
     def copy_to_own_memory(self) -> None:
@@ -270,19 +270,20 @@ class ProducerBatch:
         for shared_lease in shared_leases:
             shared_lease.remove_holder(self)
 
-    def create_child(self, encoded: EncodedSlices, slice_index: int, first_record: int) -> ProducerBatch:
-        """Create a smaller batch with some records of this batch, which were encoded again as a slice of `encoded`.
+    def create_child(self, encoded_slices: EncodedSlices, slice_index: int, first_record: int) -> ProducerBatch:
+        """Create a smaller batch with some records of this batch.
 
-        `first_record`: index of the child's first record in this batch. The child keeps the creation time and the
-        deadline, continues the sequences from `first_record` on, and holds the same leases.
+        The records were encoded again as the slice `slice_index` of `encoded_slices`. `first_record`: index of the
+        child's first record in this batch. The child keeps the creation time and the deadline, continues the sequences
+        from `first_record` on, and holds the same leases.
         """
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
-        child.record_count = encoded.record_counts[slice_index]
+        child.record_count = encoded_slices.record_counts[slice_index]
         rows = select_rows(self.rows, first_record, first_record + child.record_count)
-        child._owned = OwnedRecords((encoded.segment(slice_index),), rows, tuple(self.leases))
-        child.body_bytes = child.uncompressed_bytes = encoded.sizes[slice_index]
-        child.base_timestamp = encoded.base_timestamps[slice_index]
-        child.max_timestamp = encoded.max_timestamps[slice_index]
+        child._owned = OwnedRecords((encoded_slices.segment(slice_index),), rows, tuple(self.leases))
+        child.body_bytes = child.uncompressed_bytes = encoded_slices.sizes[slice_index]
+        child.base_timestamp = encoded_slices.base_timestamps[slice_index]
+        child.max_timestamp = encoded_slices.max_timestamps[slice_index]
         child.is_split_batch = True
         for lease in self.leases:
             lease.add_holder(child, child.body_bytes + sum([batch_rows.overhead_bytes for batch_rows in rows]))
@@ -313,7 +314,7 @@ class ProducerBatch:
     @property
     def last_sequence(self) -> int:
         """Sequence of the last record, or -1 if the batch has no sequence."""
-        return sequences.last_sequence(self.base_sequence, self.record_count) if self.base_sequence >= 0 else -1
+        return sequences.compute_last_sequence(self.base_sequence, self.record_count) if self.base_sequence >= 0 else -1
 
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False
@@ -416,7 +417,7 @@ class ProducerBatch:
         self._transition_to(DONE)
         self._release_leases_unless_in_flight()
 
-    def record_offset(self, record_index: int) -> int:
+    def compute_record_offset(self, record_index: int) -> int:
         """Return a record's offset, or -1 if the base offset is not known."""
         return self.base_offset + record_index if self.base_offset >= 0 else -1
 

@@ -111,7 +111,7 @@ class BatchFiller:
         stage = self.stages[topic] = Stage(topic, now, max(1, max_bytes), max(1, max_reserved_bytes))
         return stage
 
-    def all_stages(self) -> list[Stage]:
+    def list_stages(self) -> list[Stage]:
         """Return all stages, including those from which a thread currently fills batches."""
         return [*self.stages.values(), *self._stages_being_filled.values()]
 
@@ -143,7 +143,7 @@ class BatchFiller:
 
     # -- without the lock ---------------------------------------------------------------------------------------------
 
-    def max_batch_bytes(self, topic: str) -> int:
+    def compute_max_batch_bytes(self, topic: str) -> int:
         """Return the maximum size of a topic's batches before compression.
 
         With compression, batches of this size are expected to compress to batch.size bytes. The size is at most
@@ -155,12 +155,12 @@ class BatchFiller:
         ratio = self._compression_ratios.get(topic, self._codec) * _RATIO_ESTIMATION_FACTOR
         return min(int(self._config.batch_size / ratio), max_bytes)
 
-    def max_batch_body_bytes(self, topic: str) -> int:
+    def compute_max_batch_body_bytes(self, topic: str) -> int:
         """Return the maximum size of a topic's batches without their header, before compression.
 
         A partition with this many staged bytes has a full batch.
         """
-        return self.max_batch_bytes(topic) - HEADER_BYTES
+        return self.compute_max_batch_bytes(topic) - HEADER_BYTES
 
     def fill_lock(self, topic: str) -> threading.Lock:
         """Return a topic's fill lock, which a thread holds while it fills batches with the topic's rows.
@@ -169,7 +169,7 @@ class BatchFiller:
         """
         return self._fill_locks.setdefault(topic, threading.Lock())
 
-    def known_topics(self) -> list[str]:
+    def list_topics(self) -> list[str]:
         """Return all topics for which rows were ever staged."""
         return list({*self.stages, *self._fill_locks})
 
@@ -179,8 +179,8 @@ class BatchFiller:
         `only_full`: do nothing unless the stage is full or its single records may fill a batch. If the rows are skewed,
         use only the rows that fill batches (staging.py).
 
-        Return whether the sender must call `ready` again, because rows have left the stage, or because rows that were
-        returned to the stage may be due earlier than the sender knows.
+        Return whether the sender must call `ready` again, because rows have left the stage, or because rows that
+        were returned to the stage may be due earlier than the sender knows.
         """
         with self.fill_lock(topic):
             stage = self._take_stage(topic, only_full=only_full)
@@ -242,7 +242,7 @@ class BatchFiller:
             if stage is None or topic in self._stages_being_filled:
                 return None
             has_records_to_assign = stage.assignment_due_ms < math.inf
-            if only_full and not has_records_to_assign and not stage.is_full(self.max_batch_body_bytes(topic)):
+            if only_full and not has_records_to_assign and not stage.is_full(self.compute_max_batch_body_bytes(topic)):
                 return None
             self._stages_being_filled[topic] = stage
             del self.stages[topic]
@@ -284,42 +284,42 @@ class BatchFiller:
 
         All rows are returned if the stage is not full after its single records were assigned to partitions.
         """
-        max_body_bytes = self.max_batch_body_bytes(stage.topic)
+        max_body_bytes = self.compute_max_batch_body_bytes(stage.topic)
         ready_partition_mask = stage.find_ready_partitions(max_body_bytes)
         if ready_partition_mask is None:
             return
-        ready, remaining = stage.split(ready_partition_mask)
+        ready_stage, remaining_stage = stage.split(ready_partition_mask)
         with self._lock:
             if stage.topic in self.stages:
-                remaining.extend(self.stages[stage.topic])
+                remaining_stage.extend(self.stages[stage.topic])
             # Together with the rows that other threads have staged since, the stage may be full. None of these threads
             # has seen a full stage, so the sender must fill the batches when it next checks the stage.
-            if remaining.is_full(max_body_bytes):
-                remaining.assignment_due_ms = self._clock()
+            if remaining_stage.is_full(max_body_bytes):
+                remaining_stage.assignment_due_ms = self._clock()
                 stage.should_recheck = True
-            elif remaining.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock):
+            elif remaining_stage.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock):
                 stage.should_recheck = True
-            stage.reserved_bytes = ready.reserved_bytes
-            stage.entries, self.stages[stage.topic] = ready.entries, remaining
+            stage.reserved_bytes = ready_stage.reserved_bytes
+            stage.entries, self.stages[stage.topic] = ready_stage.entries, remaining_stage
 
     def _encode(self, stage: Stage, run: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
         """Pin the open batches of the run's partitions and encode the run's rows.
 
         Return the encoded records with their batches, some of which are new, and the queues of all partitions.
         """
-        grouped = group_by_partition(run)
+        grouped_rows = group_by_partition(run)
         with self._lock:
-            queues = self._queues.get_many(stage.topic, grouped.partitions)
+            queues = self._queues.get_many(stage.topic, grouped_rows.partitions)
             open_batches = [queue.pin_open_batch() for queue in queues]
         timestamp_ms = self._wall_clock_ms()
         slices = split_into_batches(
-            grouped.sizes,
-            grouped.build_partition_slices(open_batches),
-            self.max_batch_bytes(stage.topic),
-            find_timestamp_range(grouped.columns, timestamp_ms),
+            grouped_rows.sizes,
+            grouped_rows.build_partition_slices(open_batches),
+            self.compute_max_batch_bytes(stage.topic),
+            find_timestamp_range(grouped_rows.columns, timestamp_ms),
         )
-        encoded_buffers = encode_records(grouped.columns, slices, timestamp_ms, grouped.order)
-        buffers = self._build_pieces(stage, slices, encoded_buffers, grouped.origins)
+        encoded_buffers = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
+        buffers = self._build_pieces(stage, slices, encoded_buffers, grouped_rows.origins)
         deadline_ms = stage.oldest_row_ms + self._config.delivery_timeout_ms
         last_batches = list(open_batches)
         batches: list[ProducerBatch] = []
@@ -339,14 +339,14 @@ class BatchFiller:
         stage_lease = stage.leases[0]
         start = 0
         for buffer in encoded_buffers:
-            in_buffer = slice(start, start := start + len(buffer.sizes))
-            starts, stops = slices.starts[in_buffer], slices.stops[in_buffer]
+            buffer_range = slice(start, start := start + len(buffer.sizes))
+            starts, stops = slices.starts[buffer_range], slices.stops[buffer_range]
             lease = stage_lease.create_empty()
             lease.add_holder(stage, 0)
             stage.leases.append(lease)
             overhead_bytes = origins.overhead_bytes(starts[0], stops[-1])
             stage_lease.transfer(buffer.data.nbytes * (2 if self._compresses else 1) + overhead_bytes, lease)
-            first_offset_deltas = slices.first_offset_deltas[in_buffer]
+            first_offset_deltas = slices.first_offset_deltas[buffer_range]
             buffers.append(EncodedPieces(buffer, lease, origins, starts, stops, first_offset_deltas))
         return buffers
 
@@ -359,11 +359,11 @@ class BatchFiller:
             stage.entries, stage.pending_appends = stage.entries[len(run) :], appends
             start = 0
             for pieces in appends.buffers:
-                in_buffer = slice(start, start := start + len(pieces))
-                batches = appends.batches[in_buffer]
+                buffer_range = slice(start, start := start + len(pieces))
+                batches = appends.batches[buffer_range]
                 self._shared_leases.add(pieces.lease)
                 pieces.lease.add_holders(batches, pieces.charged_bytes)
-                for index, (batch, queue) in enumerate(zip(batches, appends.queues[in_buffer], strict=True)):
+                for index, (batch, queue) in enumerate(zip(batches, appends.queues[buffer_range], strict=True)):
                     if not pieces.first_offset_deltas[index]:  # the batch is new
                         if queue.batches and queue.batches[-1].state is PINNED:
                             full_batches.append(queue.batches[-1])
@@ -371,7 +371,7 @@ class BatchFiller:
                         queue.batches.append(batch)
                         self._incomplete.add(batch)
                     batch.append(pieces, index)
-            full_batches += self._unpin_last_batches(queues, self.max_batch_bytes(stage.topic))
+            full_batches += self._unpin_last_batches(queues, self.compute_max_batch_bytes(stage.topic))
             if not full_batches:
                 self._schedule_queues(queues)
         for batch in full_batches:
@@ -401,7 +401,7 @@ class BatchFiller:
     def _fail_stage(self, stage: Stage, error: Exception) -> None:
         """Fail the stage's rows that are in no batch, and unpin the batches to which they would have been appended."""
         with self._lock:
-            queues = self._queues.topic_queues(stage.topic)
+            queues = self._queues.find_topic_queues(stage.topic)
             for queue in queues:
                 for batch in queue.batches:
                     if batch.state is PINNED:

@@ -11,19 +11,19 @@ import numpy as np
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records.batch_slicing import (
-    consecutive_slices,
+    build_consecutive_slices,
+    build_single_partition_slices,
     find_timestamp_range,
-    single_partition_slices,
     split_into_batches,
 )
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_records
 from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import parse_header
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 MAX_DECODED_BYTES = 1 << 40
-"""In effect no limit for the decoder. Its limit protects against untrusted input, but these batches are the
+"""A limit for the decoder that no batch reaches. The limit protects against untrusted input, but these batches are the
 producer's own."""
 
 
@@ -38,13 +38,15 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
         parse_header(header), b"".join(body), max_bytes=MAX_DECODED_BYTES, preserve_header_keys=True
     )
     columns = RecordColumns(records["value"], records["key"], records["headers"], records["timestamp"])
-    sizes = record_size_bounds(columns)
+    sizes = compute_record_size_bounds(columns)
     timestamp_range = find_timestamp_range(columns, batch.max_timestamp)
-    slices = split_into_batches(sizes, single_partition_slices(columns.num_rows), max_batch_bytes, timestamp_range)
+    slices = split_into_batches(
+        sizes, build_single_partition_slices(columns.num_rows), max_batch_bytes, timestamp_range
+    )
     if len(slices.starts) == 1 < columns.num_rows:
         middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
         middle = max(1, middle)
-        slices = consecutive_slices([middle, columns.num_rows])
+        slices = build_consecutive_slices([middle, columns.num_rows])
     buffers = encode_records(columns, slices, batch.max_timestamp)
     encoded_slices = [(encoded, index) for encoded in buffers for index in range(len(encoded.sizes))]
     return [

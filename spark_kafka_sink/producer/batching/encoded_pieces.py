@@ -33,28 +33,28 @@ class EncodedPieces:
 
     def __init__(
         self,
-        encoded: EncodedSlices,
+        encoded_slices: EncodedSlices,
         lease: MemoryLease,
         origins: RowOrigins,
         starts: Sequence[int],
         stops: Sequence[int],
         first_offset_deltas: Sequence[int],
     ) -> None:
-        """Piece i is slice i of `encoded`, and encodes the rows [starts[i], stops[i]) of `origins`.
+        """Piece i is slice i of `encoded_slices`, and encodes the rows [starts[i], stops[i]) of `origins`.
 
         Its first record has the offset delta first_offset_deltas[i] in its batch. `lease`: reserves the buffer and the
         overhead of its rows.
         """
         self.lease = lease
-        lease.buffer = encoded.data
+        lease.buffer = encoded_slices.data
         self.origins = origins
         self.starts, self.stops, self.first_offset_deltas = starts, stops, first_offset_deltas
-        self._piece_offsets = encoded.byte_starts
-        self.sizes = encoded.sizes
-        self.record_counts = encoded.record_counts
-        self.base_timestamps = encoded.base_timestamps
-        self.max_timestamps = encoded.max_timestamps
-        self.charged_bytes = origins.charged_bytes(starts, stops, encoded.sizes)
+        self._piece_offsets = encoded_slices.byte_starts
+        self.sizes = encoded_slices.sizes
+        self.record_counts = encoded_slices.record_counts
+        self.base_timestamps = encoded_slices.base_timestamps
+        self.max_timestamps = encoded_slices.max_timestamps
+        self.charged_bytes = origins.charged_bytes(starts, stops, encoded_slices.sizes)
         """Bytes of the lease that each piece needs for its records and for the overhead of their rows."""
 
     def __len__(self) -> int:

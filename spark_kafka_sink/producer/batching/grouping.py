@@ -26,7 +26,7 @@ from spark_kafka_sink.records.batch_slicing import PartitionSlices
 from spark_kafka_sink.records.byte_column import read_byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -150,16 +150,18 @@ def convert_records(staged_records: StagedRecords, assign_partitions: AssignPart
             record_count,
         )
     rows = Rows(
-        staged_records.call, np.arange(record_count), columns, record_size_bounds(columns), requested_partitions
+        staged_records.call, np.arange(record_count), columns, compute_record_size_bounds(columns), requested_partitions
     )
     partitions = assign_partitions(rows, staged_records.snapshot)
     staged_records.call.set_record_fields(
-        timestamp_array, _byte_lengths(columns.key, record_count), _byte_lengths(columns.value, record_count)
+        timestamp_array,
+        _compute_byte_lengths(columns.key, record_count),
+        _compute_byte_lengths(columns.value, record_count),
     )
     return rows.assign(partitions)
 
 
-def _byte_lengths(column: ArrowColumn | None, row_count: int) -> NDArray[np.int32]:
+def _compute_byte_lengths(column: ArrowColumn | None, row_count: int) -> NDArray[np.int32]:
     """Return each value's length in bytes, or -1 for null and for a missing column."""
     return np.full(row_count, -1, np.int32) if column is None else read_byte_column(combine_chunks(column)).lengths
 

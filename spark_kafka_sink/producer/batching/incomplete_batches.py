@@ -73,15 +73,15 @@ class IncompleteBatches:
 
         A pinned batch is returned by a later call, after it was unpinned.
         """
-        expired = [
+        expired_batches = [
             batch
             for batch, deadline_ms in self._deadlines_ms.items()
             if deadline_ms <= now and batch.state is not PINNED
         ]
-        for batch in expired:
+        for batch in expired_batches:
             self._deadlines_ms[batch] = INFINITE_MS
         self.next_deadline_ms = min(self._deadlines_ms.values(), default=INFINITE_MS)
-        return sorted([batch for batch in expired if not batch.is_done], key=lambda batch: batch.deadline_ms)
+        return sorted([batch for batch in expired_batches if not batch.is_done], key=lambda batch: batch.deadline_ms)
 
     def begin_flush(self, flush: Flush) -> None:
         """Register a flush. While a flush is in progress, all batches are ready without lingering."""

@@ -32,7 +32,7 @@ class NodeLatencyStats:
         times = self._times_by_node.get(node_id, _NodeTimes(now, now))
         self._times_by_node[node_id] = _NodeTimes(now, now if can_drain else times.drained_ms)
 
-    def available_partition_loads(
+    def find_available_partition_loads(
         self, candidates: Sequence[PartitionInfo | None], queue_lengths: Sequence[int], snapshot: ClusterSnapshot
     ) -> PartitionLoads:
         """Return the queue lengths of the candidate partitions whose leader is known and available.

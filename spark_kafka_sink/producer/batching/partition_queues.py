@@ -86,8 +86,8 @@ class PartitionQueue:
             self.batches.insert(0, batch)
             return
         index = 0
-        for queued in self.batches:
-            if not queued.has_sequence or not has_earlier_sequence(queued, batch):
+        for queued_batch in self.batches:
+            if not queued_batch.has_sequence or not has_earlier_sequence(queued_batch, batch):
                 break
             index += 1
         self.batches.insert(index, batch)
@@ -138,7 +138,7 @@ class PartitionQueues:
         queues = self._queues_by_topic.get(topic, {})
         return [queues.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
 
-    def topic_queues(self, topic: str) -> list[PartitionQueue]:
+    def find_topic_queues(self, topic: str) -> list[PartitionQueue]:
         """Return all queues that exist for a topic."""
         return list(self._queues_by_topic.get(topic, {}).values())
 
@@ -164,7 +164,7 @@ class PartitionQueues:
             if has_same_nodes and previous_snapshot.topics.get(topic) is snapshot.topics.get(topic):
                 continue
             self._topic_leaders.pop(topic, None)
-            self._update_leaders(self.topic_queues(topic), now)
+            self._update_leaders(self.find_topic_queues(topic), now)
 
     def _update_leaders(self, queues: Iterable[PartitionQueue], now: float) -> None:
         for queue in queues:
@@ -191,7 +191,7 @@ class PartitionQueues:
 
     def schedule(self, queue: PartitionQueue, now: float) -> None:
         """Make a queue ready, set its timer or do neither, depending on the current state of its head."""
-        due_ms = self._head_due_ms(queue)
+        due_ms = self._compute_head_due_ms(queue)
         if due_ms <= now:
             queue.due_ms = INFINITE_MS
             if not queue.is_ready:
@@ -261,8 +261,10 @@ class PartitionQueues:
 
     def unknown_leader_topics(self) -> frozenset[str]:
         """Return the topics that have a ready queue without a known leader."""
-        leaderless = self._ready_queues.get(None)
-        return frozenset([queue.topic_partition.topic for queue in leaderless]) if leaderless else _NO_TOPICS
+        leaderless_queues = self._ready_queues.get(None)
+        return (
+            frozenset([queue.topic_partition.topic for queue in leaderless_queues]) if leaderless_queues else _NO_TOPICS
+        )
 
     def extra_linger_ms(self, topic: str) -> float:
         """Return how long a topic's rows remain staged after linger.ms has passed: 0 or _MAX_EXTRA_LINGER_MS.
@@ -295,18 +297,20 @@ class PartitionQueues:
 
         The total size of the batches is at most `max_bytes`, except for a first batch that is larger.
         """
-        drained: list[ProducerBatch] = []
+        drained_batches: list[ProducerBatch] = []
         drained_bytes = 0
         ready_queues = self._ready_queues[node_id]
         for queue in list(ready_queues):
             batches = queue.batches
             batch = batches[0]
             batch_bytes = batch.body_bytes + HEADER_BYTES  # batch.size_bytes, without a call
-            if drained and drained_bytes + batch_bytes > max_bytes:
+            if drained_batches and drained_bytes + batch_bytes > max_bytes:
                 break
             del ready_queues[queue]  # added again at the end if the next batch is ready
             queue.is_ready = False
-            if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._head_due_ms(queue) > now:
+            if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._compute_head_due_ms(
+                queue
+            ) > now:
                 self.schedule(queue, now)
                 continue
             if not admit(batch, node_id, now):
@@ -314,7 +318,7 @@ class PartitionQueues:
                 continue
             batch.mark_drained(queue.leader_epoch)
             drained_bytes += batch_bytes
-            drained.append(batches.pop(0))
+            drained_batches.append(batches.pop(0))
             if not batches:
                 continue
             head = batches[0]
@@ -323,11 +327,11 @@ class PartitionQueues:
             else:  # a closed batch without failed attempts is ready immediately
                 queue.is_ready = True
                 ready_queues[queue] = None
-        return drained
+        return drained_batches
 
     # -- implementation -----------------------------------------------------------------------------------------------
 
-    def _head_due_ms(self, queue: PartitionQueue) -> float:
+    def _compute_head_due_ms(self, queue: PartitionQueue) -> float:
         """Return the time at which the head may be sent: -inf if it may be sent now, inf if it waits for an event."""
         batches = queue.batches
         if not batches or (self._muted_queues and queue in self._muted_queues):

@@ -206,13 +206,13 @@ def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: i
 
     The offset deltas in the result are relative to `first_delta`, as in a new batch of the selected records.
     """
-    selected: list[BatchRows] = []
+    selected_rows: list[BatchRows] = []
     for origins, range_start, range_stop, first_offset_delta in batch_rows:
         shift = range_start - first_offset_delta
         start, stop = max(range_start, first_delta + shift), min(range_stop, stop_delta + shift)
         if start < stop:
-            selected.append(BatchRows(origins, start, stop, start - shift - first_delta))
-    return tuple(selected)
+            selected_rows.append(BatchRows(origins, start, stop, start - shift - first_delta))
+    return tuple(selected_rows)
 
 
 def detach_rows(batch_rows: Sequence[BatchRows]) -> BatchRows:

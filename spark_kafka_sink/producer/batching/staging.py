@@ -242,9 +242,9 @@ class Stage:
 
     def _ensure_partitions(self, count: int) -> None:
         """Extend _bytes_by_partition to at least `count` partitions."""
-        missing = count - len(self._bytes_by_partition)
-        if missing > 0:
-            self._bytes_by_partition = np.concatenate([self._bytes_by_partition, np.zeros(missing, np.int64)])
+        missing_count = count - len(self._bytes_by_partition)
+        if missing_count > 0:
+            self._bytes_by_partition = np.concatenate([self._bytes_by_partition, np.zeros(missing_count, np.int64)])
 
     def is_full(self, max_body_bytes: int) -> bool:
         """Return whether rows should become batches now.
@@ -322,43 +322,43 @@ class Stage:
 
         All entries must have partitions. Both stages keep `oldest_row_ms`. This stage does not change.
         """
-        ready, remaining = (
+        ready_stage, remaining_stage = (
             Stage(self.topic, self.oldest_row_ms, self._max_bytes, self._max_reserved_bytes) for _ in range(2)
         )
-        remaining._split_count = self._split_count
+        remaining_stage._split_count = self._split_count
         if not partition_mask.any():
-            remaining.extend(self)
-            return ready, remaining
-        remaining._split_count += 1
-        remaining._bytes_by_partition = np.where(partition_mask, 0, self._bytes_by_partition)
-        remaining._update_partition_totals()
+            remaining_stage.extend(self)
+            return ready_stage, remaining_stage
+        remaining_stage._split_count += 1
+        remaining_stage._bytes_by_partition = np.where(partition_mask, 0, self._bytes_by_partition)
+        remaining_stage._update_partition_totals()
         futures_bytes = 0
         for rows in self.rows:
             ready_rows, remaining_rows = rows.split(partition_mask)
             futures_bytes += rows.futures_bytes
             if ready_rows is not None:
-                ready.entries.append(ready_rows)
-                ready.assigned_bytes += int(ready_rows.sizes.sum())
-                ready.reserved_bytes += ready_rows.futures_bytes
+                ready_stage.entries.append(ready_rows)
+                ready_stage.assigned_bytes += int(ready_rows.sizes.sum())
+                ready_stage.reserved_bytes += ready_rows.futures_bytes
             if remaining_rows is not None:
-                remaining.entries.append(remaining_rows)
-                remaining.assigned_bytes += int(remaining_rows.sizes.sum())
+                remaining_stage.entries.append(remaining_rows)
+                remaining_stage.assigned_bytes += int(remaining_rows.sizes.sum())
         # The memory reserved for futures follows their rows. The rest is divided in proportion to the encoded size.
         record_reserved_bytes = self.reserved_bytes - futures_bytes
-        total_bytes = ready.assigned_bytes + remaining.assigned_bytes
-        ready.reserved_bytes += record_reserved_bytes * ready.assigned_bytes // max(1, total_bytes)
-        remaining.reserved_bytes = self.reserved_bytes - ready.reserved_bytes
-        return ready, remaining
+        total_bytes = ready_stage.assigned_bytes + remaining_stage.assigned_bytes
+        ready_stage.reserved_bytes += record_reserved_bytes * ready_stage.assigned_bytes // max(1, total_bytes)
+        remaining_stage.reserved_bytes = self.reserved_bytes - ready_stage.reserved_bytes
+        return ready_stage, remaining_stage
 
-    def extend(self, later: Stage) -> None:
+    def extend(self, later_stage: Stage) -> None:
         """Append the entries of another stage, whose rows arrived after the rows of this stage."""
-        self._ensure_partitions(len(later._bytes_by_partition))
-        self._bytes_by_partition[: len(later._bytes_by_partition)] += later._bytes_by_partition
+        self._ensure_partitions(len(later_stage._bytes_by_partition))
+        self._bytes_by_partition[: len(later_stage._bytes_by_partition)] += later_stage._bytes_by_partition
         self._update_partition_totals()
-        self.assigned_bytes += later.assigned_bytes
-        self.unassigned_bytes += later.unassigned_bytes
-        self.reserved_bytes += later.reserved_bytes
-        self.entries += later.entries
+        self.assigned_bytes += later_stage.assigned_bytes
+        self.unassigned_bytes += later_stage.unassigned_bytes
+        self.reserved_bytes += later_stage.reserved_bytes
+        self.entries += later_stage.entries
 
     def build_failed_batches(self, error: Exception) -> list[ProducerBatch]:
         """Build failed batches without bytes for all rows that are in no batch, so that their futures get the error."""

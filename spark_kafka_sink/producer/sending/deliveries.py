@@ -99,7 +99,7 @@ class Deliveries:
 
     # --- responses
 
-    def handle_response(self, response: ClientResponse, sent: SentBatches) -> KafkaSinkError | None:
+    def handle_response(self, response: ClientResponse, sent_batches: SentBatches) -> KafkaSinkError | None:
         """Apply the response to a produce request, or the loss of its connection, to the batches of the request.
 
         Must be followed by `complete_stored_batches`. Return the error that ends the producer, if any.
@@ -108,9 +108,9 @@ class Deliveries:
         if isinstance(message, ProduceResponse):
             node_id, latency_ms = response.request.node_id, response.latency_ms
             self._metrics.record_response(node_id, latency_ms, message.throttle_time_ms, now)
-            self._update_leaders(message, sent)
+            self._update_leaders(message, sent_batches)
         self._stored_ms = now
-        return self._apply_outcomes(response, sent, now)
+        return self._apply_outcomes(response, sent_batches, now)
 
     def complete_stored_batches(self) -> None:
         """Complete the futures of all stored batches.
@@ -140,11 +140,11 @@ class Deliveries:
             fail_futures(batch, mark_possibly_stored(error))
             self._accumulator.remove_completed(batch)
 
-    def _apply_outcomes(self, response: ClientResponse, sent: SentBatches, now: float) -> KafkaSinkError | None:
+    def _apply_outcomes(self, response: ClientResponse, sent_batches: SentBatches, now: float) -> KafkaSinkError | None:
         """Collect the stored batches, and retry, split or fail the others. Return the error that ends the producer."""
         connection = self._idempotence.get_connection(response.request.node_id)
         fatal_error: KafkaSinkError | None = None
-        for batch, partition_response in parse_partition_responses(response, sent, self._config.acks):
+        for batch, partition_response in parse_partition_responses(response, sent_batches, self._config.acks):
             outcome = self._handle_attempt(batch, partition_response, connection, now)
             if batch.is_done:
                 self._handle_late_response(batch, outcome)
@@ -154,7 +154,7 @@ class Deliveries:
                 self._stored_batches.append(batch)
                 if self._transactions is not None:
                     topic = batch.topic_partition.topic
-                    self._transactions.batch_stored(topic, sent.snapshot.topic_id(topic))
+                    self._transactions.handle_stored_batch(topic, sent_batches.snapshot.topic_id(topic))
             elif isinstance(outcome, Retry):
                 self._retry(batch, partition_response, outcome, now)
             elif isinstance(outcome, Split):
@@ -218,10 +218,10 @@ class Deliveries:
         error = build_final_error(batch, response, outcome)
         if outcome.should_refresh_metadata:
             self._metadata.request_update()
-        rejected, remaining_error = build_record_errors(batch, response)
+        errors_by_index, remaining_error = build_record_errors(batch, response)
         # After a lost response, the records that the broker did not name may be stored and must not be sent again.
         default_error = error if outcome.in_doubt or remaining_error is None else remaining_error
-        self.fail_batch(batch, default_error, now, in_doubt=outcome.in_doubt, record_errors=rejected)
+        self.fail_batch(batch, default_error, now, in_doubt=outcome.in_doubt, record_errors=errors_by_index)
         return error
 
     # --- failures
@@ -266,10 +266,12 @@ class Deliveries:
 
     # --- leaders
 
-    def _update_leaders(self, message: ProduceResponse, sent: SentBatches) -> None:
+    def _update_leaders(self, message: ProduceResponse, sent_batches: SentBatches) -> None:
         """Update the metadata with the leaders named by a broker that no longer leads a partition (KIP-951)."""
         hints = [
-            LeaderHint(sent.topic_name(topic), row.index, row.current_leader.leader_id, row.current_leader.leader_epoch)
+            LeaderHint(
+                sent_batches.topic_name(topic), row.index, row.current_leader.leader_id, row.current_leader.leader_epoch
+            )
             for topic in message.responses
             for row in topic.partition_responses
             if row.current_leader is not None and row.current_leader.leader_id >= 0
@@ -321,7 +323,7 @@ def fail_futures(
     `record_errors`: errors of the records that the broker named, by their index in the batch (rule 6).
     """
     topic, partition = batch.topic_partition
-    for call, row_indices, first_delta in batch.rows_by_call():
+    for call, row_indices, first_delta in batch.split_rows_by_call():
         errors_by_position = {
             delta - first_delta: record_error
             for delta, record_error in (record_errors or {}).items()

@@ -57,9 +57,9 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
         return build_timeout_error(batch, error, in_doubt=failure.in_doubt)
     if failure.has_used_up_retries or failure.in_doubt:
         message = f"{_to_sentence(error)} Attempts: {batch.attempts + 1}."
-        return _with_cause(DeliveryError(message, possibly_stored=failure.in_doubt), error)
+        return _set_cause(DeliveryError(message, possibly_stored=failure.in_doubt), error)
     record_error = _RECORD_ERRORS.get(response.code) if batch.record_count == 1 else None
-    return error if record_error is None else _with_cause(record_error(str(error)), error)
+    return error if record_error is None else _set_cause(record_error(str(error)), error)
 
 
 def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
@@ -92,7 +92,7 @@ def _build_authentication_error(leader: Node | None, client: NetworkClient) -> K
     error = None if leader is None else client.authentication_exception(leader.id)
     if error is None:
         return None
-    return _with_cause(AuthenticationError(f"{leader} rejected the authentication: {error}"), error)
+    return _set_cause(AuthenticationError(f"{leader} rejected the authentication: {error}"), error)
 
 
 def _build_connection_error(leader: Node | None, metadata: Metadata) -> KafkaSinkError | None:
@@ -111,7 +111,7 @@ def _add_disconnect_remedy(error: Exception | None) -> Exception | None:
     if not isinstance(error, DisconnectedError):
         return error
     remedy = "Check the log and the load of that broker. A higher delivery.timeout.ms allows more time."
-    return _with_cause(DisconnectedError(f"{_to_sentence(error)} {remedy}"), error)
+    return _set_cause(DisconnectedError(f"{_to_sentence(error)} {remedy}"), error)
 
 
 def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
@@ -122,7 +122,7 @@ def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_dou
     if cause is not None:
         details += f" The last attempt: {_to_sentence(cause)}" if batch.has_been_sent else f" {_to_sentence(cause)}"
     message = f"{partition}: not acknowledged within {timeout_ms:.0f} ms.{details}"
-    return _with_cause(DeliveryTimeoutError(message, possibly_stored=in_doubt), cause)
+    return _set_cause(DeliveryTimeoutError(message, possibly_stored=in_doubt), cause)
 
 
 def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> KafkaSinkError:
@@ -132,25 +132,25 @@ def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> Kafk
         f"{partition}: the response to these records was lost, and records before them were rejected. "
         f"They are not sent again, because that could store them twice. The last attempt: {_to_sentence(cause)}"
     )
-    return _with_cause(DeliveryError(message, possibly_stored=True), cause)
+    return _set_cause(DeliveryError(message, possibly_stored=True), cause)
 
 
 def build_encoding_error(batch: ProducerBatch) -> KafkaSinkError:
     message = f"{format_partition(batch.topic_partition.topic)}: the rows could not be encoded: {batch.error!r}"
-    return _with_cause(DeliveryError(message), batch.error)
+    return _set_cause(DeliveryError(message), batch.error)
 
 
 def build_split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
     partition = format_partition(*batch.topic_partition)
     message = f"{partition}: a batch that was rejected as too large could not be split: {error!r}"
-    return _with_cause(DeliveryError(message), error)
+    return _set_cause(DeliveryError(message), error)
 
 
 def mark_possibly_stored(error: KafkaSinkError) -> KafkaSinkError:
     """Return a copy of an error for records that were sent before, which says that they may be stored."""
-    marked = copy(error)
-    marked.possibly_stored = True
-    return _with_cause(marked, error.__cause__)
+    marked_error = copy(error)
+    marked_error.possibly_stored = True
+    return _set_cause(marked_error, error.__cause__)
 
 
 def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> RecordErrors:
@@ -162,17 +162,18 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
         return RecordErrors({}, None)
     partition = format_partition(*batch.topic_partition)
     name = lookup_error_code(response.code).name
-    rejected: dict[int, KafkaSinkError] = {
+    errors_by_index: dict[int, KafkaSinkError] = {
         index: InvalidRecordError(
             f"{partition}: the broker rejected this record: {message or response.error_message or name} ({name})"
         )
         for index, message in messages.items()
     }
     remaining = BatchRefusedError(
-        f"{partition}: not stored, because {len(rejected)} other records of the same batch were rejected ({name}). "
+        f"{partition}: not stored, because {len(errors_by_index)} other records of the same batch were rejected "
+        f"({name}). "
         "This record may be sent again."
     )
-    return RecordErrors(rejected, remaining)
+    return RecordErrors(errors_by_index, remaining)
 
 
 def _to_sentence(error: Exception | None) -> str:
@@ -181,6 +182,6 @@ def _to_sentence(error: Exception | None) -> str:
     return message if message.endswith(".") else f"{message}."
 
 
-def _with_cause(error: KafkaSinkError, cause: BaseException | None) -> KafkaSinkError:
+def _set_cause(error: KafkaSinkError, cause: BaseException | None) -> KafkaSinkError:
     error.__cause__ = cause
     return error

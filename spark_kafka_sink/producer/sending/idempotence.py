@@ -277,8 +277,8 @@ class Idempotence:
 
         The caller must fail them.
         """
-        abandoned, self._abandoned_batches = self._abandoned_batches, []
-        return abandoned
+        abandoned_batches, self._abandoned_batches = self._abandoned_batches, []
+        return abandoned_batches
 
     def is_in_doubt(self, batch: ProducerBatch) -> bool:
         """Return whether an earlier attempt may have stored a batch."""

@@ -196,7 +196,8 @@ def _check_any_phase(state: PartitionState) -> dict[str, bool]:
             (batch.producer_id, batch.producer_epoch) == state.id_and_epoch for batch in pending
         ),
         "sequences ascend": all(
-            is_after(later.base_sequence, earlier.last_sequence) for earlier, later in pairwise(pending)
+            is_after(later_batch.base_sequence, earlier_batch.last_sequence)
+            for earlier_batch, later_batch in pairwise(pending)
         ),
         "the next sequence is free": not pending or is_after(state.next_sequence, pending[-1].last_sequence),
         "only pending batches are in doubt": state.in_doubt_batches <= set(pending),
@@ -211,7 +212,7 @@ def _is_only_head_in_flight(state: PartitionState) -> bool:
     return not state.in_flight_batches or list(state.in_flight_batches) == state.pending_batches[:1]
 
 
-def _batches_before_gap(state: PartitionState) -> list[ProducerBatch]:
+def _find_batches_before_gap(state: PartitionState) -> list[ProducerBatch]:
     return [
         batch
         for batch in state.pending_batches
@@ -243,14 +244,14 @@ def _check_repairing(state: PartitionState) -> dict[str, bool]:
     return {
         "a sequence may be missing": not _has_complete_sequences(state),
         "only the oldest pending batch is in flight": _is_only_head_in_flight(state),
-        "a pending batch is before the gap": bool(_batches_before_gap(state)),
+        "a pending batch is before the gap": bool(_find_batches_before_gap(state)),
     }
 
 
 def _check_awaiting_epoch(state: PartitionState) -> dict[str, bool]:
     return {
         "there is a gap": state.gap_start is not None,
-        "no pending batch is before the gap": not _batches_before_gap(state),
+        "no pending batch is before the gap": not _find_batches_before_gap(state),
         "no request is in flight": not state.in_flight_batches,
     }
 

@@ -107,15 +107,15 @@ def parse_partition_responses(
 ) -> Iterator[tuple[ProducerBatch, PartitionResponse]]:
     """Yield each batch of a completed request with its response."""
     message = response.message
-    unanswered = {topic: dict(batches) for topic, batches in sent.batches.items()}
+    unanswered_batches = {topic: dict(batches) for topic, batches in sent.batches.items()}
     if isinstance(message, ProduceResponse):
         for topic in message.responses:
-            topic_batches = unanswered.get(sent.topic_name(topic), {})
+            topic_batches = unanswered_batches.get(sent.topic_name(topic), {})
             for row in topic.partition_responses:
                 batch = topic_batches.pop(row.index, None)
                 if batch is not None:
                     yield batch, parse_partition_response(row)
-    for topic_batches in unanswered.values():
+    for topic_batches in unanswered_batches.values():
         for batch in topic_batches.values():
             yield batch, build_missing_response(response, acks)
 

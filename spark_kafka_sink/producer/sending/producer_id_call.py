@@ -7,7 +7,7 @@ from collections.abc import Callable
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
-from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
+from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
 from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.verdicts import Verdict
@@ -49,7 +49,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now: float
     ) -> None:
         classification = request.classify(response)
-        id_and_epoch = producer_id_and_epoch(response)
+        id_and_epoch = parse_producer_id_and_epoch(response)
         if classification.verdict is not Verdict.DONE:
             self.handle_failure(key, request.build_rejection_error(key, classification), classification.verdict, now)
         elif min(id_and_epoch) < 0:

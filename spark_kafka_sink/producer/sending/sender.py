@@ -190,25 +190,27 @@ class Sender:
             self._deliveries.is_producer_abandoned = self._is_abandoned
         self._fail_unsent_batches_after_fatal_error(now)
         self._fail_batches_dropped_by_transaction(now)
-        ready = self.accumulator.ready(snapshot, now)
+        ready_check = self.accumulator.ready(snapshot, now)
         self._fail_unencoded_batches(now)
         self._fail_expired_batches(now)
         self._fail_abandoned_batches(now)
-        self._request_leaders(ready.unknown_leader_topics, now)
+        self._request_leaders(ready_check.unknown_leader_topics, now)
         wait_ms = _MAX_POLL_MS
         if self._transactions is not None:
             # Before the drain, because batches of other partitions would otherwise fill each free slot of the
             # coordinator's connection, so that a new partition would wait for the end of their backlog.
             wait_ms = self._send_requests(now)
-        node_ids, delay_ms = self._find_sendable_nodes(snapshot, ready.ready_node_ids, now)
-        drained = self.accumulator.drain(snapshot, node_ids, self.config.max_request_size, now, self.idempotence.admit)
-        for node_id, batches in drained.items():
+        node_ids, delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now)
+        batches_by_node = self.accumulator.drain(
+            snapshot, node_ids, self.config.max_request_size, now, self.idempotence.admit
+        )
+        for node_id, batches in batches_by_node.items():
             self._send(node_id, batches, snapshot, now)
         wait_ms = min(wait_ms, self._send_requests(now))
         # The delay of `ready` is not enough: batches that expired or were drained may have been the heads of queues
         # whose next batch backs off, and a queue that became ready a moment after `now` was not drained.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
-        timeout_ms = min(wait_ms, delay_ms, ready.next_ready_check_delay_ms, deadline_ms - now, _MAX_POLL_MS)
+        timeout_ms = min(wait_ms, delay_ms, ready_check.next_ready_check_delay_ms, deadline_ms - now, _MAX_POLL_MS)
         responses = self.client.poll(max(0.0, timeout_ms), now)
         try:
             for response in responses:
@@ -311,12 +313,12 @@ class Sender:
             self.metadata.request_update()
 
     def _find_sendable_nodes(
-        self, snapshot: ClusterSnapshot, ready: Iterable[int], now: float
+        self, snapshot: ClusterSnapshot, ready_node_ids: Iterable[int], now: float
     ) -> tuple[list[int], float]:
         """Return the ready nodes that can accept a request now, and the delay until another one may accept one."""
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
-        for node_id in ready:
+        for node_id in ready_node_ids:
             can_send = self.client.ready(snapshot.nodes[node_id], now)
             self.accumulator.update_node_latency_stats(node_id, now, can_drain=can_send)
             if can_send:
@@ -341,20 +343,20 @@ class Sender:
 
     def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now: float) -> None:
         transaction = None if self._transactions is None else self._transactions.identity
-        message, sent, versions = build_produce_request(batches, snapshot, self.config, transaction)
+        message, sent_batches, versions = build_produce_request(batches, snapshot, self.config, transaction)
         expect_response = self.config.acks != 0
         request = self.client.new_client_request(
-            node_id, message, now, expect_response=expect_response, tag=sent, versions=versions
+            node_id, message, now, expect_response=expect_response, tag=sent_batches, versions=versions
         )
         self.client.send(request, now)
         message.topic_data.clear()  # already encoded; the garbage collector would visit it until the response
-        self._metrics.record_request(sent.batches, now)
+        self._metrics.record_request(sent_batches.batches, now)
 
     def _handle_response(self, response: ClientResponse) -> None:
         """Handle a response, or the end of a request without a response."""
-        sent = response.request.tag
-        if isinstance(sent, SentBatches):
-            fatal_error = self._deliveries.handle_response(response, sent)
+        sent_batches = response.request.tag
+        if isinstance(sent_batches, SentBatches):
+            fatal_error = self._deliveries.handle_response(response, sent_batches)
             if fatal_error is not None and self._transactions is not None:
                 self._transactions.fail_fatally(fatal_error)
         else:

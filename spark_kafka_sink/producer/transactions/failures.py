@@ -25,7 +25,7 @@ def fail_transaction(
     """
     if not manager.drops_unsent_batches:  # otherwise an earlier error or an abort has already ended the transaction
         error = _describe_failed_records(batch, error, errors_by_record or {})
-    manager.batch_failed(error, has_sequence=batch.has_sequence)
+    manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
 
 
 def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
@@ -50,9 +50,9 @@ def _describe_failed_records(
     records = "1 record" if count == 1 else f"{count} records"
     if key is not None:
         records += f" with the key {key}" if count == 1 else f", the first with the key {key},"
-    described = DeliveryError(f"{records} for {format_partition(*batch.topic_partition)}, failed: {cause}")
-    described.__cause__ = cause
-    return described
+    described_error = DeliveryError(f"{records} for {format_partition(*batch.topic_partition)}, failed: {cause}")
+    described_error.__cause__ = cause
+    return described_error
 
 
 def _read_key(batch: ProducerBatch, index: int) -> str | None:

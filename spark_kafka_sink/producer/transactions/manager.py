@@ -6,7 +6,7 @@
                         or handle_disconnect                   the connection was lost
                         or handle_failure                      the request was rejected or could not be sent
                         admit_batch                            return whether a batch may be sent now
-                        batch_failed, fail_fatally             failures of batches and of the producer
+                        handle_failed_batch, fail_fatally      failures of batches and of the producer
 
 The manager does no I/O and reads no clock; times are arguments. It has no queue of requests. `_derive_request` computes
 the next request from the state before each attempt, in the order of priority: first a producer id, then additions to
@@ -179,7 +179,7 @@ class TransactionManager:
             self._calls.ensure_in_transaction(calls.PREPARE)
             self._require_transaction().accepts_records = False
 
-    def last_offsets_operation(self) -> Operation | None:
+    def find_last_offsets_operation(self) -> Operation | None:
         """Return the operation of the last offsets that are not yet part of the transaction, if any."""
         with self._lock:
             groups = [] if self._transaction is None else self._transaction.groups
@@ -288,9 +288,9 @@ class TransactionManager:
             if isinstance(error, IllegalStateError):
                 return
             if self._transaction is not None and self._transaction.number == number:
-                self.batch_failed(error, has_sequence=False)
+                self.handle_failed_batch(error, has_sequence=False)
 
-    def batch_failed(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
+    def handle_failed_batch(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
         """Make the transaction abortable because a batch is not stored, or may not be stored.
 
         `has_sequence`: whether the batch had sequence numbers, which now may have a gap.
@@ -304,7 +304,7 @@ class TransactionManager:
             if not transaction.is_end_sent:
                 self._make_abortable(error)
 
-    def batch_stored(self, topic: str, topic_id: UUID | None) -> None:
+    def handle_stored_batch(self, topic: str, topic_id: UUID | None) -> None:
         """Make the transaction abortable if earlier records of it went to another topic of this name.
 
         Those records were deleted with their topic, so a commit would show a part of the transaction. `topic_id` is
@@ -315,7 +315,7 @@ class TransactionManager:
             if transaction is None or topic_id is None:
                 return
             if transaction.topic_ids.setdefault(topic, topic_id) != topic_id:
-                self.batch_failed(
+                self.handle_failed_batch(
                     DeliveryError(
                         f"Topic {topic} was deleted and created again during the transaction: the records that were "
                         "acknowledged before are lost."
@@ -451,8 +451,8 @@ class TransactionManager:
         It may be stale: (1) InitProducerId is sent for the new epoch of a transaction, (2) the transaction is empty and
         is prepared, (3) init() or take_over() changes the identity, (4) the response arrives.
         """
-        current = (self.transactional_id, self._expected_identity)
-        return self._needs_producer_id and current == (request.transactional_id, request.expected)
+        current_identity = (self.transactional_id, self._expected_identity)
+        return self._needs_producer_id and current_identity == (request.transactional_id, request.expected)
 
     def _build_offsets_request(self, group: GroupOffsets) -> Request:
         identity = self.identity
@@ -462,7 +462,7 @@ class TransactionManager:
 
     # --- executed requests (TransactionListener)
 
-    def initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+    def on_initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.id_and_epoch = id_and_epoch
         self._needs_producer_id = self._has_delayable_request = False
         if self._transaction is None:
@@ -471,16 +471,16 @@ class TransactionManager:
             self._calls.transition_to(_State.READY)
             self._calls.finish()
 
-    def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
-        self._require_transaction().partitions_added(partitions)
+    def on_partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
+        self._require_transaction().add_partitions(partitions)
 
-    def group_added(self) -> None:
-        self._require_transaction().group_added()
+    def on_group_added(self) -> None:
+        self._require_transaction().mark_group_added()
 
-    def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
-        self._require_transaction().offsets_written(partitions)
+    def on_offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
+        self._require_transaction().remove_written_offsets(partitions)
 
-    def ended(self, next_id_and_epoch: ProducerIdAndEpoch | None) -> None:
+    def on_ended(self, next_id_and_epoch: ProducerIdAndEpoch | None) -> None:
         if next_id_and_epoch is not None:
             self.id_and_epoch = next_id_and_epoch
         self._complete()

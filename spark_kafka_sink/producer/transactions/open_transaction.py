@@ -56,16 +56,16 @@ class OpenTransaction:
         has_pending_additions = not aborting and bool(self.partitions_to_add or self.groups)
         return not (self.is_started or self.in_doubt or has_pending_additions)
 
-    def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
+    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions.update(partitions)
         self.partitions_to_add -= self.partitions
         self.is_started = True
 
-    def group_added(self) -> None:
+    def mark_group_added(self) -> None:
         self.is_started = True
         self.groups[0].is_group_added = True
 
-    def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
+    def remove_written_offsets(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove written offsets of the first group. The remaining offsets are sent again."""
         for partition in partitions:
             self.groups[0].offsets.pop(partition, None)

@@ -16,20 +16,20 @@ from spark_kafka_sink.protocol.message import ApiKey, Message
 
 
 @cache
-def supported_api_keys() -> tuple[ApiKey, ...]:
+def list_supported_api_keys() -> tuple[ApiKey, ...]:
     """Return the API keys that have a module in this package."""
     return tuple(key for key in ApiKey if find_spec(f"{__name__}.{key.name.lower()}") is not None)
 
 
 @cache
 def load_request_type(api_key: ApiKey) -> type[Message]:
-    """Return the class of an API's request. The API must be in `supported_api_keys`."""
+    """Return the class of an API's request. The API must be in `list_supported_api_keys`."""
     return _load_message_type(api_key, "Request")
 
 
 @cache
 def load_response_type(api_key: ApiKey) -> type[Message]:
-    """Return the class of an API's response. The API must be in `supported_api_keys`."""
+    """Return the class of an API's response. The API must be in `list_supported_api_keys`."""
     return _load_message_type(api_key, "Response")
 
 

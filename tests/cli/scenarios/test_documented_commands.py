@@ -23,7 +23,7 @@ import pytest
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.cli.client_options import parse_properties
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -63,7 +63,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begin(broker: EmbeddedBroker, prefix: str) -> None:
-    config = client_config({"bootstrap.servers": broker.bootstrap_servers})
+    config = parse_client_config({"bootstrap.servers": broker.bootstrap_servers})
     with Driver(Delivery(config, prefix)) as driver:
         driver.begin("a start")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
@@ -40,7 +40,9 @@ class Kept:
         self.system = FakeSystem(latency_ms=LATENCY_MS)
         self.cluster = SimulatedCluster(self.system, nodes=2, topics={"t": 1}, transaction_version=version)
         options = DeliveryOptions(topic="decisions", timeout_ms=60_000)
-        self.delivery = Delivery(client_config({"bootstrap.servers": self.cluster.bootstrap_servers}), "p", options)
+        self.delivery = Delivery(
+            parse_client_config({"bootstrap.servers": self.cluster.bootstrap_servers}), "p", options
+        )
         made: list[BlockingClient] = []
 
         def kept(config: ClientConfig, system: object) -> BlockingClient:

@@ -10,7 +10,7 @@ from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, Kafka
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.security.sasl_client import SaslClientAuthenticator
 from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
-from spark_kafka_sink.network.security.secured_channel_builders import server_channel_builder
+from spark_kafka_sink.network.security.secured_channel_builders import create_server_channel_builder
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import Buffer, ByteSocket, SocketAddress
 from spark_kafka_sink.network.transport import PlaintextTransport
@@ -276,7 +276,7 @@ def serve(client: ScriptedClient, *, connections_max_reauth_ms: float = 0) -> Se
     system.listen("client", 1, client)
     where = system.resolve("client", 1)[0]
     mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck}
-    channels = server_channel_builder(
+    channels = create_server_channel_builder(
         mechanisms=mechanisms,
         handle_api_versions=handle_api_versions,
         connections_max_reauth_ms=connections_max_reauth_ms,

@@ -8,7 +8,7 @@ import numpy as np
 
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.producer.batching.named_call import NamedCall
 
 
@@ -21,6 +21,6 @@ def assigned_rows(
     row_indices: Sequence[int] | None = None,
 ) -> Rows:
     """Build rows from columns, with the size bounds of the encoder. By default, they are all rows of the call."""
-    bounds = record_size_bounds(columns) if sizes is None else np.array(sizes, np.int64)
+    bounds = compute_record_size_bounds(columns) if sizes is None else np.array(sizes, np.int64)
     indices = np.arange(len(bounds)) if row_indices is None else np.array(row_indices, np.int64)
     return Rows(NamedCall(call), indices, columns, bounds, None).assign(np.array(partitions, np.int32))

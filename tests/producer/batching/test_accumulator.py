@@ -319,11 +319,11 @@ def test_concurrent_appends_and_sends_lose_and_reorder_nothing() -> None:
 def test_partition_loads_are_known_once_all_partitions_were_written_to() -> None:
     h = Harness(linger_ms=0)
     h.append(0, 3 * BATCH_ROWS)
-    assert h.accumulator.partition_loads(TOPIC, h.snapshot, [0, 1, 2]) is None
+    assert h.accumulator.find_partition_loads(TOPIC, h.snapshot, [0, 1, 2]) is None
     h.append(1)
     h.append(2)
     h.ready()
-    loads = h.accumulator.partition_loads(TOPIC, h.snapshot, [0, 1, 2])
+    loads = h.accumulator.find_partition_loads(TOPIC, h.snapshot, [0, 1, 2])
     assert loads is not None
     assert (loads.partitions, loads.queue_lengths) == ([0, 1, 2], [3, 1, 1])
 
@@ -337,11 +337,11 @@ def test_partition_loads_exclude_unavailable_nodes() -> None:
         h.accumulator.update_node_latency_stats(0, h.clock.now, can_drain=False)
         h.accumulator.update_node_latency_stats(1, h.clock.now, can_drain=True)
         h.clock.now += 30
-    loads = h.accumulator.partition_loads(TOPIC, h.snapshot, [0, 1, 2])
+    loads = h.accumulator.find_partition_loads(TOPIC, h.snapshot, [0, 1, 2])
     assert loads is not None
     assert (loads.partitions, loads.partition_count) == ([2], 3)
     h.accumulator.update_node_latency_stats(0, h.clock.now, can_drain=True)
-    again = h.accumulator.partition_loads(TOPIC, h.snapshot, [0, 1, 2])
+    again = h.accumulator.find_partition_loads(TOPIC, h.snapshot, [0, 1, 2])
     assert again is not None
     assert again.partitions == [0, 1, 2]
 
@@ -351,7 +351,7 @@ def test_partition_loads_exclude_partitions_without_leader() -> None:
     for partition in (0, 1, 2):
         h.append(partition)
     h.ready()
-    loads = h.accumulator.partition_loads(TOPIC, cluster((None, 0, 1)), [0, 1, 2])
+    loads = h.accumulator.find_partition_loads(TOPIC, cluster((None, 0, 1)), [0, 1, 2])
     assert loads is not None
     assert loads.partitions == [1, 2]
 

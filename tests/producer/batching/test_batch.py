@@ -14,13 +14,17 @@ from spark_kafka_sink.producer.batching.batch_splitting import split_batch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, build_batch_rows
 from spark_kafka_sink.records import sequences
-from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_partition_slices, split_into_batches
+from spark_kafka_sink.records.batch_slicing import (
+    build_single_partition_slices,
+    find_timestamp_range,
+    split_into_batches,
+)
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import parse_header
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.producer.batching.accumulator_harness import Clock, tp
 from tests.producer.batching.named_call import NamedCall
 from tests.producer.batching.one_piece import append_rows
@@ -37,8 +41,8 @@ def create_batch(columns: RecordColumns, pool: BufferPool | None = None) -> Prod
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
     now = 1_700_000_000_000
     plan = split_into_batches(
-        record_size_bounds(columns),
-        single_partition_slices(columns.num_rows),
+        compute_record_size_bounds(columns),
+        build_single_partition_slices(columns.num_rows),
         1 << 20,
         find_timestamp_range(columns, now),
     )
@@ -62,13 +66,13 @@ def test_acknowledged_batch_has_offset_of_each_record() -> None:
     batch = send_batch(create_batch(plain_columns()))
     batch.complete(100, 5)
     assert (batch.base_offset, batch.log_append_time, batch.error) == (100, 5, None)
-    assert [batch.record_offset(i) for i in (0, 4)] == [100, 104]
+    assert [batch.compute_record_offset(i) for i in (0, 4)] == [100, 104]
 
 
 def test_failed_batch_has_no_offsets() -> None:
     batch = send_batch(create_batch(plain_columns()))
     batch.fail(ERROR)
-    assert (batch.error, batch.base_offset, batch.record_offset(2)) == (ERROR, -1, -1)
+    assert (batch.error, batch.base_offset, batch.compute_record_offset(2)) == (ERROR, -1, -1)
 
 
 STEPS_TO_STATE: dict[BatchState, list[Callable[[ProducerBatch], object]]] = {
@@ -137,12 +141,12 @@ def test_copied_batch_keeps_no_reference_to_rows_of_its_group(
     group = RowOrigins(np.arange(1_000), [first, second], numbers)
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
     append_rows(batch, BatchRows(group, 495, 505, 0))
-    before = [(call, row_indices.tolist(), number) for call, row_indices, number in batch.rows_by_call()]
+    before = [(call, row_indices.tolist(), number) for call, row_indices, number in batch.split_rows_by_call()]
     copy_records(batch)
     (rows,) = batch.rows
     assert len(rows.origins.row_indices) == 10
     assert rows.origins.row_indices.base is None
-    assert [(call, row_indices.tolist(), number) for call, row_indices, number in batch.rows_by_call()] == before
+    assert [(call, row_indices.tolist(), number) for call, row_indices, number in batch.split_rows_by_call()] == before
 
 
 def test_copied_batch_has_the_same_bytes_and_frees_the_buffer() -> None:
@@ -254,7 +258,7 @@ def test_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> No
         assert [x for part in rows for x in part[name].to_pylist()] == original[name].to_pylist()
     assert {c.codec for c in children} == {codec}
     assert [c.base_sequence for c in children[1:]] == [sequences.increment(c.last_sequence, 1) for c in children[:-1]]
-    assert [i for c in children for _, rows, _ in c.rows_by_call() for i in rows.tolist()] == list(range(count))
+    assert [i for c in children for _, rows, _ in c.split_rows_by_call() for i in rows.tolist()] == list(range(count))
     for child in children:
         child.fail(ERROR)
     assert pool.free_bytes == 10_000

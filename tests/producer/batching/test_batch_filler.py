@@ -34,7 +34,7 @@ def fail_nth_call(real: Callable[..., Any], fault: type[BaseException], failing_
 
 def list_rows(batches: list[ProducerBatch]) -> list[tuple[object, int]]:
     return sorted(
-        (name_of(call), int(row)) for batch in batches for call, rows, _ in batch.rows_by_call() for row in rows
+        (name_of(call), int(row)) for batch in batches for call, rows, _ in batch.split_rows_by_call() for row in rows
     )
 
 
@@ -117,7 +117,7 @@ def test_fails_single_records_that_cannot_be_converted_to_columns(
     monkeypatch.undo()
     sent, (failed,) = sent_and_failed(h)
     assert sent == []
-    assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [(["a", "b"], [0, 1])]
+    assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.split_rows_by_call()] == [(["a", "b"], [0, 1])]
 
 
 def test_abort_reports_single_records_that_cannot_be_converted_to_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_abort_reports_single_records_that_cannot_be_converted_to_columns(monkey
         "spark_kafka_sink.producer.batching.grouping.bytes_to_arrow", fail_nth_call(lambda values: None, MemoryError)
     )
     (aborted,) = h.accumulator.abort_incomplete_batches(ValueError("closed"))
-    assert [name_of(call) for call, _, _ in aborted.rows_by_call()] == [["a"]]
+    assert [name_of(call) for call, _, _ in aborted.split_rows_by_call()] == [["a"]]
     assert h.pool.free_bytes == h.pool.total_bytes
 
 

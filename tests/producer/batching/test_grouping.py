@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.batching.staging import SingleRecord, StagedRecor
 from spark_kafka_sink.producer.partitioner import UNSPECIFIED_PARTITION
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.producer.batching.assigned_rows import assigned_rows
 from tests.producer.batching.named_call import name_of, named
 
@@ -105,7 +105,7 @@ def test_converts_single_records_to_columns_with_their_futures() -> None:
     assert rows.columns.timestamp.to_pylist() == [5, 6]
     assert rows.columns.headers.to_pylist()[0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert (rows.partitions.tolist(), rows.row_counts.tolist()) == ([3, 1], [0, 1, 0, 1])
-    assert rows.sizes.tolist() == record_size_bounds(rows.columns).tolist()
+    assert rows.sizes.tolist() == compute_record_size_bounds(rows.columns).tolist()
     assert name_of(rows.call) == [0, 1]
 
 
@@ -119,7 +119,7 @@ def test_assigns_single_records_together_by_requested_partition_and_latest_snaps
     assign_calls: list[tuple[object, ...]] = []
 
     def assign_partitions(rows: Rows, snapshot: ClusterSnapshot) -> NDArray[np.int32]:
-        sizes_fit = rows.sizes.tolist() == record_size_bounds(rows.columns).tolist()
+        sizes_fit = rows.sizes.tolist() == compute_record_size_bounds(rows.columns).tolist()
         assign_calls.append((len(rows), sizes_fit, rows.requested_partitions, snapshot))
         return np.array([4, 2, 4], np.int32)
 

@@ -23,7 +23,7 @@ from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage, StagedRecords, split_into_chunks
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
-from spark_kafka_sink.producer.record import MAX_RECORD_OVERHEAD_BYTES, max_headers_bytes
+from spark_kafka_sink.producer.record import MAX_RECORD_OVERHEAD_BYTES, compute_max_headers_bytes
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.batch_slicing import find_timestamp_range, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
@@ -82,7 +82,7 @@ def test_assigned_records_become_rows_in_place_and_are_counted() -> None:
 def test_full_stage_of_single_records_fills_a_batch(length: int) -> None:
     stage, batch_bytes = Stage("t", 5, 32 * MIB, 32 * MIB), 16 * KIB
     while not stage.is_full(batch_bytes - HEADER_BYTES):
-        add_record(stage, 0, MAX_RECORD_OVERHEAD_BYTES + 8 + length + max_headers_bytes(None), bytes(length))
+        add_record(stage, 0, MAX_RECORD_OVERHEAD_BYTES + 8 + length + compute_max_headers_bytes(None), bytes(length))
         if stage.is_full(batch_bytes - HEADER_BYTES):
             stage.assign_partitions(convert_records)
     grouped = group_by_partition(stage.rows)
@@ -358,7 +358,7 @@ def test_builds_one_failed_batch_per_partition() -> None:
     chunks = [(batch.topic_partition.partition, batch.record_count) for batch in batches]
     assert chunks == [(2, 2), (5, 1), (-1, 1), (5, 2)]  # a record that waits for its partition has none
     assert all(batch.is_done and batch.error is error for batch in batches)
-    ((call, rows, _),) = batches[3].rows_by_call()
+    ((call, rows, _),) = batches[3].split_rows_by_call()
     call.fail_rows(FailedRows(rows, error, "t", 5))
     assert [future.done() for future in futures] == [True, False, True]
     assert str(batches[2].topic_partition) == "t"
@@ -374,4 +374,4 @@ def test_rows_in_a_batch_do_not_fail_with_stage_after_copy_to_own_memory() -> No
     appended.append(pieces, 0)
     appended.copy_to_own_memory()
     (failed,) = stage.build_failed_batches(DeliveryError("no"))
-    assert [row_indices.tolist() for _, row_indices, _ in failed.rows_by_call()] == [[2, 3]]
+    assert [row_indices.tolist() for _, row_indices, _ in failed.split_rows_by_call()] == [[2, 3]]

@@ -45,7 +45,7 @@ def test_split_keeps_sequences_and_age_of_batch(compression: str) -> None:
         sent += h.take()
     assert sent == children
     assert [v for child in sent for v in values_of(child)] == [b"%03d" % i * 20 for i in range(60)]
-    rows = [row for child in sent for _, its_rows, _ in child.rows_by_call() for row in its_rows.tolist()]
+    rows = [row for child in sent for _, its_rows, _ in child.split_rows_by_call() for row in its_rows.tolist()]
     assert rows == list(range(60))
     for child in sent:
         h.acknowledge(child)
@@ -238,7 +238,7 @@ def test_abort_fails_staged_queued_and_in_flight_rows() -> None:
     aborted = h.accumulator.abort_incomplete_batches(ERROR)
     assert in_flight in aborted
     assert all(batch.error is ERROR for batch in aborted)
-    aborted_rows = sum(len(rows) for batch in aborted for _, rows, _ in batch.rows_by_call())
+    aborted_rows = sum(len(rows) for batch in aborted for _, rows, _ in batch.split_rows_by_call())
     assert aborted_rows == 2 * BATCH_ROWS + 3
     for batch in aborted:
         h.accumulator.remove_completed(batch)

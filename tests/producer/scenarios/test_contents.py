@@ -28,11 +28,11 @@ def test_rows_keep_partition_order_and_are_reported_to_their_calls() -> None:
     batches = {batch.topic_partition.partition: batch for batch in h.take()}
     assert values_of(batches[0]) == [b"a0", b"a1", None, b"a2"]
     assert values_of(batches[1]) == [b"b0", b"b1"]
-    assert [(name_of(call), rows.tolist(), first) for call, rows, first in batches[0].rows_by_call()] == [
+    assert [(name_of(call), rows.tolist(), first) for call, rows, first in batches[0].split_rows_by_call()] == [
         ("first", [0, 2, 3], 0),
         ("second", [0], 3),
     ]
-    assert [(name_of(call), rows.tolist(), first) for call, rows, first in batches[1].rows_by_call()] == [
+    assert [(name_of(call), rows.tolist(), first) for call, rows, first in batches[1].split_rows_by_call()] == [
         ("first", [1], 0),
         ("second", [1], 1),
     ]
@@ -46,7 +46,7 @@ def test_single_records_and_columns_keep_append_order() -> None:
     h.append_record(0, b"4", call="four")
     (batch,) = h.take()
     assert values_of(batch) == [b"1", b"2", b"3", b"4"]
-    parts = [(name_of(call), rows.tolist(), first) for call, rows, first in batch.rows_by_call()]
+    parts = [(name_of(call), rows.tolist(), first) for call, rows, first in batch.split_rows_by_call()]
     assert parts == [(["one", "two"], [0, 1], 0), ("three", [0], 2), (["four"], [0], 3)]
 
 
@@ -73,7 +73,7 @@ def test_appended_pieces_continue_offset_deltas_of_batch() -> None:
     build_batch_rows: dict[str, list[int]] = {"a": [], "b": []}
     for batch in got:
         index = 0
-        for call, rows, first_delta in batch.rows_by_call():
+        for call, rows, first_delta in batch.split_rows_by_call():
             assert first_delta == index
             index += len(rows)
             build_batch_rows[str(name_of(call))] += rows.tolist()
@@ -135,7 +135,7 @@ def test_unencodable_rows_fail_with_their_error_and_release_memory(
     (failed,) = h.accumulator.take_failed_batches()
     assert failed.is_done
     assert isinstance(failed.error, MemoryError)
-    assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [("x", [0, 1])]
+    assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.split_rows_by_call()] == [("x", [0, 1])]
     assert h.accumulator.take_failed_batches() == []
     h.accumulator.remove_completed(failed)
     assert not h.accumulator.has_incomplete()
@@ -186,7 +186,7 @@ def test_unencodable_rows_do_not_block_later_rows(monkeypatch: pytest.MonkeyPatc
         patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
         h.append(0, 20, call="failed")
     (failed,) = h.accumulator.take_failed_batches()
-    assert [(name_of(call), len(rows)) for call, rows, _ in failed.rows_by_call()] == [("failed", 20)]
+    assert [(name_of(call), len(rows)) for call, rows, _ in failed.split_rows_by_call()] == [("failed", 20)]
     h.accumulator.remove_completed(failed)
     h.clock.now += 10
     assert sum(batch.record_count for _ in range(2) for batch in h.take()) == BATCH_ROWS + 1

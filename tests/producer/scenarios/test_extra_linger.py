@@ -44,7 +44,7 @@ def test_lingered_rows_stay_staged_while_every_leader_has_a_full_request() -> No
     h.append(1, 2, call="second")
     h.ready()  # the full batches are gone
     (batch,) = [batch for batch in h.drain() if batch.topic_partition.partition == 1]
-    assert [name_of(call) for call, _, _ in batch.rows_by_call()] == ["first", "second"]
+    assert [name_of(call) for call, _, _ in batch.split_rows_by_call()] == ["first", "second"]
 
 
 def test_groups_rows_when_one_leader_could_accept_more() -> None:

@@ -50,10 +50,10 @@ def test_rows_of_sparse_partitions_become_batches_before_memory_is_full(compress
     options = {"compression_type": compression, "buffer_memory": 100_000, "batch_size": 16_384, "max_block_ms": 0}
     h = Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS, **options)
     calls = 0
-    while not h.accumulator.queued_batches(tp(0)):
+    while not h.accumulator.list_queued_batches(tp(0)):
         appended = h.append_rows([VALUE] * PARTITIONS, list(range(PARTITIONS)), call=(calls := calls + 1))
         assert appended == (PARTITIONS, None)
-    (batch,) = h.accumulator.queued_batches(tp(0))
+    (batch,) = h.accumulator.list_queued_batches(tp(0))
     assert batch.record_count == calls
     assert calls == {"none": 11, "gzip": 8}[compression]
 
@@ -63,10 +63,10 @@ def test_single_records_become_batches_before_memory_is_full(compression: str) -
     options = {"compression_type": compression, "buffer_memory": 100_000, "batch_size": 16_384, "max_block_ms": 0}
     h = Harness(leaders=(0, 0, 0), linger_ms=LINGER_MS, **options)
     records = 0
-    while not h.accumulator.queued_batches(tp(0)):
+    while not h.accumulator.list_queued_batches(tp(0)):
         h.append_record(records % 3)
         records += 1
-    assert sum(h.accumulator.queued_batches(tp(partition))[0].record_count for partition in range(3)) == records
+    assert sum(h.accumulator.list_queued_batches(tp(partition))[0].record_count for partition in range(3)) == records
     assert records == {"none": 203, "gzip": 155}[compression]
 
 
@@ -110,7 +110,7 @@ def test_rows_staged_during_a_split_follow_the_remaining_rows(
     h.append_rows([VALUE] * (2 * BATCH_ROWS + 1), [0] * (2 * BATCH_ROWS) + [1], call="skewed")
     h.clock.now += LINGER_MS
     (thin,) = [batch for batch in h.take() if batch.topic_partition.partition == 1]
-    runs = [(name_of(call), rows.tolist()) for call, rows, _ in thin.rows_by_call()]
+    runs = [(name_of(call), rows.tolist()) for call, rows, _ in thin.split_rows_by_call()]
     assert runs == [("skewed", [2 * BATCH_ROWS]), ("meanwhile", [0, 1])]
 
 
@@ -149,7 +149,7 @@ def test_each_partition_keeps_row_order_and_all_memory_is_released(seed: int, co
     h.clock.now += LINGER_MS
     while h.accumulator.has_incomplete():
         for batch in h.take():
-            for source, rows, _ in batch.rows_by_call():
+            for source, rows, _ in batch.split_rows_by_call():
                 name = name_of(source)
                 names = [name[row] if isinstance(name, list) else (name, row) for row in rows.tolist()]
                 sent[batch.topic_partition.partition] += names

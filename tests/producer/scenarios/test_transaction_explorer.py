@@ -44,7 +44,7 @@ def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction is committed although a record of it has failed."""
-    monkeypatch.setattr(TransactionManager, "batch_failed", lambda manager, error, has_sequence: None)
+    monkeypatch.setattr(TransactionManager, "handle_failed_batch", lambda manager, error, has_sequence: None)
 
 
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,12 +56,12 @@ def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 def abort_after_end_txn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that a second thread fails to send makes a transaction abortable whose commit was sent already."""
 
-    def batch_failed(manager: TransactionManager, error: KafkaSinkError, *, has_sequence: bool) -> None:
+    def handle_failed_batch(manager: TransactionManager, error: KafkaSinkError, *, has_sequence: bool) -> None:
         if manager._transaction is not None:
             manager._transaction.needs_new_epoch |= has_sequence
             manager._make_abortable(error)
 
-    monkeypatch.setattr(TransactionManager, "batch_failed", batch_failed)
+    monkeypatch.setattr(TransactionManager, "handle_failed_batch", handle_failed_batch)
 
 
 @pytest.mark.parametrize(

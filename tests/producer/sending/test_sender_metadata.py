@@ -39,7 +39,7 @@ def test_partitioner_avoids_node_that_accepts_no_records() -> None:
     established(producer, 0, 1)
 
     def usable() -> list[int]:
-        loads = sender_of(producer).accumulator.partition_loads("t", sender_of(producer).metadata.snapshot, [0, 1])
+        loads = sender_of(producer).accumulator.find_partition_loads("t", sender_of(producer).metadata.snapshot, [0, 1])
         assert loads is not None
         return loads.partitions
 

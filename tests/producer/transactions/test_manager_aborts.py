@@ -42,7 +42,7 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
     talk = Talk(version).started()
     talk.is_flushed = False
     operation = talk.manager.commit()
-    talk.manager.batch_failed(FAILURE, has_sequence=True)
+    talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     error = error_of(operation)
     assert isinstance(error, TransactionAbortableError)
     assert error.__cause__ is FAILURE
@@ -90,8 +90,8 @@ def test_record_that_fails_before_end_txn_was_sent_fails_the_commit(version: int
 
 def test_of_several_failures_the_first_is_reported() -> None:
     talk = Talk(2).started()
-    talk.manager.batch_failed(FAILURE, has_sequence=True)
-    talk.manager.batch_failed(DeliveryTimeoutError("another"), has_sequence=True)
+    talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
+    talk.manager.handle_failed_batch(DeliveryTimeoutError("another"), has_sequence=True)
     with pytest.raises(TransactionAbortableError, match="partition 0: 3 records"):
         talk.manager.commit()
 
@@ -99,7 +99,7 @@ def test_of_several_failures_the_first_is_reported() -> None:
 def test_a_failure_while_the_abort_is_under_way_changes_nothing() -> None:
     talk = Talk(2).started()
     operation = talk.manager.abort()
-    talk.manager.batch_failed(FAILURE, has_sequence=True)
+    talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     assert talk.state() is S.ABORTING
     talk.answer(EndTransaction)
     assert error_of(operation) is None
@@ -107,14 +107,14 @@ def test_a_failure_while_the_abort_is_under_way_changes_nothing() -> None:
 
 def test_a_failure_outside_of_a_transaction_changes_nothing() -> None:
     talk = Talk(2).init()
-    talk.manager.batch_failed(FAILURE, has_sequence=True)
+    talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     assert talk.state() is S.READY
 
 
 def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
     talk = Talk(1).started()
     before = talk.manager.id_and_epoch
-    talk.manager.batch_failed(FAILURE, has_sequence=True)
+    talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     operation = talk.manager.abort()
     talk.answer(EndTransaction)
     assert talk.state() is S.INITIALIZING
@@ -133,7 +133,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
 def test_in_version_2_the_end_of_what_failed_brings_the_new_epoch() -> None:
     talk = Talk(2).started()
     before = talk.manager.id_and_epoch
-    talk.manager.batch_failed(FAILURE, has_sequence=True)
+    talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     talk.manager.abort()
     talk.answer(EndTransaction)
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(before.producer_id, before.epoch + 1)
@@ -164,7 +164,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_a_coordinator_had_ab
 
 def test_the_new_epoch_survives_a_lost_connection() -> None:
     talk = Talk(1).started()
-    talk.manager.batch_failed(FAILURE, has_sequence=True)
+    talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     operation = talk.manager.abort()
     talk.answer(EndTransaction)
     talk.lose(InitProducerId)
@@ -298,7 +298,7 @@ def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None
     if fatal:
         talk.manager.fail_fatally(KafkaSinkError("over"))
     else:
-        talk.manager.batch_failed(FAILURE, has_sequence=True)
+        talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     assert talk.next() is None
     assert not talk.manager.admit_batch(T0, is_retry=False)
     assert not talk.manager.admit_batch(T0, is_retry=True)
@@ -311,7 +311,7 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
     if fatal:
         talk.manager.fail_fatally(KafkaSinkError("over"))
     else:
-        talk.manager.batch_failed(FAILURE, has_sequence=True)
+        talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     talk.reply(request)
     assert not talk.manager.admit_batch(T0, is_retry=False)
     assert talk.manager.admit_batch(T0, is_retry=True) == (not fatal)
@@ -338,12 +338,12 @@ def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abor
     first, second = UUID(int=1), UUID(int=2)
     talk = Talk(2).started()
     for topic_id in (first, None, first):
-        talk.manager.batch_stored("t", topic_id)
-    talk.manager.batch_stored("u", second)
+        talk.manager.handle_stored_batch("t", topic_id)
+    talk.manager.handle_stored_batch("u", second)
     assert talk.state() is S.IN_TRANSACTION
     talk.is_flushed = False
     commit = talk.manager.commit()
-    talk.manager.batch_stored("t", second)
+    talk.manager.handle_stored_batch("t", second)
     with pytest.raises(TransactionAbortableError, match="Topic t was deleted and created again"):
         commit.result()
     talk.is_flushed = True
@@ -351,5 +351,5 @@ def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abor
     talk.settle()
     assert error_of(abort) is None
     talk.manager.begin(2)
-    talk.manager.batch_stored("t", second)  # the next transaction knows nothing of the topic before
+    talk.manager.handle_stored_batch("t", second)  # the next transaction knows nothing of the topic before
     assert talk.state() is S.IN_TRANSACTION

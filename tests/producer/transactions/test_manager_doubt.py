@@ -70,7 +70,7 @@ def test_an_abort_ends_although_brokers_do_not_know_a_topic_any_more_that_waits_
     talk.manager.admit_batch(T1, is_retry=False)
     talk.answer(AddPartitions, codes.UNKNOWN_TOPIC_OR_PARTITION)
     talk.wait()
-    talk.manager.batch_failed(KafkaSinkError("x"), has_sequence=False)
+    talk.manager.handle_failed_batch(KafkaSinkError("x"), has_sequence=False)
     operation = talk.manager.abort()
     talk.answer(EndTransaction)
     assert error_of(operation) is None
@@ -120,7 +120,7 @@ def test_after_an_abort_or_an_error_no_batch_for_another_partition_leaves(versio
     talk = Talk(version).started(T0)
     talk.is_flushed = False
     if fails:
-        talk.manager.batch_failed(KafkaSinkError("x"), has_sequence=False)
+        talk.manager.handle_failed_batch(KafkaSinkError("x"), has_sequence=False)
     else:
         talk.manager.abort()
     assert not talk.manager.admit_batch(T1, is_retry=False)

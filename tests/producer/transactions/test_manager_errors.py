@@ -164,7 +164,7 @@ def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFix
 def test_why_a_transaction_must_be_aborted_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     talk = Talk().started()
-    talk.manager.batch_failed(FAILURE, has_sequence=True)
+    talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     assert f"TransactionManager(x, in transaction): the transaction must be aborted: {FAILURE}" in caplog.text
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from spark_kafka_sink.protocol import messages
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import supported_api_keys
-from spark_kafka_sink.protocol.schema import FieldSpec, Struct, VersionRange, field_specs
+from spark_kafka_sink.protocol.messages import list_supported_api_keys
+from spark_kafka_sink.protocol.schema import FieldSpec, Struct, VersionRange, get_field_specs
 from tests.protocol.kafka_python import (
     MESSAGE_TYPES,
     MESSAGE_VERSIONS,
@@ -63,7 +63,7 @@ def describe_our_field(struct_type: type[Struct], name: str, spec: FieldSpec, ve
 
 def compare_fields(struct_type: type[Struct], fields: list[dict[str, Any]], version: int) -> int:
     """Compare the fields of a struct and of its nested structs. Return the number of compared fields."""
-    ours = {name: spec for name, spec in field_specs(struct_type).items() if version in spec.versions}
+    ours = {name: spec for name, spec in get_field_specs(struct_type).items() if version in spec.versions}
     theirs = [field for field in fields if version in parse_range(field["versions"])]
     assert [describe_our_field(struct_type, name, spec, version) for name, spec in ours.items()] == [
         describe_kafka_field(field, version) for field in theirs
@@ -97,7 +97,7 @@ def test_fields_of_each_version_equal_those_of_kafka(message_type: type[Message]
 @pytest.mark.parametrize("message_type", MESSAGE_TYPES, ids=format_parameter)
 def test_version_ranges_and_ignorable_flags_equal_those_of_kafka(message_type: type[Message]) -> None:
     def check(struct_type: type[Struct], fields: list[dict[str, Any]]) -> None:
-        specs = field_specs(struct_type)
+        specs = get_field_specs(struct_type)
         assert list(specs) == [to_snake_case(field["name"]) for field in fields]
         for spec, field in zip(specs.values(), fields, strict=True):
             assert spec.versions == parse_range(field["versions"]), field["name"]
@@ -110,10 +110,10 @@ def test_version_ranges_and_ignorable_flags_equal_those_of_kafka(message_type: t
 
 
 def test_every_api_has_request_and_response() -> None:
-    assert {message_type.API_KEY for message_type in MESSAGE_TYPES[: len(supported_api_keys())]} == set(
-        supported_api_keys()
+    assert {message_type.API_KEY for message_type in MESSAGE_TYPES[: len(list_supported_api_keys())]} == set(
+        list_supported_api_keys()
     )
-    assert len(MESSAGE_TYPES) == 2 * len(supported_api_keys())
+    assert len(MESSAGE_TYPES) == 2 * len(list_supported_api_keys())
 
 
 def test_struct_names_are_unique_in_the_package() -> None:

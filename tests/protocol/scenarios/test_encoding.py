@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, Metadat
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.protocol.primitives import Reader, encode_unsigned_varint
-from spark_kafka_sink.protocol.schema import FieldSpec, field_specs
+from spark_kafka_sink.protocol.schema import FieldSpec, get_field_specs
 from tests.protocol.kafka_python import MESSAGE_VERSIONS
 
 VALUE_BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
@@ -118,7 +118,7 @@ def messages_with_versions(draw: st.DrawFn) -> tuple[Message, int]:
 def _draw_struct(draw: st.DrawFn, struct_type: Any, version: int) -> Any:
     values = {
         name: _draw_value(draw, spec, version)
-        for name, spec in field_specs(struct_type).items()
+        for name, spec in get_field_specs(struct_type).items()
         if version in spec.versions
     }
     return struct_type(**values)

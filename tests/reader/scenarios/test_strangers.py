@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import DataError, DecodeError
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsResponse
 from spark_kafka_sink.reader import fetched
-from spark_kafka_sink.reader.fetched import visible_rows
+from spark_kafka_sink.reader.fetched import iterate_visible_rows
 from spark_kafka_sink.records.compression import Codec, compress
 from tests.reader.scripted_cluster import Cluster, Log, rows
 from tests.reader.stored_batches import BASE_TIME, batch
@@ -41,7 +41,7 @@ def compressed_zeros(offset: int, size: int) -> bytes:
 
 def read_parts(records: bytes) -> list[tuple[int, int]]:
     """Return the row count and next offset of each part, without keeping the part."""
-    fetched_parts = visible_rows(records, None, topic="t", partition=0, start=0, stop=ALL)
+    fetched_parts = iterate_visible_rows(records, None, topic="t", partition=0, start=0, stop=ALL)
     return [(part.rows.num_rows, part.next_offset) for part in fetched_parts]
 
 
@@ -53,7 +53,7 @@ def test_yields_large_fetch_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     before = pa.total_allocated_bytes()
     peak_arrow_bytes = [0]
     tracemalloc.start()
-    for part in visible_rows(records, None, topic="t", partition=0, start=0, stop=ALL):
+    for part in iterate_visible_rows(records, None, topic="t", partition=0, start=0, stop=ALL):
         peak_arrow_bytes[0] = max(peak_arrow_bytes[0], pa.total_allocated_bytes() - before)
         assert part.rows.num_rows in (0, 2)
         del part
@@ -117,7 +117,7 @@ def test_ignores_partitions_that_were_not_requested() -> None:
 def test_shows_nearest_valid_time_for_invalid_timestamp(timestamp: int, formatted: str) -> None:
     record = reference_record(Row(b"a"), 0, 0)
     header = build_header(segments=[record], record_count=1, base_timestamp=timestamp, max_timestamp=timestamp)
-    (part,) = visible_rows(bytes(header) + record, None, topic="t", partition=0, start=0, stop=ALL)
+    (part,) = iterate_visible_rows(bytes(header) + record, None, topic="t", partition=0, start=0, stop=ALL)
     out = io.BytesIO()
     out.writelines(row_formats.format_json_lines(part.rows, ["value"]))
     assert json.loads(out.getvalue())["timestamp"] == formatted
@@ -136,6 +136,6 @@ def test_formats_convert_few_rows_to_objects_at_once(
         return peak_bytes
 
     values = [b"value %d" % number for number in range(2000)]
-    (part,) = visible_rows(batch(0, *values), None, topic="t", partition=0, start=0, stop=ALL)
+    (part,) = iterate_visible_rows(batch(0, *values), None, topic="t", partition=0, start=0, stop=ALL)
     peak(2000)  # allocate everything that is allocated only once
     assert 4 * peak(20) < peak(2000)
