@@ -43,7 +43,7 @@ class BatchStart:
         return self.entry.prefix
 
     @property
-    def build_driver_id(self) -> str:
+    def driver_id(self) -> str:
         return build_driver_id(self.prefix, self.entry.driver_number)
 
     def is_waiting_for_tasks(self, description: TransactionDescription | None) -> bool:

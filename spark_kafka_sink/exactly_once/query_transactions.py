@@ -141,7 +141,7 @@ class QueryTransactions:
     # --- the producer identity, and the log
 
     @property
-    def build_driver_id(self) -> str:
+    def driver_id(self) -> str:
         """The transactional id under which the caller acts."""
         return build_driver_id(self.prefix, self.driver_number)
 

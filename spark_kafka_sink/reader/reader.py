@@ -196,7 +196,7 @@ class TopicReader:
         No fetch is in flight while the caller processes a chunk. Otherwise a slow caller would look like a broker that
         does not respond.
         """
-        deadline = self._client.deadline(f"records of {format_partition(progress.topic)}")
+        deadline = self._client.create_deadline(f"records of {format_partition(progress.topic)}")
         while progress.pending:
             previous_positions = dict(progress.positions)
             fetch = self._next_fetch(progress)

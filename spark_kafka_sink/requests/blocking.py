@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, Unsupport
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.requests.create_deadline import Deadline, pause_ms
+from spark_kafka_sink.requests.deadline import Deadline, pause_ms
 from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, Attempt, Call, PendingRequests
 from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing

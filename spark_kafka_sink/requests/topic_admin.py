@@ -57,7 +57,7 @@ def create_if_missing(
         return False
     if required_request is not None:
         client.send(required_request)
-    deadline, failures = client.deadline(f"the creation of {format_partition(topic.name)}"), 0
+    deadline, failures = client.create_deadline(f"the creation of {format_partition(topic.name)}"), 0
     while True:
         _create(client, topic, purpose)
         if topic_exists(client, topic.name, purpose=purpose):

@@ -119,7 +119,7 @@ class TransactionListing:
 
         If a broker fails, start again with all of them, since its ids may move to a broker that has already responded.
         """
-        deadline, failures = self._client.deadline("the list of transactions"), 0
+        deadline, failures = self._client.create_deadline("the list of transactions"), 0
         while True:
             self._begin(self._client.fetch_nodes(self._last_metadata_version))
             try:

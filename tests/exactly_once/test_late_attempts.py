@@ -154,7 +154,7 @@ def test_id_without_transaction_is_not_listed_as_open(broker: EmbeddedBroker) ->
     query = Query(broker)
     query.attempt(query.begin(), 1, attempt=1).close()
     (found,) = operations.list_prefixes(query.options, LOG, PREFIX)
-    assert found.open == ()
+    assert found.open_transactions == ()
 
 
 # --- attempts that Spark numbers from 0 again

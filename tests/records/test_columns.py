@@ -138,7 +138,7 @@ def test_columns_beyond_32_bit_offsets_get_large_types(monkeypatch: pytest.Monke
     value = pa.array([b"x" * 60, b"y" * 60])
     for wide in (
         RecordColumns(value).take([1, 0, 1]).value,
-        RecordColumns(pa.chunked_array([value, value])).contiguous().value,
+        RecordColumns(pa.chunked_array([value, value])).to_contiguous().value,
         RecordColumns(pa.array([b"x" * 60] * 2).dictionary_encode()).value,
     ):
         assert wide.type == pa.large_binary()
@@ -192,7 +192,7 @@ def test_take_of_repeated_chunk_gets_large_type(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_concat_fills_missing_columns_with_nulls() -> None:
-    joined = RecordColumns.concat([sample(), RecordColumns(pa.array([b"plain"]))]).contiguous()
+    joined = RecordColumns.concat([sample(), RecordColumns(pa.array([b"plain"]))]).to_contiguous()
     assert joined.value.to_pylist() == [b"x", None, b"z", b"plain"]
     assert joined.key is not None
     assert joined.headers is not None

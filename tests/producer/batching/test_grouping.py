@@ -178,7 +178,7 @@ def test_sorts_partition_numbers_of_every_width(highest: int) -> None:
 def test_does_not_copy_rows_that_are_already_sorted() -> None:
     rows = staged_rows([b"1", b"2", b"3"], [0, 0, 4], "c")
     values_address = rows.columns.value.buffers()[2].address
-    assert group_by_partition([rows]).columns.contiguous().value.buffers()[2].address == values_address
+    assert group_by_partition([rows]).columns.to_contiguous().value.buffers()[2].address == values_address
 
 
 @pytest.mark.parametrize("position", [3, 1_000, 2_999])
