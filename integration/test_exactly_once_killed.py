@@ -50,23 +50,26 @@ pytestmark = pytest.mark.needs("kafka")
 
 SOAK = bool(os.environ.get("SOAK"))
 CLUSTERS = [(brokers, version) for brokers in (1, 3) for version in (1, 2)] if SOAK else [(1, 2)]
-"""How many brokers, and the version of transactions."""
+"""The number of brokers, and the version of transactions."""
 PARTITIONS = 3
 QUERIES = 8 if SOAK else 6
-"""The number of exactly-once queries: more than a kill has places, since a query stops at one of them."""
+"""The number of exactly-once queries, which is larger than the number of places of a kill:
+
+a query stops at one place.
+"""
 WITNESSED_QUERIES = QUERIES if SOAK else 2
 """The number of exactly-once queries whose topics Kafka's own clients read, too."""
 PLACES_IN_TASKS = [f"{when} {step}" for step in (TASK, WRITE) for when in ("before", "after")]
 PLACES = [f"{when} {step}" for step in (START, DECIDE, COMMIT, ABORT, SUPERSEDED) for when in ("before", "after")]
 AIMED_KILLS = 6 if SOAK else 3
-"""Kills at several places, where processes of several queries have stopped; the other queries continue."""
+"""The number of kills for which processes of several queries stop at given places, while the other queries continue."""
 RANDOM_KILLS = 5 if SOAK else 0
 KILLS = AIMED_KILLS + RANDOM_KILLS + 1
 """Kills in one run: 384 restarts in the long form, 24 in the short one. One kill is timed so that at-least-once queries
 write rows twice."""
 BROKER_RESTARTS = 5 if SOAK else 1
 BATCHES = 200 if SOAK else 24
-"""Of all the queries that write exactly once, at least."""
+"""The least number of micro-batches of all exactly-once queries together."""
 RANDOM_SECONDS = 1.5
 DRIVERS_PER_KILL = 3
 ENDED = "the driver ended before it came to its places"
@@ -76,7 +79,7 @@ the query of one of the two then aborts without being stopped, and ends the driv
 
 @dataclass(frozen=True)
 class Kill:
-    """When a driver is killed: at places, or when at least once has rows in doubt; else at random."""
+    """When a driver is killed: at given places, while the at-least-once query has rows in doubt, or at random."""
 
     places: tuple[str, ...] = ()
     with_broker: bool = False
@@ -95,33 +98,39 @@ class Streams:
         guarantees = ["exactly-once"] * QUERIES + ["at-least-once"]
         replicas = kafka.brokers
         self.topics = {
-            create_topic(kafka.bootstrap(), partitions=PARTITIONS, replicas=replicas): each for each in guarantees
+            create_topic(kafka.bootstrap(), partitions=PARTITIONS, replicas=replicas): guarantee
+            for guarantee in guarantees
         }
-        (self.control,) = [topic for topic, each in self.topics.items() if each == "at-least-once"]
-        self.exactly_once_topics = [topic for topic, each in self.topics.items() if each == "exactly-once"]
+        (self.control,) = [topic for topic, guarantee in self.topics.items() if guarantee == "at-least-once"]
+        self.exactly_once_topics = [topic for topic, guarantee in self.topics.items() if guarantee == "exactly-once"]
         self.rerun_batches: set[int] = set()
-        """Micro-batches of the query that writes at least once that were planned, but not committed, at a kill."""
+        """Micro-batches of the at-least-once query that were planned, but not committed, when its driver was killed."""
 
-    def driver(self) -> DriverProcess:
-        wanted = json.dumps({topic: {"deliveryGuarantee": each} for topic, each in self.topics.items()})
-        arguments = ["exactly_once_jobs", "streams", self.kafka.bootstrap(), str(self.folder), wanted]
+    def create_driver(self) -> DriverProcess:
+        options_by_topic = {topic: {"deliveryGuarantee": guarantee} for topic, guarantee in self.topics.items()}
+        folder = str(self.folder)
+        arguments = ["exactly_once_jobs", "streams", self.kafka.bootstrap(), folder, json.dumps(options_by_topic)]
         return DriverProcess(arguments, self.folder, self._environment)
 
-    def newest_batch_id(self, log: str) -> list[int]:
-        """The newest_batch_id micro-batch of each query."""
+    def find_newest_batch_ids(self, log: str) -> list[int]:
+        """Return the newest micro-batch of each query that the log ("offsets" or "commits") contains."""
         return [newest_batch_id(self.folder / topic / log) for topic in self.topics]
 
     def wait_for_progress(self, driver: DriverProcess, of: Callable[[Iterable[bool]], bool] = all) -> None:
-        """All queries, or any, have committed another micro-batch: a new one, or that in which they were killed."""
-        before = self.newest_batch_id("commits")
+        """Wait until all queries, or any, have committed another micro-batch.
+
+        That is a new micro-batch, or the one in which the driver was killed.
+        """
+        previous_ids = self.find_newest_batch_ids("commits")
 
         def has_progressed() -> bool:
             assert not driver.has_ended, f"the driver ended; see {driver.log}"
-            return of(now > then for now, then in zip(self.newest_batch_id("commits"), before, strict=True))
+            new_ids = self.find_newest_batch_ids("commits")
+            return of(new > previous for new, previous in zip(new_ids, previous_ids, strict=True))
 
         wait_until(
             has_progressed,
-            lambda: f"the newest_batch_id batches were {before}, and are {self.newest_batch_id('commits')}",
+            lambda: f"the newest batches were {previous_ids}, and are {self.find_newest_batch_ids('commits')}",
         )
 
     def stop(self, driver: DriverProcess, places: Sequence[str]) -> None:
@@ -129,30 +138,33 @@ class Streams:
         for place in places:
             if place.endswith(ABORT):
                 self.stops.abort(driver, place)
-        self.stops.stop(driver, *[each for each in places if each in PLACES and not each.endswith(ABORT)])
-        self.stops.stop(driver, *[each for each in places if each in PLACES_IN_TASKS])
+        self.stops.stop(driver, *[place for place in places if place in PLACES and not place.endswith(ABORT)])
+        self.stops.stop(driver, *[place for place in places if place in PLACES_IN_TASKS])
 
     def wait_for_rows_in_doubt(self, driver: DriverProcess) -> None:
-        """The query that writes at least once has rows in Kafka whose micro-batch it has not committed."""
-        committed = self.folder / self.control / "commits"
+        """Wait until the at-least-once query has written rows of a micro-batch that it has not committed."""
+        commits_folder = self.folder / self.control / "commits"
         with counted_records(self.kafka.bootstrap(), self.control) as count:
-            before = -1
-            while newest_batch_id(committed) != before:
-                before, rows = newest_batch_id(committed), count()
+            batch_id = -1
+            while newest_batch_id(commits_folder) != batch_id:
+                batch_id, rows = newest_batch_id(commits_folder), count()
                 wait_until(lambda rows=rows: count() > rows or driver.has_ended)  # type: ignore[misc]
                 assert not driver.has_ended, f"the driver ended; see {driver.log}"
 
     def kill(self, driver: DriverProcess) -> None:
-        """Kill the driver, also one that has ended, and note the micro-batch that the next one runs again."""
+        """Kill the driver, even if it has ended, and record the micro-batch that the next driver runs again."""
         driver.kill()
         self.stops.clear()
         checkpoint = self.folder / self.control
-        planned = newest_batch_id(checkpoint / "offsets")
-        if planned > newest_batch_id(checkpoint / "commits"):
-            self.rerun_batches.add(planned)
+        planned_batch = newest_batch_id(checkpoint / "offsets")
+        if planned_batch > newest_batch_id(checkpoint / "commits"):
+            self.rerun_batches.add(planned_batch)
 
     def kill_broker(self, chance: random.Random) -> str:
-        """The leader of a partition, or the coordinator of a driver, of one that writes exactly once. It comes back."""
+        """Kill and restart the partition leader or the transaction coordinator of an exactly-once query.
+
+        Return "leader" or "coordinator".
+        """
         topic = chance.choice(self.exactly_once_topics)
         role = chance.choice(["leader", "coordinator"])
         if role == "leader":
@@ -167,10 +179,10 @@ class Streams:
 
 @pytest.fixture(scope="module")
 def restarts() -> Iterator[Counter[str]]:
-    """Counted by cluster when each row was found once, and printed at the end."""
-    counted: Counter[str] = Counter()
-    yield counted
-    print(f"\n{counted.total()} restarts of queries that write exactly once, each row once: {dict(counted)}")
+    """Count the restarts of each cluster after which each row was found once, and print them at the end."""
+    counts: Counter[str] = Counter()
+    yield counts
+    print(f"\n{counts.total()} restarts of queries that write exactly once, each row once: {dict(counts)}")
 
 
 @pytest.fixture(params=CLUSTERS, ids=[f"brokers-{brokers}-version-{version}" for brokers, version in CLUSTERS])
@@ -195,37 +207,40 @@ def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
     print(f"seed {seed}")
     chance = random.Random(seed)
     streams = Streams(kafka_cluster, tmp_path, recorded_histories / request.node.callspec.id)
-    began = time.monotonic()
+    started_s = time.monotonic()
     with ExitStack() as stack:
         consumers = start_consumers(streams, chance, stack)
-        following = streams.driver()
+        next_driver = streams.create_driver()
         try:
-            for number, kill in enumerate(planned(chance), 1):
-                how = ""
+            for number, kill in enumerate(plan_kills(chance), 1):
+                description = ""
                 for _ in range(DRIVERS_PER_KILL):
-                    driver, following = following, streams.driver()
-                    how = kill_driver(streams, driver, kill, chance)
+                    driver, next_driver = next_driver, streams.create_driver()
+                    description = kill_driver(streams, driver, kill, chance)
                     kafka_cluster.wait_until_ready()
                     print(
-                        f"{time.monotonic() - began:.0f} s, kill {number}: {how}, "
-                        f"batches {streams.newest_batch_id('commits')}"
+                        f"{time.monotonic() - started_s:.0f} s, kill {number}: {description}, "
+                        f"batches {streams.find_newest_batch_ids('commits')}"
                     )
-                    if how != ENDED:
+                    if description != ENDED:
                         break
-                assert how != ENDED, f"{DRIVERS_PER_KILL} drivers ended before they were killed; see {following.log}"
-            following.begin(batches=max(2, BATCHES // QUERIES - 1 - min(streams.newest_batch_id("commits"))))
-            assert following.wait() == 0, f"see {following.log}"
+                assert description != ENDED, (
+                    f"{DRIVERS_PER_KILL} drivers ended before they were killed; see {next_driver.log}"
+                )
+            next_driver.begin(batches=max(2, BATCHES // QUERIES - 1 - min(streams.find_newest_batch_ids("commits"))))
+            assert next_driver.wait() == 0, f"see {next_driver.log}"
         finally:
-            following.kill()
-        control = check(streams, consumers)
+            next_driver.kill()
+        control = check_topics(streams, consumers)
     restarts[request.node.callspec.id] += KILLS * QUERIES
     batches = sum(
         number + 1
-        for number, guarantee in zip(streams.newest_batch_id("commits"), streams.topics.values(), strict=True)
+        for number, guarantee in zip(streams.find_newest_batch_ids("commits"), streams.topics.values(), strict=True)
         if guarantee == "exactly-once"
     )
     print(
-        f"{time.monotonic() - began:.0f} s: {KILLS * QUERIES} restarts of queries that write exactly once, in {KILLS} "
+        f"{time.monotonic() - started_s:.0f} s: {KILLS * QUERIES} restarts of queries that write exactly once, in "
+        f"{KILLS} "
         f"kills of a driver of {QUERIES}; {BROKER_RESTARTS} kills of a broker; {batches} micro-batches, each row once; "
         f"at least once has {control} rows twice"
     )
@@ -261,31 +276,31 @@ def test_corrupted_history_of_killed_streams_is_found(
 
 
 def kill_driver(streams: Streams, driver: DriverProcess, kill: Kill, chance: random.Random) -> str:
-    """Let the driver begin, and kill it. Return how."""
+    """Let the driver begin, and kill it. Return a description of the kill, or ENDED if the driver ended before."""
     try:
         driver.begin()
-        # What is aimed begins when all the queries go on. What is not may meet some that have not begun yet.
+        # An aimed kill waits for all queries. A random kill may come before some queries have begun.
         streams.wait_for_progress(driver, chance.choice([any, all]) if kill == Kill() else all)
-        how = f"with the {streams.kill_broker(chance)}, " if kill.with_broker else ""
+        description = f"with the {streams.kill_broker(chance)}, " if kill.with_broker else ""
         if kill.with_rows_in_doubt:
-            how += "with rows in doubt"
+            description += "with rows in doubt"
             streams.wait_for_rows_in_doubt(driver)
         elif kill.places:
-            how += ", ".join(kill.places)
+            description += ", ".join(kill.places)
             try:
                 streams.stop(driver, kill.places)
             except DriverEndedError:
                 return ENDED
         else:
-            how += "at random"
+            description += "at random"
             time.sleep(chance.uniform(0.0, RANDOM_SECONDS))
     finally:
         streams.kill(driver)
-    return how
+    return description
 
 
-def planned(chance: random.Random) -> list[Kill]:
-    # Few in tasks come to one kill: a task that has stopped keeps a core from the others.
+def plan_kills(chance: random.Random) -> list[Kill]:
+    # The places in tasks are spread over the kills, since a stopped task occupies a core.
     places = chance.sample(PLACES_IN_TASKS, len(PLACES_IN_TASKS)) + chance.sample(PLACES, len(PLACES))
     kills = [Kill(tuple(places[first::AIMED_KILLS])) for first in range(AIMED_KILLS)] + [Kill()] * RANDOM_KILLS
     for number in chance.sample(range(len(kills)), BROKER_RESTARTS):
@@ -295,25 +310,25 @@ def planned(chance: random.Random) -> list[Kill]:
     return kills
 
 
-def check(streams: Streams, consumers: Mapping[str, VerifiableConsumer]) -> int:
+def check_topics(streams: Streams, consumers: Mapping[str, VerifiableConsumer]) -> int:
     """Check that each query that writes exactly once has each row once, also for Kafka's own clients. Check that the
     query that writes at least once lost no row, and duplicated only rows of micro-batches that were run again. Return
     the number of duplicates.
     """
-    doubled = 0
+    duplicate_count = 0
     for topic, guarantee in streams.topics.items():
         batches = newest_batch_id(streams.folder / topic / "commits") + 1
-        stored = read_topic(streams.kafka.bootstrap(), topic)
-        found = find_row_anomalies(stored, batches, ROWS_PER_BATCH)
+        records = read_topic(streams.kafka.bootstrap(), topic)
+        anomalies = find_row_anomalies(records, batches, ROWS_PER_BATCH)
         if guarantee == "at-least-once":
-            doubled += sum(each.kind is Kind.DUPLICATE for each in found)
-            found = [each for each in found if each.kind is Kind.LOST]
-            count = Counter(int(record.value or b"") for record in stored)
+            duplicate_count += sum(anomaly.kind is Kind.DUPLICATE for anomaly in anomalies)
+            anomalies = [anomaly for anomaly in anomalies if anomaly.kind is Kind.LOST]
+            count = Counter(int(record.value or b"") for record in records)
             assert {row // ROWS_PER_BATCH for row, times in count.items() if times > 1} <= streams.rerun_batches
-        assert not found, f"{topic} ({guarantee}), {len(found)} anomalies: {found[0]}"
+        assert not anomalies, f"{topic} ({guarantee}), {len(anomalies)} anomalies: {anomalies[0]}"
         if topic in consumers:
-            consumers[topic].check(stored)
+            consumers[topic].check(records)
             folder = streams.folder / f"copy {topic}"
             with TransactionalMessageCopier(streams.kafka, topic, PARTITIONS, folder) as copier:
-                copier.check(stored)
-    return doubled
+                copier.check(records)
+    return duplicate_count

@@ -25,8 +25,8 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 SOAK = bool(os.environ.get("SOAK"))
 RECORDS = 20_000_000 if SOAK else 6_000_000
 """In the short run three bytes that each record leaves behind are GROWTH_BYTES_MAX."""
-RECORDS_OF_VARIANTS = 3_000_000
-RECORDS_OF_LARGE_BATCHES = 9_000_000
+VARIANT_RECORD_COUNT = 3_000_000
+LARGE_BATCH_RECORD_COUNT = 9_000_000
 SINGLE_RECORDS = 400_000
 ANONYMOUS_BYTES_MAX = 32_000_000 + 85_000_000
 """buffer.memory, and beside it Python, numpy, Arrow, what rows become on their way, and what allocators keep. Pages of
@@ -134,14 +134,14 @@ def test_other_uses_of_a_producer_with_a_slow_broker_take_bounded_memory(
     arguments: list[str], others_bytes: int, tmp_path: Path
 ) -> None:
     with slower_broker(tmp_path) as broker:
-        check(measure(broker, RECORDS_OF_VARIANTS, *arguments), RECORDS_OF_VARIANTS, others_bytes=others_bytes)
+        check(measure(broker, VARIANT_RECORD_COUNT, *arguments), VARIANT_RECORD_COUNT, others_bytes=others_bytes)
 
 
 @pytest.mark.parametrize("batch_size", [524_288, 1_000_000] if SOAK else [1_000_000])
 def test_large_batches_to_a_slow_broker_take_bounded_memory(batch_size: int, tmp_path: Path) -> None:
     with slower_broker(tmp_path) as broker:
-        measured = measure(broker, RECORDS_OF_LARGE_BATCHES, "--options", json.dumps({"batch.size": batch_size}))
-    check(measured, RECORDS_OF_LARGE_BATCHES, others_bytes=LARGE_BATCHES_BYTES)
+        measured = measure(broker, LARGE_BATCH_RECORD_COUNT, "--options", json.dumps({"batch.size": batch_size}))
+    check(measured, LARGE_BATCH_RECORD_COUNT, others_bytes=LARGE_BATCHES_BYTES)
 
 
 def test_single_records_to_a_slow_broker_take_bounded_memory(tmp_path: Path) -> None:

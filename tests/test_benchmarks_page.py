@@ -16,8 +16,8 @@ from integration.benchmarks.page import (
     Line,
     build_line,
     format_results,
+    format_table,
     iterate_turns,
-    table,
     write_history,
     write_page,
 )
@@ -70,7 +70,7 @@ def test_updates_only_measurements_in_page_and_readme(documents: tuple[Path, Pat
     text = copy.read_text()
     assert text.startswith(before + BEGIN)
     assert text.endswith(END + after.partition(END)[2])
-    assert table([SPARK, FOREACH, BATCH]) in text
+    assert format_table([SPARK, FOREACH, BATCH]) in text
     assert "On two cores." in text
     assert 'x-axis ["pykafka, no disk: 1,800", "Spark, no disk: 1,000"]' in text
     assert "bar [1800, 1000]" in text

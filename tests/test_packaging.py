@@ -38,7 +38,7 @@ SOURCES = (
 PACKAGE = "spark_kafka_sink"
 INFO = f"{PACKAGE}-{__version__}.dist-info"
 BUILD = "from setuptools import build_meta\nbuild_meta.build_wheel('dist')\nbuild_meta.build_sdist('dist')\n"
-PAGES_OF_A_PROJECT = ("CONTRIBUTING.md", "SECURITY.md", "pull_request_template.md", "ISSUE_TEMPLATE/config.yml")
+PROJECT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "pull_request_template.md", "ISSUE_TEMPLATE/config.yml")
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_source_archive_has_the_configuration_files_for_users(built: Path) -> No
     assert {name for name in names if name.startswith("conf/")} == expected
 
 
-@pytest.mark.parametrize("page", PAGES_OF_A_PROJECT)
+@pytest.mark.parametrize("page", PROJECT_PAGES)
 def test_community_files_exist(page: str) -> None:
     assert (ROOT / ".github" / page).read_text().strip()
 

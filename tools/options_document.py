@@ -1,4 +1,4 @@
-"""The tables of docs/options.md, made from the code: `python -m tools.options_document` writes them anew."""
+"""Builds the tables of docs/options.md from the code: `python -m tools.options_document` rewrites them."""
 
 from __future__ import annotations
 
@@ -32,55 +32,60 @@ COMMON = (
     "onRecordError",
     "deliveryGuarantee",
 )
-"""What a job begins with, in the order in which its author needs it."""
-OF_A_JOB = {
+"""The options with which a job begins, in the order in which its author needs them."""
+JOB_OPTION_OVERRIDES = {
     "transaction.timeout.ms": (
         "(what brokers grant)",
         "with `exactly-once`: how long the transaction of a task may be open "
         "([the default](exactly-once.md#set-options)); with `at-least-once` it has no effect",
     )
 }
-"""Default and meaning, where they are others than those of a producer by itself."""
+"""Default and meaning of the options for which a job differs from a producer."""
 REGISTRY_TLS = "schema.registry.ssl."
 REGISTRY_TLS_ROW = (f"{REGISTRY_TLS}*", "", "as the options [`kafka.ssl.*`](#tls-and-sasl), for the registry")
 
 
-def sections() -> dict[str, str]:
-    """Name of a section -> its text."""
+def build_sections() -> dict[str, str]:
+    """Return the text of each section by its name."""
     return {
-        "common": _table(_row(name) for name in COMMON),
-        "own": _table(
+        "common": _format_table(_build_row(name) for name in COMMON),
+        "own": _format_table(
             dict.fromkeys(
-                REGISTRY_TLS_ROW if option.name.startswith(REGISTRY_TLS) else _row(option.name)
+                REGISTRY_TLS_ROW if option.name.startswith(REGISTRY_TLS) else _build_row(option.name)
                 for option in SINK_OPTIONS.values()
             )
         ),
-        "producer": _table(
-            (f"kafka.{option.name}", *OF_A_JOB.get(option.name, (_default(option), option.description)))
-            for option in PRODUCER_OPTIONS.values()
-            if option.name not in _refused()
-        ),
-        "security": _table(
+        "producer": _format_table(
             (
                 f"kafka.{option.name}",
-                _shown(option.default),
+                *JOB_OPTION_OVERRIDES.get(option.name, (_find_default(option), option.description)),
+            )
+            for option in PRODUCER_OPTIONS.values()
+            if option.name not in _find_rejected_options()
+        ),
+        "security": _format_table(
+            (
+                f"kafka.{option.name}",
+                _format_default(option.default),
                 option.description + (". **Secret.**" if option.secret else ""),
             )
             for option in SECURITY_OPTIONS.values()
             if not option.unsupported_reason and not option.ignored
         ),
-        "refused": _list(f"`kafka.{name}`: {reason}" for name, reason in sorted(_refused().items())),
-        "jvm": _names(f"kafka.{option.name}" for option in SECURITY_OPTIONS.values() if option.ignored),
-        "source": _names((*SOURCE_OPTIONS, *(f"kafka.{name}" for name in CONSUMER_OPTIONS)))
+        "refused": _format_list(
+            f"`kafka.{name}`: {reason}" for name, reason in sorted(_find_rejected_options().items())
+        ),
+        "jvm": _join_names(f"kafka.{option.name}" for option in SECURITY_OPTIONS.values() if option.ignored),
+        "source": _join_names((*SOURCE_OPTIONS, *(f"kafka.{name}" for name in CONSUMER_OPTIONS)))
         + "\n"
-        + _list(f"names that begin with `{prefix}` or `kafka.{prefix}`" for prefix in REGISTRY_PREFIXES),
+        + _format_list(f"names that begin with `{prefix}` or `kafka.{prefix}`" for prefix in REGISTRY_PREFIXES),
         "others": "\n".join(
             [
                 "| librdkafka, kafka-python | here |",
                 "| --- | --- |",
                 *(
-                    f"| `{name}` | {_named(words)} |"
-                    for name, words in (LIBRDKAFKA_OPTIONS | KAFKA_PYTHON_OPTIONS).items()
+                    f"| `{name}` | {_format_names(text)} |"
+                    for name, text in (LIBRDKAFKA_OPTIONS | KAFKA_PYTHON_OPTIONS).items()
                 ),
             ]
         )
@@ -88,12 +93,12 @@ def sections() -> dict[str, str]:
     }
 
 
-def written(document: str) -> str:
+def render_document(document: str) -> str:
     """Return the document with regenerated sections."""
-    return with_sections(document, sections())
+    return with_sections(document, build_sections())
 
 
-def _table(rows: Iterable[tuple[str, str, str]]) -> str:
+def _format_table(rows: Iterable[tuple[str, str, str]]) -> str:
     lines = ["| option | default | meaning |", "| --- | --- | --- |"]
     for name, default, meaning in rows:
         value = default if not default or default.startswith("(") else f"`{default}`"
@@ -101,49 +106,57 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str) -> tuple[str, str, str]:
-    """Of an option of any kind."""
-    own = SINK_OPTIONS.get(name)
-    if own is not None:
-        return name, _shown(own.default), own.description + (". **Secret.**" if own.secret else "")
-    of_kafka = name.removeprefix("kafka.")
-    if of_kafka in SECURITY_OPTIONS:
-        security = SECURITY_OPTIONS[of_kafka]
-        return name, _shown(security.default), security.description + (". **Secret.**" if security.secret else "")
-    return name, _default(PRODUCER_OPTIONS[of_kafka]), PRODUCER_OPTIONS[of_kafka].description
+def _build_row(name: str) -> tuple[str, str, str]:
+    """Build the row of an option of any kind."""
+    sink_option = SINK_OPTIONS.get(name)
+    if sink_option is not None:
+        return (
+            name,
+            _format_default(sink_option.default),
+            sink_option.description + (". **Secret.**" if sink_option.secret else ""),
+        )
+    kafka_name = name.removeprefix("kafka.")
+    if kafka_name in SECURITY_OPTIONS:
+        security = SECURITY_OPTIONS[kafka_name]
+        return (
+            name,
+            _format_default(security.default),
+            security.description + (". **Secret.**" if security.secret else ""),
+        )
+    return name, _find_default(PRODUCER_OPTIONS[kafka_name]), PRODUCER_OPTIONS[kafka_name].description
 
 
-def _list(items: Iterable[str]) -> str:
+def _format_list(items: Iterable[str]) -> str:
     return "".join(f"- {item}\n" for item in items)
 
 
-def _names(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return textwrap.fill(", ".join(f"`{name}`" for name in names), width=130, break_on_hyphens=False) + "\n"
 
 
-def _named(words: str) -> str:
+def _format_names(text: str) -> str:
     """Format option names with the prefix of a Spark job, and login modules as code."""
-    words = re.sub(r"\{([^}]+)\}", r"`kafka.\1`", words)
-    return re.sub(r"(org\.apache[^;]*;)", r"`\1`", words)
+    text = re.sub(r"\{([^}]+)\}", r"`kafka.\1`", text)
+    return re.sub(r"(org\.apache[^;]*;)", r"`\1`", text)
 
 
-def _refused() -> dict[str, str]:
+def _find_rejected_options() -> dict[str, str]:
     reasons = {option.name: option.unsupported_reason for option in PRODUCER_OPTIONS.values()}
     reasons |= {option.name: option.unsupported_reason for option in SECURITY_OPTIONS.values()}
-    for name, instead in JAVA_CLASS_OPTION_REMEDIES.items():
+    for name, remedy in JAVA_CLASS_OPTION_REMEDIES.items():
         if reasons[name]:
-            reasons[name] = f"it names a Java class. {instead}"
+            reasons[name] = f"it names a Java class. {remedy}"
     reasons["transactional.id"] = "each task needs its own transactional id"
     return {name: KAFKA_SPELLING.format_text(reason) for name, reason in reasons.items() if reason}
 
 
-def _default(option: Option) -> str:
+def _find_default(option: Option) -> str:
     if option.name == "acks":
         return "all"
-    return _shown(BULK_DEFAULTS.get(option.name, option.default))
+    return _format_default(BULK_DEFAULTS.get(option.name, option.default))
 
 
-def _shown(default: object) -> str:
+def _format_default(default: object) -> str:
     if default in ((), None, ""):
         return ""
     if isinstance(default, bool):
@@ -152,4 +165,4 @@ def _shown(default: object) -> str:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(written(DOCUMENT.read_text()))
+    DOCUMENT.write_text(render_document(DOCUMENT.read_text()))

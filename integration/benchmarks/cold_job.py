@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import ROOT, Line, Scale, build_line, iterate_turns, table
+from integration.benchmarks.page import ROOT, Line, Scale, build_line, format_table, iterate_turns
 
 ROWS = 100_000
 TOPIC = "cold-job"
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    print(table(lines(Scale(arguments.rounds, 1.0), arguments.rows)))
+    print(format_table(lines(Scale(arguments.rounds, 1.0), arguments.rows)))
 
 
 if __name__ == "__main__":

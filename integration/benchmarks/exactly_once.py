@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from integration.benchmarks.page import Line, Scale, build_line, iterate_turns, table
+from integration.benchmarks.page import Line, Scale, build_line, format_table, iterate_turns
 from integration.benchmarks.spark_sink import PARTITIONS, TOPIC, Seen, build_rows, start_spark
 from integration.benchmarks.stream_turns import WARM_UP_PAIRS, added, by_round, streams_in_turns
 from integration.support.kafka_cluster import KafkaCluster
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--jobs", type=int, default=10)
     arguments = parser.parse_args()
-    print(table(measure(arguments.rows, arguments.rounds, arguments.pairs, arguments.jobs)))
+    print(format_table(measure(arguments.rows, arguments.rounds, arguments.pairs, arguments.jobs)))
 
 
 if __name__ == "__main__":

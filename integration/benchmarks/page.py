@@ -59,8 +59,8 @@ class Scale(NamedTuple):
     rounds: int
     share: float
 
-    def scale_count(self, count: int, least: int = 1) -> int:
-        return max(least, round(count * self.share))
+    def scale_count(self, count: int, minimum: int = 1) -> int:
+        return max(minimum, round(count * self.share))
 
 
 FULL, QUICK = Scale(7, 1.0), Scale(2, 0.2)
@@ -82,16 +82,16 @@ class Line(NamedTuple):
 
     @property
     def ratios(self) -> list[float]:
-        return [one / other for one, other in zip(self.values, self.baseline_values, strict=True)]
+        return [value / baseline_value for value, baseline_value in zip(self.values, self.baseline_values, strict=True)]
 
     def format_history_row(self) -> str:
         figures = f"{_figure(self.values)} {self.unit} | {_figure(self.baseline_values)} {self.unit}"
         return f"{self.measurement} | {figures} | {self.baseline} | {statistics.median(self.ratios):.2f} |"
 
     def format_row(self) -> str:
-        middle, rounds = statistics.median(self.ratios), ", ".join(f"{ratio:.2f}" for ratio in self.ratios)
+        median, rounds = statistics.median(self.ratios), ", ".join(f"{ratio:.2f}" for ratio in self.ratios)
         figures = f"{_figure(self.values)} {self.unit} | {_figure(self.baseline_values)}"
-        return f"| {self.measurement} | {figures} | {self.baseline} | **{middle:.2f}** | {self.goal} | {rounds} |"
+        return f"| {self.measurement} | {figures} | {self.baseline} | **{median:.2f}** | {self.goal} | {rounds} |"
 
 
 def build_line(
@@ -103,18 +103,18 @@ def build_line(
     goal: str,
 ) -> Line:
     """Build a line from the figure `key` of two contenders. `pair`: the names of the contender and of its baseline."""
-    here, beside = ([run[key] for run in results[name]] for name in pair)
-    return Line(measurement, unit, here, beside, pair[1], goal)
+    values, baseline_values = ([run[key] for run in results[name]] for name in pair)
+    return Line(measurement, unit, values, baseline_values, pair[1], goal)
 
 
-def table(lines: Iterable[Line]) -> str:
+def format_table(lines: Iterable[Line]) -> str:
     heads = ("measurement", "pykafka", "baseline", "which baseline", "ratio", "goal", "rounds")
     return "\n".join(
         [f"| {' | '.join(heads)} |", "|---|---:|---:|---|---:|---:|---|", *(line.format_row() for line in lines)]
     )
 
 
-def chart(lines: Iterable[Line]) -> str:
+def format_chart(lines: Iterable[Line]) -> str:
     """Draw the rows per second of pykafka and of Spark's own sink. Return "" if no line has a chart label."""
     bars: dict[str, float] = {}
     for line in lines:
@@ -130,30 +130,32 @@ def chart(lines: Iterable[Line]) -> str:
 
 def format_results(lines: Sequence[Line], conditions: str) -> str:
     """Format the part of the page between BEGIN and END."""
-    return f"{BEGIN}\n{chart(lines)}\n{table(lines)}\n\n{conditions}\n\n{END}"
+    return f"{BEGIN}\n{format_chart(lines)}\n{format_table(lines)}\n\n{conditions}\n\n{END}"
 
 
 def write_page(text: str, lines: Sequence[Line]) -> None:
     """Write the page, and the README's row: the first line of the chart and the line of `foreachPartition`."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(before + text + rest.partition(END)[2])
-    charted = next(line for line in lines if line.chart_label)
+    head, _, tail = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(head + text + tail.partition(END)[2])
+    chart_line = next(line for line in lines if line.chart_label)
     foreach_partition = next(line for line in lines if line.baseline == FOREACH_PARTITION)
-    rates = (charted.baseline_values, foreach_partition.baseline_values, charted.values)
+    rates = (chart_line.baseline_values, foreach_partition.baseline_values, chart_line.values)
     figures = " | ".join(f"{round(statistics.median(rate), -3):,.0f}" for rate in rates)
     README.write_text(README_ROW.sub(rf"\1 | {figures} |", README.read_text()))
 
 
 def write_history(lines: Iterable[Line], day: str, commit: str) -> None:
     """Append a row for each line, and remove earlier rows of the same day and commit."""
-    place = f"| {day} | `{commit}` |"
-    other_rows = [row for row in HISTORY.read_text().splitlines() if not row.startswith(place)]
-    HISTORY.write_text("\n".join([*other_rows, *(f"{place} {line.format_history_row()}" for line in lines)]) + "\n")
+    row_prefix = f"| {day} | `{commit}` |"
+    other_rows = [row for row in HISTORY.read_text().splitlines() if not row.startswith(row_prefix)]
+    HISTORY.write_text(
+        "\n".join([*other_rows, *(f"{row_prefix} {line.format_history_row()}" for line in lines)]) + "\n"
+    )
 
 
 def _figure(values: Sequence[float]) -> str:
-    middle = statistics.median(values)
-    return f"{middle:,.0f}" if middle >= 10 else f"{middle:.1f}"
+    median = statistics.median(values)
+    return f"{median:,.0f}" if median >= 10 else f"{median:.1f}"
 
 
 def iterate_turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:

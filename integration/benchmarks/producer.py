@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import Line, Scale, build_line, iterate_turns, table
+from integration.benchmarks.page import Line, Scale, build_line, format_table, iterate_turns
 from integration.benchmarks.rows import SHAPES
 from integration.support.artifacts import kafka_classpath
 
@@ -154,7 +154,7 @@ def ratios_with(size: str) -> list[Ratio]:
     ]
 
 
-ROWS_OF_TABLE: list[Row] = [
+TABLE_ROWS: list[Row] = [
     *(row for size, options in SETTINGS.items() for row in rows_with(size, options)),
     *both(FULL_BATCHES, WAITING),
     Row(f"`send_columns`, {FULL_BATCHES}, 1,000 partitions", "columns", "thousand", WAITING),
@@ -234,13 +234,13 @@ def in_rounds(rows: list[Row], rounds: int, scale: float) -> Seen:
 
 
 def compare(rounds: int, scale: float, only: str) -> None:
-    results = in_rounds([row for row in ROWS_OF_TABLE if only in row.label], rounds, scale)
+    results = in_rounds([row for row in TABLE_ROWS if only in row.label], rounds, scale)
     print("| producer | records/s | CPU per record |\n|---|---:|---:|")
     for label, runs in results.items():
         rate, cpu = (statistics.median(run[what] for run in runs) for what in ("rate", "cpu_ns"))
         print(f"| {label} | {rate:,.0f} | {cpu:,.0f} ns |")
     print()
-    print(table(_line(ratio, results) for ratio in RATIOS if {ratio[1], ratio[2]} <= set(results)))
+    print(format_table(_line(ratio, results) for ratio in RATIOS if {ratio[1], ratio[2]} <= set(results)))
 
 
 def _line(ratio: Ratio, results: Seen) -> Line:
@@ -274,7 +274,7 @@ ON_THE_PAGE: list[Ratio] = [
 
 def lines(scale: Scale) -> Iterator[Line]:
     labels = {label for ratio in ON_THE_PAGE for label in ratio[1:3]}
-    results = in_rounds([row for row in ROWS_OF_TABLE if row.label in labels], scale.rounds, max(0.3, scale.share))
+    results = in_rounds([row for row in TABLE_ROWS if row.label in labels], scale.rounds, max(0.3, scale.share))
     for ratio in ON_THE_PAGE:
         yield _line(ratio, results)
 

@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import Line, Scale, build_line, iterate_turns, table
+from integration.benchmarks.page import Line, Scale, build_line, format_table, iterate_turns
 from integration.benchmarks.spark_sink import TOPIC, TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,7 +147,7 @@ def show(workload: str, results: Seen) -> None:
     first, *others = results
     print()
     print(
-        table(
+        format_table(
             build_line(f"{workload}, {key}", "ms", results, key, (first, other), "") for other in others for key in keys
         )
     )

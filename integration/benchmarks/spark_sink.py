@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from integration.benchmarks.discard_broker import discard_broker
-from integration.benchmarks.page import Line, Scale, build_line, iterate_turns, table
+from integration.benchmarks.page import Line, Scale, build_line, format_table, iterate_turns
 from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, delete_topic, produce_all
@@ -222,7 +222,7 @@ def show(results: Seen) -> None:
     first, *others = results
     for key, what, unit in FIGURES:
         if key in results[first][0]:
-            print(table(build_line(what, unit, results, key, (first, other), "") for other in others))
+            print(format_table(build_line(what, unit, results, key, (first, other), "") for other in others))
             print()
 
 

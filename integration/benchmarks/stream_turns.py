@@ -29,7 +29,7 @@ from integration.support.librdkafka import create_topic
 from integration.support.processes import CpuMeter
 
 TASKS = 2
-ROWS_OF_TASK = 500
+ROWS_PER_TASK = 500
 BLOCK = 7
 """Number of micro-batches in a block. The first one follows a pause and is not counted."""
 WARM_UP_PAIRS = 20
@@ -50,8 +50,8 @@ class Stream:
         source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
         source = source.option("subscribe", self._topic).option("startingOffsets", "earliest")
         source = source.option("maxOffsetsPerTrigger", TASKS)
-        first = f"{ROWS_OF_TASK} * CAST(CAST(value AS STRING) AS BIGINT)"
-        rows = source.load().selectExpr(f"explode(sequence({first}, {first} + {ROWS_OF_TASK - 1})) AS id")
+        first = f"{ROWS_PER_TASK} * CAST(CAST(value AS STRING) AS BIGINT)"
+        rows = source.load().selectExpr(f"explode(sequence({first}, {first} + {ROWS_PER_TASK - 1})) AS id")
         rows = rows.selectExpr("id", "repeat('so ', int(9 + id * 7919 % 22)) AS rest").selectExpr(*SHAPES["real"])
         writer = rows.writeStream.format("pykafka").options(**options)
         writer = writer.option("checkpointLocation", str(folder / "checkpoint"))

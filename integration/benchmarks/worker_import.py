@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from integration.benchmarks.page import Line, Scale, build_line, iterate_turns, table
+from integration.benchmarks.page import Line, Scale, build_line, format_table, iterate_turns
 
 OURS, BARE = PAIR = ("with pykafka", "numpy, pyarrow, pyspark")
 _BARE = "import numpy, pyarrow, pyspark.worker, pyspark.sql.datasource"
@@ -43,7 +43,7 @@ def lines(scale: Scale) -> Iterator[Line]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Benchmark of a Spark worker's imports.")
     parser.add_argument("--rounds", type=int, default=11)
-    print(table([measure(parser.parse_args().rounds)]))
+    print(format_table([measure(parser.parse_args().rounds)]))
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 UNUSED_IDENTITY = ProducerIdAndEpoch(2**62, 0)
 """An identity that no broker assigns to any client."""
 _NEW_TOPIC_ERRORS = (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-_PRODUCE_VERSIONS_BEFORE_V2 = VersionRange(11, 11)
-_PRODUCE_VERSIONS_OF_V2 = VersionRange(12, 12)
+_V1_PRODUCE_VERSIONS = VersionRange(11, 11)
+_V2_PRODUCE_VERSIONS = VersionRange(12, 12)
 
 
 class CoordinatorTranscript:
@@ -101,7 +101,7 @@ class CoordinatorTranscript:
                 return
         data = batch(b"a", sequence=sequence, producer=(identity.producer_id, identity.epoch), transactional=True)
         message = produce_request(data, topic=self._topic, transactional_id=self._id, timeout_ms=30_000)
-        versions = _PRODUCE_VERSIONS_BEFORE_V2 if self._version == 1 else _PRODUCE_VERSIONS_OF_V2
+        versions = _V1_PRODUCE_VERSIONS if self._version == 1 else _V2_PRODUCE_VERSIONS
         codes: list[int] = []
 
         def has_final_response() -> bool:

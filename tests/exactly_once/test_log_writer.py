@@ -1,6 +1,6 @@
-"""LogWriter: writes records of a log in a transaction of its own, over the client's connections.
+"""LogWriter writes records of a log in a transaction of its own, over the client's connections.
 
-Only the process that holds the epoch and the sequence number can write, also if requests or responses are lost.
+Only the process that holds the epoch and the sequence number can write, even if requests or responses are lost.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def initial_state(client: BlockingClient) -> WriterState:
     return WriterState(init_producer_id(client, DRIVER, 60_000), 0)
 
 
-def write(client: BlockingClient, before: WriterState, *values: bytes | None) -> WriterState:
-    return write_records(client, DRIVER, before, (LOG, 0), [(b"key", value) for value in values])
+def write(client: BlockingClient, state: WriterState, *values: bytes | None) -> WriterState:
+    return write_records(client, DRIVER, state, (LOG, 0), [(b"key", value) for value in values])
 
 
 def read_values(cluster: SimulatedCluster) -> list[bytes | None]:
@@ -158,8 +158,8 @@ def test_uses_new_epoch_after_unconfirmed_end(
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
     state = write(client, initial_state, b"a")
-    after = write(client, state, b"b")
-    assert after.id_and_epoch != initial_state.id_and_epoch
+    new_state = write(client, state, b"b")
+    assert new_state.id_and_epoch != initial_state.id_and_epoch
     assert read_values(cluster) == [b"a", b"b"]
 
 
@@ -170,32 +170,34 @@ def test_new_epoch_keeps_the_transaction_timeout() -> None:
     with connect_client(cluster) as client:
         initial_state = WriterState(init_producer_id(client, DRIVER, 19_999), 0)
         cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
-        after = write(client, write(client, initial_state, b"a"), b"b")
-        assert after.id_and_epoch != initial_state.id_and_epoch
+        new_state = write(client, write(client, initial_state, b"a"), b"b")
+        assert new_state.id_and_epoch != initial_state.id_and_epoch
         assert describe_transactions(client, [DRIVER])[DRIVER].timeout_ms == 19_999
 
 
 def test_forgotten_id_gets_no_new_epoch() -> None:
     cluster = create_cluster(1)
     with connect_client(cluster) as client:
-        before = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
+        state = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
         cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
-        before = write(client, before, b"a")
+        state = write(client, state, b"a")
         del cluster.core.coordinator.transactions[DRIVER]
         with pytest.raises(BrokerError, match="transactional id p-driver: TRANSACTIONAL_ID_NOT_FOUND"):
-            write(client, before, b"b")
+            write(client, state, b"b")
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_first_request_uses_transaction_version_of_cluster(version: int) -> None:
     cluster = create_cluster(version)
     with connect_client(cluster) as client:
-        before = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
+        state = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
     cluster.requests.clear()
     with connect_client(cluster) as client:
-        write(client, before, b"a")
-    adds = [frame for _, _, frame in cluster.requests if frame[:2] == struct.pack(">h", ApiKey.ADD_PARTITIONS_TO_TXN)]
-    assert len(adds) == (1 if version == 1 else 0)
+        write(client, state, b"a")
+    add_requests = [
+        frame for _, _, frame in cluster.requests if frame[:2] == struct.pack(">h", ApiKey.ADD_PARTITIONS_TO_TXN)
+    ]
+    assert len(add_requests) == (1 if version == 1 else 0)
 
 
 def test_uses_new_epoch_after_upgrade_to_version_2(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,18 +213,18 @@ def test_uses_new_epoch_after_upgrade_to_version_2(monkeypatch: pytest.MonkeyPat
     assert read_values(cluster) == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("nth", [0, 1])
+@pytest.mark.parametrize("write_count", [0, 1])
 def test_fenced_writer_writes_nothing(
-    cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState, nth: int
+    cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState, write_count: int
 ) -> None:
-    for _ in range(nth):
+    for _ in range(write_count):
         initial_state = write(client, initial_state, b"before")
-    newer = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
-    with pytest.raises(ProducerFencedError) as rejected:
+    new_state = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
+    with pytest.raises(ProducerFencedError) as error_info:
         write(client, initial_state, b"late")
-    assert rejected.value.code in (codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
-    write(client, newer, b"newer")
-    assert read_values(cluster) == [b"before"] * nth + [b"newer"]
+    assert error_info.value.code in (codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
+    write(client, new_state, b"newer")
+    assert read_values(cluster) == [b"before"] * write_count + [b"newer"]
 
 
 @pytest.mark.parametrize(
@@ -239,9 +241,9 @@ def test_rejected_batch_raises_reason_and_ends_no_transaction(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState, code: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
-    with pytest.raises(ProducerFencedError) as rejected:
+    with pytest.raises(ProducerFencedError) as error_info:
         write(client, initial_state, b"a")
-    assert rejected.value.code == code
+    assert error_info.value.code == code
     assert not [frame for _, _, frame in cluster.requests if frame[:2] == bytes([0, ApiKey.END_TXN])]
     if not uses_version_2(cluster):
         assert describe_transactions(client, [DRIVER])[DRIVER].state == ONGOING
@@ -249,9 +251,9 @@ def test_rejected_batch_raises_reason_and_ends_no_transaction(
 
 def test_rejects_sequence_gap(cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState) -> None:
     state = write(client, initial_state, b"a")
-    with pytest.raises(ProducerFencedError) as rejected:
+    with pytest.raises(ProducerFencedError) as error_info:
         write(client, WriterState(state.id_and_epoch, state.next_sequence + 5), b"gap")
-    assert rejected.value.code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_info.value.code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert read_values(cluster) == [b"a"]
 
 
@@ -266,9 +268,9 @@ def test_too_large_record_raises_without_fencing_error(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
-    with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE") as rejected:
+    with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE") as error_info:
         write(client, initial_state, b"a")
-    assert not isinstance(rejected.value, ProducerFencedError)
+    assert not isinstance(error_info.value, ProducerFencedError)
 
 
 def test_unavailable_log_times_out_with_the_cause(cluster: SimulatedCluster, initial_state: WriterState) -> None:
@@ -290,10 +292,10 @@ def test_deleted_log_fails_early_with_its_name(
     state = write(client, initial_state, b"a")
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     cluster.system.after(500, partial(cluster.control.delete_topic, LOG))
-    since = cluster.system.now()
+    started_ms = cluster.system.now()
     with pytest.raises(BrokerError, match=r"topic log.*UNKNOWN_TOPIC"):
         write(client, state, b"b")
-    assert cluster.system.now() - since < 60_000
+    assert cluster.system.now() - started_ms < 60_000
 
 
 def test_finds_moved_leader_although_previous_one_responds(
@@ -301,19 +303,19 @@ def test_finds_moved_leader_although_previous_one_responds(
 ) -> None:
     state = write(client, initial_state, b"a")
     cluster.control.move_leader(LOG, 0, 1)
-    since = cluster.system.now()
+    started_ms = cluster.system.now()
     write(client, state, b"b")
-    assert cluster.system.now() - since < 10_000
+    assert cluster.system.now() - started_ms < 10_000
     assert read_values(cluster) == [b"a", b"b"]
 
 
 def test_waits_for_leader_election(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, missing = ClusterSnapshot.leader, [None, None]
+    find_leader, missing_leaders = ClusterSnapshot.leader, [None, None]
 
     def leader(snapshot: ClusterSnapshot, topic: str, partition: int) -> Node | None:
-        return missing.pop() if missing else known(snapshot, topic, partition)
+        return missing_leaders.pop() if missing_leaders else find_leader(snapshot, topic, partition)
 
     monkeypatch.setattr(ClusterSnapshot, "leader", leader)
     write(client, initial_state, b"a")
@@ -326,17 +328,17 @@ def test_confirmed_end_is_not_in_doubt_after_lost_responses(
     if uses_version_2(cluster):
         return  # Each transaction has its own epoch.
     cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN).drop(applied=True)
-    after = write(client, write(client, initial_state, b"a"), b"b")
-    assert after == (initial_state.id_and_epoch, 2)
+    new_state = write(client, write(client, initial_state, b"a"), b"b")
+    assert new_state == (initial_state.id_and_epoch, 2)
 
 
 def test_produce_version_matches_transaction_version(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState
 ) -> None:
-    """From version 12 on, brokers add the partition to the transaction."""
+    """From version 12 of Produce on, brokers add the partition to the transaction themselves."""
     write(client, initial_state, b"a")
-    produce = [frame for _, _, frame in cluster.requests if frame[:2] == bytes([0, ApiKey.PRODUCE])]
-    assert [int.from_bytes(frame[2:4], "big") >= 12 for frame in produce] == [uses_version_2(cluster)]
+    produce_requests = [frame for _, _, frame in cluster.requests if frame[:2] == bytes([0, ApiKey.PRODUCE])]
+    assert [int.from_bytes(frame[2:4], "big") >= 12 for frame in produce_requests] == [uses_version_2(cluster)]
 
 
 def test_leaves_unresponsive_leader_when_another_is_elected(
@@ -345,7 +347,7 @@ def test_leaves_unresponsive_leader_when_another_is_elected(
     state = write(client, initial_state, b"a")
     cluster.control.when(api=ApiKey.PRODUCE, node=0, times=None).never_answer(applied=True)
     cluster.system.after(4_000, partial(cluster.control.move_leader, LOG, 0, 1))
-    since = cluster.system.now()
+    started_ms = cluster.system.now()
     write(client, state, b"b")
-    assert cluster.system.now() - since <= 12_000
+    assert cluster.system.now() - started_ms <= 12_000
     assert read_values(cluster) == [b"a", b"b"]

@@ -22,7 +22,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 IDS = [f"task-{number}" for number in range(300)]
 DEAD = 2
-OF_THE_DEAD = IDS[DEAD::3]
+DEAD_COORDINATOR_IDS = IDS[DEAD::3]
 LATENCY_MS = 1.0
 ELECTION_MS = 5_000.0
 

@@ -38,10 +38,10 @@ def selector() -> Iterator[Selector]:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        yield listening
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server
 
 
 def address(listener: socket.socket) -> SocketAddress:
@@ -67,12 +67,12 @@ def test_round_trip_over_loopback(selector: Selector, listener: socket.socket) -
 
 
 def test_reports_refused_connection_without_listener(selector: Selector, listener: socket.socket) -> None:
-    where = address(listener)
+    server_address = address(listener)
     listener.close()
-    selector.connect("a", where)
+    selector.connect("a", server_address)
     while not selector.disconnected:
         selector.poll(WAIT_MS)
-    assert str(selector.disconnected["a"].error) == f"127.0.0.1:{where.port}: Connection refused"
+    assert str(selector.disconnected["a"].error) == f"127.0.0.1:{server_address.port}: Connection refused"
 
 
 def test_configures_sockets(listener: socket.socket) -> None:
@@ -101,28 +101,28 @@ def test_many_wakeups_do_not_block(selector: Selector) -> None:
 
 
 def test_no_wakeup_is_lost_at_any_point_of_a_poll(selector: Selector) -> None:
-    turns, asked, seen = 2000, 0, 0
+    turns, wakeup_count, poll_count = 2000, 0, 0
 
-    def ask() -> None:
-        nonlocal asked
+    def wake_up_repeatedly() -> None:
+        nonlocal wakeup_count
         for turn in range(turns):
-            asked = turn + 1
+            wakeup_count = turn + 1
             selector.wakeup()
-            while seen < asked:
+            while poll_count < wakeup_count:
                 time.sleep(0)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=wake_up_repeatedly)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that the threads meet anywhere
     try:
         thread.start()
-        while seen < turns:
-            begun = time.monotonic()
+        while poll_count < turns:
+            started_s = time.monotonic()
             selector.poll(WAIT_MS * 10)
-            assert time.monotonic() - begun < WAIT_MS / 100, "waited to the end"
-            seen = asked
+            assert time.monotonic() - started_s < WAIT_MS / 100, "waited to the end"
+            poll_count = wakeup_count
     finally:
-        seen = turns
+        poll_count = turns
         thread.join()
         sys.setswitchinterval(interval)
 
@@ -134,10 +134,10 @@ def test_wakeup_after_close_is_harmless() -> None:
 
 
 def test_unresolvable_name_is_a_disconnection_with_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_: object, **__: object) -> None:
+    def raise_unknown_name(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(socket, "getaddrinfo", raise_unknown_name)
     with pytest.raises(DisconnectedError, match=r"no-such-host:9092: the name cannot be resolved.*not known"):
         OperatingSystem().resolve("no-such-host", 9092)
 
@@ -145,11 +145,11 @@ def test_unresolvable_name_is_a_disconnection_with_the_name(monkeypatch: pytest.
 def test_system_error_in_resolver_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python raises no gaierror then. A shortage that passes must not end a producer."""
 
-    def without_a_descriptor(*_: object, **__: object) -> None:
+    def raise_too_many_files(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(socket, "getaddrinfo", without_a_descriptor)
-    monkeypatch.setattr(socket, "getnameinfo", without_a_descriptor)
+    monkeypatch.setattr(socket, "getaddrinfo", raise_too_many_files)
+    monkeypatch.setattr(socket, "getnameinfo", raise_too_many_files)
     with pytest.raises(DisconnectedError, match=r"broker:9092: the name cannot be resolved.*Too many open files"):
         OperatingSystem().resolve("broker", 9092)
     assert OperatingSystem().canonical_name(SocketAddress("b", 1, socket.AF_INET, ("10.0.0.1", 1))) == "10.0.0.1"
@@ -158,8 +158,8 @@ def test_system_error_in_resolver_is_a_disconnection(monkeypatch: pytest.MonkeyP
 def test_full_poller_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         selector = Selector(OperatingSystem())
-        full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-        monkeypatch.setattr(selector._poller, "register", full)
+        failing_register = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        monkeypatch.setattr(selector._poller, "register", failing_register)
         (address,) = OperatingSystem().resolve("127.0.0.1", server.getsockname()[1])
         with pytest.raises(DisconnectedError, match="No space left on device"):
             selector.connect("a", address)
@@ -187,10 +187,10 @@ def test_closed_connections_leak_no_descriptor_or_thread(listener: socket.socket
             ids = [f"{round_number}-{number}" for number in range(30)]
             for channel_id in ids:
                 selector.connect(channel_id, address(listener))
-            waiting = set(ids)
-            while waiting:
+            pending_ids = set(ids)
+            while pending_ids:
                 selector.poll(WAIT_MS)
-                waiting -= set(selector.connected)
+                pending_ids -= set(selector.connected)
                 assert not selector.disconnected
             for channel_id in ids:
                 listener.accept()[0].close()

@@ -118,7 +118,7 @@ class Run:
 
     def check_partitions(self) -> None:
         """Check all partitions. Called after each round of the sender."""
-        check_partitions_of(self.producer)
+        check_partition_queues(self.producer)
 
     def check(self) -> None:
         stored = {p: self.schedule.deleted[p] + self.cluster.values(TOPIC, p) for p in range(self.partitions)}
@@ -147,7 +147,7 @@ class Run:
         assert not self.system.open_sockets
 
 
-def check_partitions_of(producer: KafkaProducer) -> None:
+def check_partition_queues(producer: KafkaProducer) -> None:
     """The queue of each partition has the batches that its state says are waiting. Only the inside knows both."""
     idempotence, accumulator = sender_of(producer).idempotence, sender_of(producer).accumulator
     assert not idempotence.find_violations(), idempotence.find_violations()

@@ -29,7 +29,7 @@ from tests.explorer_command import run_command
 from tests.fake_system import FakeSystem
 from tests.history import History, Outcome, Place, Write, offsets_anomalies
 from tests.leak_check import assert_no_leaks
-from tests.producer.explorer import check_partitions_of
+from tests.producer.explorer import check_partition_queues
 from tests.producer.schedules import TOPIC
 from tests.producer.second_caller import serialize_paused
 from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
@@ -127,7 +127,7 @@ class TransactionRun:
             life.rivalled |= life is not heir and life.transactional_id == heir.transactional_id
 
     def after_round(self, producer: KafkaProducer) -> None:
-        check_partitions_of(producer)
+        check_partition_queues(producer)
         if self.random.random() < 0.1:
             self.random.choice(self.lives).serve()
         if self.has_second_callers and self.random.random() < 0.2:

@@ -34,10 +34,10 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import EndTransaction
 from tests.exactly_once.three_node_cluster import (
     DEAD,
+    DEAD_COORDINATOR_IDS,
     ELECTION_MS,
     IDS,
     LATENCY_MS,
-    OF_THE_DEAD,
     Cluster,
     begin_all,
     elapsed_ms,
@@ -118,7 +118,7 @@ def test_leaves_suspended_node_after_election(
     assert elapsed_ms(cluster, started) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
     in_time = [at for at, node, _ in cluster.requests if node != DEAD and at <= started + 10 * LATENCY_MS]
     assert len(in_time) >= 200, "requests to other nodes were not delayed"
-    assert describe_transactions(client, IDS)[OF_THE_DEAD[0]].state == "CompleteCommit"
+    assert describe_transactions(client, IDS)[DEAD_COORDINATOR_IDS[0]].state == "CompleteCommit"
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -170,7 +170,7 @@ def test_keeps_slow_node_that_responds(
 def test_looks_up_moved_coordinators_together(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
-    for name in OF_THE_DEAD:
+    for name in DEAD_COORDINATOR_IDS:
         cluster.control.move_coordinator(name, 0)
     started = cluster.system.now()
     assert end_transactions(client, prepared, commit=True) == {}
@@ -186,7 +186,7 @@ def test_does_not_look_up_coordinators_at_suspended_node(cluster: Cluster, prepa
             describe_transactions(client, IDS[seed : seed + 3])
             cluster.suspend(DEAD, elects=False)
             started = cluster.system.now()
-            descriptions = describe_transactions(client, [name for name in IDS if name not in OF_THE_DEAD])
+            descriptions = describe_transactions(client, [name for name in IDS if name not in DEAD_COORDINATOR_IDS])
             assert len(descriptions) == 200
             assert elapsed_ms(cluster, started) <= NODE_TIMEOUT_MS + 500
         cluster.accept_connections(DEAD)
@@ -217,7 +217,9 @@ def test_does_not_send_timed_out_request_later(cluster: Cluster, prepared: list[
         cluster.requests.clear()
         with pytest.raises(MetadataTimeoutError, match=r"broker 2.* has not responded for 2000 ms"):
             end_transactions(
-                client, [identity for identity in prepared if identity.transactional_id in OF_THE_DEAD], commit=True
+                client,
+                [identity for identity in prepared if identity.transactional_id in DEAD_COORDINATOR_IDS],
+                commit=True,
             )
         cluster.accept_connections(DEAD)
         describe_transactions(client, IDS)
@@ -238,10 +240,14 @@ def test_rejected_lookup_does_not_stop_other_ids(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    of_the_dead = [identity for identity in prepared if identity.transactional_id in OF_THE_DEAD]
+    dead_coordinator_identities = [
+        identity for identity in prepared if identity.transactional_id in DEAD_COORDINATOR_IDS
+    ]
     with pytest.raises(AuthorizationError):
-        end_transactions(client, [*of_the_dead, TransactionIdentity("not looked up", 0, 0, 1)], commit=False)
-    assert cluster.counts()[DEAD, ApiKey.END_TXN] == len(of_the_dead)
+        end_transactions(
+            client, [*dead_coordinator_identities, TransactionIdentity("not looked up", 0, 0, 1)], commit=False
+        )
+    assert cluster.counts()[DEAD, ApiKey.END_TXN] == len(dead_coordinator_identities)
 
 
 def test_missing_permission_fails_without_waiting(cluster: Cluster, client: BlockingClient) -> None:

@@ -17,7 +17,7 @@ from spark_kafka_sink.requests.transaction_admin import (
 )
 from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from tests.exactly_once.three_node_cluster import DEAD, ELECTION_MS, IDS, OF_THE_DEAD, Cluster, elapsed_ms
+from tests.exactly_once.three_node_cluster import DEAD, DEAD_COORDINATOR_IDS, ELECTION_MS, IDS, Cluster, elapsed_ms
 from tests.exactly_once.three_node_cluster import client as client
 from tests.exactly_once.three_node_cluster import cluster as cluster
 from tests.exactly_once.three_node_cluster import prepared as prepared
@@ -82,12 +82,12 @@ def test_next_list_has_transactions_that_moved_during_listing(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     def move_coordinators(request: object) -> bool:
-        for name in OF_THE_DEAD:
+        for name in DEAD_COORDINATOR_IDS:
             cluster.control.move_coordinator(name, 0)
         return True
 
     cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, node=DEAD, matches=move_coordinators).delay(0)
-    assert list_transactional_ids(client) == sorted(set(IDS) - set(OF_THE_DEAD))
+    assert list_transactional_ids(client) == sorted(set(IDS) - set(DEAD_COORDINATOR_IDS))
     assert list_transactional_ids(client) == sorted(IDS)
 
 

@@ -32,11 +32,13 @@ def write_archive(archive: Path = ARCHIVE) -> None:
     options = f"{spark_session.JVM_OPTIONS} {_creation_options(archive)}"
     spark = spark_session.start_spark({"spark.driver.extraJavaOptions": options, "spark.log.level": "OFF"})
     with embedded_broker(topics={"t": 2}) as broker, tempfile.TemporaryDirectory() as folder:
-        own = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
+        sink_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
         rows = spark.range(0, 100, 1, 2).mapInArrow(lambda batches: batches, "id LONG")
-        rows.selectExpr("CAST(id AS STRING) AS value").write.format("pykafka").options(**own).save()
+        rows.selectExpr("CAST(id AS STRING) AS value").write.format("pykafka").options(**sink_options).save()
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
-        numbers = source.selectExpr("CAST(value AS STRING) AS value").writeStream.format("pykafka").options(**own)
+        numbers = (
+            source.selectExpr("CAST(value AS STRING) AS value").writeStream.format("pykafka").options(**sink_options)
+        )
         query = numbers.option("checkpointLocation", folder).trigger(processingTime="100 milliseconds").start()
         while len(query.recentProgress) < 2:
             query.awaitTermination(1)

@@ -2,7 +2,7 @@
 
 `python -m tests.runner.parts` prints the output of each part when it has ended, and finally the duration of all parts,
 longest first. Each part is one process, with a JVM and clusters that its tests share. Files in integration/ that no
-part contains belong to REST.
+part contains belong to REMAINING_PART.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Part:
 
     name: str
     command: Sequence[str]
-    after: tuple[str, ...] = ()
+    predecessors: tuple[str, ...] = ()
 
 
 @dataclass
@@ -63,35 +63,37 @@ The files of a part share its clusters, which cost more than most tests: an idle
 nodes of `kafka3` run in one part only.
 """
 
-REST = "real kafka"
+REMAINING_PART = "real kafka"
 PYSPARK_VERSIONS = ROOT / "tests" / "spark" / "pyspark_versions.txt"
 """The versions of pyspark that the smoke suite runs on, beside the newest. The Makefile reads them, too."""
 
 
-def parts() -> list[Part]:
+def list_parts() -> list[Part]:
     """Return all parts: first those that others need, then the longest, so that none runs alone at the end."""
-    *real, short = [_pytest(name, [f"integration/{file}" for file in files]) for name, files in FILES.items()]
-    named = [f"--ignore=integration/{file}" for files in FILES.values() for file in files]
+    *long_parts, short_part = [
+        _pytest(name, [f"integration/{file}" for file in files]) for name, files in FILES.items()
+    ]
+    ignore_options = [f"--ignore=integration/{file}" for files in FILES.values() for file in files]
     return [
         Part("jars", ["make", "--no-print-directory", "test-prepare"]),
         Part("installation", ["make", "--no-print-directory", "test-prepare-pyspark"]),
         Part("unit", ["make", "--no-print-directory", "test-unit"]),
         _pytest("spark", ["tests/spark"]),
-        _pytest(REST, ["integration", *named]),
-        *real,
+        _pytest(REMAINING_PART, ["integration", *ignore_options]),
+        *long_parts,
         *(_smoke_tests(version) for version in PYSPARK_VERSIONS.read_text().split()),
-        short,
+        short_part,
     ]
 
 
 def _smoke_tests(version: str) -> Part:
     """Return the part of the smoke suite on one version of pyspark."""
     target = f"test-pyspark-{version}"
-    return Part(f"pyspark {version}", ["make", "--no-print-directory", target], after=("jars", "installation"))
+    return Part(f"pyspark {version}", ["make", "--no-print-directory", target], predecessors=("jars", "installation"))
 
 
 def _pytest(name: str, arguments: Sequence[str]) -> Part:
-    return Part(name, [*PYTEST, *arguments], after=("jars",))
+    return Part(name, [*PYTEST, *arguments], predecessors=("jars",))
 
 
 class RunningPart:
@@ -100,7 +102,7 @@ class RunningPart:
     def __init__(self, part: Part) -> None:
         self.part = part
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed after it was read
-        self._started = time.monotonic()
+        self._started_s = time.monotonic()
         self._process = subprocess.Popen(
             [*SUBREAPER, *part.command], cwd=ROOT, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -110,7 +112,7 @@ class RunningPart:
         if pid == 0:
             return None
         self._process.returncode = os.waitstatus_to_exitcode(status)  # otherwise Popen would wait for the process again
-        seconds = time.monotonic() - self._started
+        seconds = time.monotonic() - self._started_s
         return PartResult(self.part, self._process.returncode, seconds, usage.ru_utime + usage.ru_stime)
 
     def output(self) -> str:
@@ -129,8 +131,8 @@ def run(parts: Sequence[Part], max_concurrent: int) -> list[PartResult]:
     waiting, running, results = list(parts), list[RunningPart](), dict[str, PartResult]()
     try:
         while waiting or running:
-            for part in [part for part in waiting if all(name in results for name in part.after)]:
-                if any(results[name].status for name in part.after):
+            for part in [part for part in waiting if all(name in results for name in part.predecessors)]:
+                if any(results[name].status for name in part.predecessors):
                     waiting.remove(part)
                     results[part.name] = PartResult(part, 1, 0.0, 0.0)
                 elif len(running) < max_concurrent:
@@ -159,10 +161,10 @@ def format_table(results: Sequence[PartResult], seconds: float) -> str:
 
 
 def main() -> int:
-    started = time.monotonic()
+    started_s = time.monotonic()
     max_concurrent = int(os.environ.get("PARTS") or (os.cpu_count() or 1) + 1)
-    results = run(parts(), max_concurrent)
-    print(format_table(results, time.monotonic() - started))
+    results = run(list_parts(), max_concurrent)
+    print(format_table(results, time.monotonic() - started_s))
     return int(any(result.status for result in results))
 
 

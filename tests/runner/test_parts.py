@@ -11,16 +11,16 @@ from tests.runner import parts
 from tests.runner.parts import Part, format_table, run
 
 
-def python_part(name: str, code: str, *after: str) -> Part:
-    return Part(name, [sys.executable, "-c", code], after)
+def python_part(name: str, code: str, *predecessors: str) -> Part:
+    return Part(name, [sys.executable, "-c", code], predecessors)
 
 
 def test_every_integration_file_belongs_to_one_part() -> None:
-    named = [file for files in parts.FILES.values() for file in files]
-    assert len(named) == len(set(named))
-    assert [file for file in named if not (parts.ROOT / "integration" / file).exists()] == []
-    (rest,) = (part for part in parts.parts() if part.name == parts.REST)
-    assert set(rest.command) >= {"integration", *(f"--ignore=integration/{file}" for file in named)}
+    file_names = [file for files in parts.FILES.values() for file in files]
+    assert len(file_names) == len(set(file_names))
+    assert [file for file in file_names if not (parts.ROOT / "integration" / file).exists()] == []
+    (remaining_part,) = (part for part in parts.list_parts() if part.name == parts.REMAINING_PART)
+    assert set(remaining_part.command) >= {"integration", *(f"--ignore=integration/{file}" for file in file_names)}
 
 
 def test_smoke_tests_on_other_versions_of_pyspark_exist() -> None:

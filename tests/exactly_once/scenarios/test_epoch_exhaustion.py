@@ -52,9 +52,9 @@ from tests.exactly_once.scenarios.test_stale_log_reads import STALE_LOOKUPS, dec
 EPOCHS_AFTER_HAND_OVER = 32_767 - HAND_OVER_EPOCH
 REMAINING_EPOCHS = (16, *range(EPOCHS_AFTER_HAND_OVER - 1, EPOCHS_AFTER_HAND_OVER + 8))
 """Numbers of remaining epochs, so that they run out at each step of a batch and of a start."""
-SEEDS_OF_A_TEST = 20
+SEEDS_PER_TEST = 20
 SEEDS = 2_000 if os.environ.get("SOAK") else 40
-REQUESTS_OF_A_START = 8
+REQUESTS_PER_START = 8
 """Minimum number of requests that change the driver's ids in a start that hands over."""
 
 
@@ -258,7 +258,7 @@ def dies_in_start(query: Query, after: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("after", range(1, REQUESTS_OF_A_START + 3))
+@pytest.mark.parametrize("after", range(1, REQUESTS_PER_START + 3))
 def test_next_start_continues_after_death_at_each_request_of_hand_over(broker: EmbeddedBroker, after: int) -> None:
     query = Query(broker)
     query.run(0)
@@ -275,7 +275,7 @@ def test_next_start_continues_after_death_at_each_request_of_hand_over(broker: E
     assert read_values(broker) == rows(0, 1, 2)
     assert not list_open_ids(broker)
     assert current_driver_number(broker) == 2
-    assert has_died or after > REQUESTS_OF_A_START
+    assert has_died or after > REQUESTS_PER_START
 
 
 def test_repeatedly_failing_starts_leave_enough_epochs(broker: EmbeddedBroker) -> None:
@@ -353,11 +353,11 @@ def limit_epochs(end: int, more: int) -> Iterator[set[str]]:
         yield handed_over_runs
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_OF_A_TEST))
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_rows_are_read_exactly_once_while_epochs_are_exhausted_repeatedly(first: int) -> None:
     """Runs of the explorer in which each driver id has few epochs."""
     handed_over_runs = 0
-    for seed in range(first, first + SEEDS_OF_A_TEST):
+    for seed in range(first, first + SEEDS_PER_TEST):
         with limit_epochs(2 + seed % 8, 500) as prefixes:
             explore_seed(seed)
         handed_over_runs += bool(prefixes)

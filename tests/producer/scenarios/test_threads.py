@@ -36,14 +36,14 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def producer_of(broker: EmbeddedBroker, **options: object) -> ThreadedProducer:
-    given: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0}
-    given.update({name.replace("_", "."): value for name, value in options.items()})
-    return ThreadedProducer(given)
+def create_producer(broker: EmbeddedBroker, **options: object) -> ThreadedProducer:
+    configuration: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0}
+    configuration.update({name.replace("_", "."): value for name, value in options.items()})
+    return ThreadedProducer(configuration)
 
 
 class Caller(threading.Thread):
-    """One call on a thread of its own: what it returned, or what it raised."""
+    """One call on a thread of its own, with the result or the exception of the call."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -68,20 +68,23 @@ class Caller(threading.Thread):
         return self
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Yields to the other threads until something has happened."""
+def yield_until(condition: Callable[[], bool]) -> None:
+    """Yield to the other threads until the condition holds."""
     deadline = time.monotonic() + WAIT_TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0)
 
 
-def hold_memory(producer: ThreadedProducer, but: int = 0) -> int:
-    """As if brokers were slow: all memory is taken, or all but so much. To be released by the test."""
+def hold_memory(producer: ThreadedProducer, free_bytes: int = 0) -> int:
+    """Reserve all memory but `free_bytes`, as slow brokers would cause.
+
+    The test releases the returned number of bytes.
+    """
     producer.partitions_for("t")
-    held = producer.memory.free_bytes - but
-    assert producer.memory.try_reserve(held)
-    return held
+    held_bytes = producer.memory.free_bytes - free_bytes
+    assert producer.memory.try_reserve(held_bytes)
+    return held_bytes
 
 
 def set_max_block_ms(producer: KafkaProducer, max_block_ms: int) -> None:
@@ -89,42 +92,44 @@ def set_max_block_ms(producer: KafkaProducer, max_block_ms: int) -> None:
     producer.config = replace(producer.config, max_block_ms=max_block_ms)
 
 
-def blocked(producer: ThreadedProducer, count: int, call: Callable[[], object]) -> Caller:
+def start_blocked_call(producer: ThreadedProducer, count: int, call: Callable[[], object]) -> Caller:
     caller = Caller(call)
-    until(lambda: producer.memory.waiter_count == count or not caller.is_alive())
+    yield_until(lambda: producer.memory.waiter_count == count or not caller.is_alive())
     return caller
 
 
 def test_call_blocked_on_memory_ends_when_producer_is_closed(broker: EmbeddedBroker) -> None:
-    producer = producer_of(broker, max_block_ms=600_000)
-    held = hold_memory(producer)
-    single = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", VALUE)))
-    columns = blocked(producer, 2, lambda: producer.send_columns("t", RecordColumns(pa.array([VALUE] * 3))))
+    producer = create_producer(broker, max_block_ms=600_000)
+    held_bytes = hold_memory(producer)
+    single = start_blocked_call(producer, 1, lambda: producer.send(ProducerRecord("t", VALUE)))
+    columns = start_blocked_call(producer, 2, lambda: producer.send_columns("t", RecordColumns(pa.array([VALUE] * 3))))
     producer.close(timeout=0)
     assert isinstance(single.finish().raised, ProducerClosedError)
     result = columns.finish().future().result(0)
     assert [len(failure.rows) for failure in result.failures] == [3]
     assert isinstance(result.failures[0].error, ProducerClosedError)
-    assert memory_used(producer) == held
+    assert memory_used(producer) == held_bytes
 
 
 def test_call_blocked_on_memory_fails_with_fatal_error(broker: EmbeddedBroker) -> None:
-    producer = producer_of(broker, max_block_ms=600_000)
-    held = hold_memory(producer, but=10_000)
-    caller = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(WAIT_TIMEOUT_SECONDS))
+    producer = create_producer(broker, max_block_ms=600_000)
+    held_bytes = hold_memory(producer, free_bytes=10_000)
+    caller = start_blocked_call(
+        producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(WAIT_TIMEOUT_SECONDS)
+    )
     assert caller.is_alive()
     producer.sender.fatal_error = AuthorizationError("not allowed", code=31, name="CLUSTER_AUTHORIZATION_FAILED")
-    producer.memory.release(held)
+    producer.memory.release(held_bytes)
     assert isinstance(caller.finish().returned, AuthorizationError)
     producer.close()
     assert memory_used(producer) == 0
 
 
 def test_blocked_calls_time_out_in_turn_and_released_memory_goes_to_the_next(broker: EmbeddedBroker) -> None:
-    producer = producer_of(broker, max_block_ms=600_000)
-    held = hold_memory(producer, but=10_000)  # enough for a small record, not for a large one
+    producer = create_producer(broker, max_block_ms=600_000)
+    held_bytes = hold_memory(producer, free_bytes=10_000)  # enough for a small record, not for a large one
     set_max_block_ms(producer, 300)
-    first = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)))
+    first = start_blocked_call(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)))
     set_max_block_ms(producer, 600_000)
     second = Caller(lambda: producer.send(ProducerRecord("t", VALUE)))
     error = first.finish().future().exception(0)
@@ -133,17 +138,17 @@ def test_blocked_calls_time_out_in_turn_and_released_memory_goes_to_the_next(bro
         assert phrase in str(error)
     assert second.finish().future().result(WAIT_TIMEOUT_SECONDS).offset == 0
     producer.close()
-    assert memory_used(producer) == held
+    assert memory_used(producer) == held_bytes
 
 
 def test_small_record_does_not_overtake_large_one_blocked_on_memory(broker: EmbeddedBroker) -> None:
-    producer = producer_of(broker, max_block_ms=600_000)
-    held = hold_memory(producer, but=10_000)
-    large = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)))
-    small = blocked(producer, 2, lambda: producer.send(ProducerRecord("t", VALUE)))
-    assert small.is_alive()
-    producer.memory.release(held)
-    assert {call.finish().future().result(WAIT_TIMEOUT_SECONDS).offset for call in (large, small)} == {0, 1}
+    producer = create_producer(broker, max_block_ms=600_000)
+    held_bytes = hold_memory(producer, free_bytes=10_000)
+    large_call = start_blocked_call(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)))
+    small_call = start_blocked_call(producer, 2, lambda: producer.send(ProducerRecord("t", VALUE)))
+    assert small_call.is_alive()
+    producer.memory.release(held_bytes)
+    assert {call.finish().future().result(WAIT_TIMEOUT_SECONDS).offset for call in (large_call, small_call)} == {0, 1}
     producer.close()
 
 
@@ -154,41 +159,41 @@ def test_send_columns_reports_accepted_rows_when_memory_is_exhausted() -> None:
     cluster.control.when(api=ApiKey.PRODUCE).delay(300)
     result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([VALUE] * 400))))
     producer.close()
-    failed = [row for failure in result.failures for row in failure.rows.tolist()]
+    failed_rows = [row for failure in result.failures for row in failure.rows.tolist()]
     assert 0 < result.rows_written < 400
-    assert failed == list(range(result.rows_written, 400))  # the first ones were taken, in order
+    assert failed_rows == list(range(result.rows_written, 400))  # the first ones were taken, in order
     assert {type(failure.error) for failure in result.failures} == {BufferExhaustedError}
 
 
 def test_call_blocked_on_metadata_ends_when_producer_is_closed(broker: EmbeddedBroker) -> None:
-    producer = producer_of(broker, max_block_ms=600_000)
+    producer = create_producer(broker, max_block_ms=600_000)
     calls: list[Callable[[], object]] = [
         lambda: producer.send(ProducerRecord("missing", VALUE)),
         lambda: producer.send_columns("missing", RecordColumns(pa.array([VALUE]))),
         lambda: producer.partitions_for("missing"),
     ]
     callers = [Caller(call) for call in calls]
-    until(lambda: "missing" in producer.sender.metadata.topics)
+    yield_until(lambda: "missing" in producer.sender.metadata.topics)
     producer.close(timeout=0)
     for caller in callers:
         assert isinstance(caller.finish().raised, ProducerClosedError)
 
 
 def test_flush_ends_when_another_thread_closes(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = producer_of(broker)
+    producer = create_producer(broker)
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", VALUE))
-    waiting = threading.Semaphore(0)
-    usual = producer.thread.wait
+    entered_waits = threading.Semaphore(0)
+    original_wait = producer.thread.wait
 
     def wait(event: threading.Event, timeout_ms: float | None) -> bool:
-        waiting.release()
-        return usual(event, timeout_ms)
+        entered_waits.release()
+        return original_wait(event, timeout_ms)
 
     monkeypatch.setattr(producer.thread, "wait", wait)
     flushes = [Caller(producer.flush) for _ in range(3)]
     for _ in flushes:
-        assert waiting.acquire(timeout=WAIT_TIMEOUT_SECONDS)
+        assert entered_waits.acquire(timeout=WAIT_TIMEOUT_SECONDS)
     producer.close(timeout=0)
     for flush in flushes:
         assert flush.finish().raised is None
@@ -197,7 +202,7 @@ def test_flush_ends_when_another_thread_closes(broker: EmbeddedBroker, monkeypat
 
 @pytest.mark.parametrize("timeout", [None, 0, 0.01])
 def test_concurrent_flush_and_close(broker: EmbeddedBroker, timeout: float | None) -> None:
-    producer = producer_of(broker, linger_ms=60_000, delivery_timeout_ms=200_000)
+    producer = create_producer(broker, linger_ms=60_000, delivery_timeout_ms=200_000)
     futures = [producer.send(ProducerRecord("t", VALUE)) for _ in range(50)]
     callers = [Caller(producer.flush) for _ in range(3)]
     callers += [Caller(lambda: producer.close(timeout)) for _ in range(4)]
@@ -213,7 +218,7 @@ def test_concurrent_flush_and_close(broker: EmbeddedBroker, timeout: float | Non
 def test_close_in_callback_logs_nothing_and_second_close_waits(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    producer = producer_of(broker)
+    producer = create_producer(broker)
     with caplog.at_level(logging.WARNING):
         producer.send(ProducerRecord("t", VALUE), lambda metadata, error: producer.close()).result(WAIT_TIMEOUT_SECONDS)
         producer.close()
@@ -221,19 +226,19 @@ def test_close_in_callback_logs_nothing_and_second_close_waits(
     assert producer.thread.join(0)
 
 
-@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("error_class", [SystemExit, KeyboardInterrupt])
 def test_rejects_records_after_sender_thread_has_failed(
-    broker: EmbeddedBroker, raised: type[BaseException], caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, error_class: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    producer = producer_of(broker)
+    producer = create_producer(broker)
     producer.partitions_for("t")
 
-    def end(now: float) -> None:
-        raise raised("from within")
+    def raise_error(now: float) -> None:
+        raise error_class("from within")
 
-    producer.sender.run_once = end  # type: ignore[method-assign]
+    producer.sender.run_once = raise_error  # type: ignore[method-assign]
     producer.sender.client.wakeup()
-    until(lambda: producer.sender.fatal_error is not None)
+    yield_until(lambda: producer.sender.fatal_error is not None)
     with pytest.raises(ProducerClosedError, match="from within"):
         producer.send(ProducerRecord("t", VALUE))
     producer.close()
@@ -242,13 +247,13 @@ def test_rejects_records_after_sender_thread_has_failed(
 
 
 def test_largest_timeouts_wait_indefinitely(broker: EmbeddedBroker) -> None:
-    producer = producer_of(broker, transactional_id="x", max_block_ms=LONG_MAX)
+    producer = create_producer(broker, transactional_id="x", max_block_ms=LONG_MAX)
     producer.init_transactions()
     with producer.transaction():
         assert producer.send("t", VALUE).result(WAIT_TIMEOUT_SECONDS).offset == 0
     producer.close(CENTURIES)
     broker.control.when(api=ApiKey.PRODUCE, times=3).delay(100)
-    producer = producer_of(broker, max_block_ms=LONG_MAX, buffer_memory=3 * len(LARGE))
+    producer = create_producer(broker, max_block_ms=LONG_MAX, buffer_memory=3 * len(LARGE))
     futures = [producer.send("t", LARGE) for _ in range(5)]  # memory is full after the first
     producer.flush(CENTURIES)
     assert [future.exception(0) for future in futures] == [None] * 5

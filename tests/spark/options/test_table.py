@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS
-from tools.options_document import DOCUMENT, written
+from tools.options_document import DOCUMENT, render_document
 
 
 def test_options_page_lists_exactly_the_options_of_the_code() -> None:
     document = DOCUMENT.read_text()
-    assert document == written(document), "run `python -m tools.options_document` and read what it changed"
+    assert document == render_document(document), "run `python -m tools.options_document` and read what it changed"
 
 
 def test_security_page_has_redaction_settings_of_register() -> None:
