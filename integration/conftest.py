@@ -37,7 +37,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
-def kafka_of_version_1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def kafka_version_1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A node with transaction.version 1. The node of `kafka` has version 2, the default of Kafka 4."""
     folder = tmp_path_factory.mktemp("kafka-version-1") / "cluster"
     with KafkaCluster(folder, properties=FREQUENT_TIMEOUT_CHECKS, features=("transaction.version=1",)) as cluster:

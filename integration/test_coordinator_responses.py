@@ -19,7 +19,7 @@ Scenario = Callable[[CoordinatorTranscript], None]
 """Sends a sequence of requests to a coordinator."""
 
 
-def init_of_unknown_id(coordinator: CoordinatorTranscript) -> None:
+def request_unknown_id(coordinator: CoordinatorTranscript) -> None:
     first = coordinator.init(UNUSED_IDENTITY)
     coordinator.init(UNUSED_IDENTITY)
     coordinator.init(first)
@@ -28,7 +28,7 @@ def init_of_unknown_id(coordinator: CoordinatorTranscript) -> None:
     coordinator.init(UNUSED_IDENTITY)
 
 
-def end_of_unknown_id(coordinator: CoordinatorTranscript) -> None:
+def end_unknown_transaction(coordinator: CoordinatorTranscript) -> None:
     coordinator.end(UNUSED_IDENTITY)
     coordinator.end(UNUSED_IDENTITY, commit=False)
     coordinator.write(UNUSED_IDENTITY)
@@ -53,7 +53,7 @@ def init_without_expectation_ends_retries(coordinator: CoordinatorTranscript) ->
     coordinator.init(second)
 
 
-def requests_of_another_producer(coordinator: CoordinatorTranscript) -> None:
+def send_as_another_producer(coordinator: CoordinatorTranscript) -> None:
     first = coordinator.init()
     coordinator.init(UNUSED_IDENTITY)
     coordinator.write(first)
@@ -145,7 +145,7 @@ def two_consecutive_transactions(coordinator: CoordinatorTranscript) -> None:
     coordinator.init(second)
 
 
-def end_of_empty_transaction(coordinator: CoordinatorTranscript) -> None:
+def end_empty_transaction(coordinator: CoordinatorTranscript) -> None:
     first = coordinator.init()
     coordinator.end(first)
     second = coordinator.end(first, commit=False)
@@ -180,11 +180,11 @@ def init_with_too_long_timeout(coordinator: CoordinatorTranscript) -> None:
 
 
 SCENARIOS: tuple[Scenario, ...] = (
-    init_of_unknown_id,
-    end_of_unknown_id,
+    request_unknown_id,
+    end_unknown_transaction,
     init_expecting_current_previous_or_older_epoch,
     init_without_expectation_ends_retries,
-    requests_of_another_producer,
+    send_as_another_producer,
     init_expecting_current_epoch_in_open_transaction,
     init_expecting_older_epoch_in_open_transaction,
     init_expecting_future_epoch_in_open_transaction,
@@ -193,7 +193,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     requests_with_new_identity_after_commit,
     requests_after_abort,
     two_consecutive_transactions,
-    end_of_empty_transaction,
+    end_empty_transaction,
     requests_after_transaction_timeout,
     init_without_expectation_after_transaction_timeout,
     init_with_too_long_timeout,
@@ -211,7 +211,7 @@ def embedded_bootstrap(version: int) -> Iterator[str]:
 def test_embedded_coordinator_responds_like_kafka(
     request: pytest.FixtureRequest, version: int, scenario: Scenario
 ) -> None:
-    cluster: KafkaCluster = request.getfixturevalue("kafka_of_version_1" if version == 1 else "kafka")
+    cluster: KafkaCluster = request.getfixturevalue("kafka_version_1" if version == 1 else "kafka")
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with CoordinatorTranscript(cluster.bootstrap(), topic, topic, version) as kafka_transcript:
         scenario(kafka_transcript)

@@ -214,14 +214,14 @@ def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
         assert [(transaction["transactional_id"], transaction["partitions"]) for transaction in shown["open"]] == [
             (name, [[topic, 0]])
         ]
-        assert "Ongoing" in _kafka_says_of(kafka, name)
+        assert "Ongoing" in _find_transaction_line(kafka, name)
         assert main(["transactions", *servers, "abort", "--prefix", prefix, "--yes"]) == 0
         assert f"Aborted: {name}." in capsys.readouterr().out
-        assert "CompleteAbort" in _kafka_says_of(kafka, name)
+        assert "CompleteAbort" in _find_transaction_line(kafka, name)
         producer.close(timeout=0)
 
 
-def _kafka_says_of(kafka: KafkaCluster, name: str) -> str:
+def _find_transaction_line(kafka: KafkaCluster, name: str) -> str:
     command = "org.apache.kafka.tools.TransactionsCommand"
     acls = kafka.tool(command, "--bootstrap-server", kafka.bootstrap(), "list").splitlines()
     return next(line for line in acls if line.startswith(name))

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.preflight import run
 from spark_kafka_sink.preflight.checks import INTERACTIVE_TIMEOUTS
 from spark_kafka_sink.spark.checks import check_all
-from tools.error_document import rows_that_explain
+from tools.error_document import find_explaining_rows
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -39,7 +39,7 @@ def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "PreflightTimeouts", lambda: INTERACTIVE_TIMEOUTS)
 
 
-def words_of(attempt: Callable[[], object]) -> str:
+def read_error_text(attempt: Callable[[], object]) -> str:
     with pytest.raises(KafkaSinkError) as error:
         attempt()
     return str(error.value)
@@ -120,7 +120,7 @@ def unused_port() -> Iterator[int]:
 
 def assert_found(message: str, sentence: str) -> None:
     """Who looks this up finds the row that is about it."""
-    assert sentence in [row.sentence for row in rows_that_explain(message)], message
+    assert sentence in [row.sentence for row in find_explaining_rows(message)], message
 
 
 @pytest.mark.parametrize("mistake", ON_THE_DRIVER)
@@ -128,12 +128,12 @@ def test_what_the_driver_says_is_on_the_page(cluster: KafkaCluster, unused_port:
     listener, sentence, options = ON_THE_DRIVER[mistake]
     client_options = {"bootstrap.servers": cluster.bootstrap(listener), **options(cluster)}
     client_options["bootstrap.servers"] = client_options["bootstrap.servers"].replace("{unused}", str(unused_port))
-    assert_found(words_of(lambda: check_all(with_prefix(client_options) | {"topic": "orders"}, VALUE)), sentence)
+    assert_found(read_error_text(lambda: check_all(with_prefix(client_options) | {"topic": "orders"}, VALUE)), sentence)
 
 
 def test_a_topic_that_is_not_there_is_on_the_page_and_the_one_that_is_meant_in_the_words(cluster: KafkaCluster) -> None:
     client_options = {"kafka.bootstrap.servers": cluster.bootstrap(), "topic": "ordres"}
-    message = words_of(lambda: check_all(client_options, VALUE))
+    message = read_error_text(lambda: check_all(client_options, VALUE))
     assert_found(message, "does not exist")
     assert "Did you mean 'orders'?" in message
 
@@ -169,7 +169,7 @@ IN_A_TASK: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
 def test_what_a_task_says_is_on_the_page(cluster: KafkaCluster, mistake: str) -> None:
     sentence, options, record = IN_A_TASK[mistake]
     with KafkaProducer(options | {"bootstrap.servers": cluster.bootstrap()}) as producer:
-        assert_found(words_of(lambda: producer.send(**record).result()), sentence)
+        assert_found(read_error_text(lambda: producer.send(**record).result()), sentence)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_what_is_said_of_a_broker_that_is_silent_or_dies_while_records_are_writt
         producer.send("orders", b"a").result()
         getattr(cluster, what)(1)
         try:
-            message = words_of(lambda: producer.send("orders", b"a").result())
+            message = read_error_text(lambda: producer.send("orders", b"a").result())
         finally:
             cluster.resume(1) if what == "pause" else cluster.start_node(1)
     for sentence in sentences:

@@ -33,7 +33,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.needs("kafka")
 
 
-@pytest.fixture(params=["kafka_of_version_1", "kafka"])
+@pytest.fixture(params=["kafka_version_1", "kafka"])
 def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
     """With transactions of version 1, and of version 2."""
     found: KafkaCluster = request.getfixturevalue(request.param)

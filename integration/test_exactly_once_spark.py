@@ -247,7 +247,7 @@ def test_failed_job_leaves_no_visible_rows_and_blocks_no_reader(spark: SparkSess
 # --- stages that Spark reruns after the loss of shuffle files
 
 
-@pytest.mark.parametrize(("cluster", "loser"), [("kafka_of_version_1", SECOND_RUN), ("kafka", FIRST_RUN)])
+@pytest.mark.parametrize(("cluster", "loser"), [("kafka_version_1", SECOND_RUN), ("kafka", FIRST_RUN)])
 def test_stage_rerun_after_lost_shuffle_files_is_written_once(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, cluster: str, loser: int
 ) -> None:

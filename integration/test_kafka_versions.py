@@ -83,7 +83,7 @@ def each_once(rows: int = ROWS) -> Counter[int]:
     return Counter(range(rows))
 
 
-def topics_of(broker: KafkaOfVersion) -> set[str]:
+def list_topics(broker: KafkaOfVersion) -> set[str]:
     return set(AdminClient({"bootstrap.servers": broker.bootstrap()}).list_topics(timeout=60).topics)
 
 
@@ -236,7 +236,7 @@ def test_exactly_once_is_refused_by_name_before_anything_is_made(
         stream(spark, broker, topic, tmp_path, options)
     assert (tmp_path / "checkpoint").exists() == (look == "false")
     assert numbers(broker, topic) == {}
-    assert DECISION_LOG_TOPIC not in topics_of(broker)
+    assert DECISION_LOG_TOPIC not in list_topics(broker)
 
 
 # --- the command line

@@ -34,7 +34,7 @@ def connect_client(cluster: KafkaCluster) -> BlockingClient:
     return create_client(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
 
 
-CLUSTERS = ("kafka_of_version_1", "kafka")
+CLUSTERS = ("kafka_version_1", "kafka")
 
 
 @pytest.fixture(params=CLUSTERS)

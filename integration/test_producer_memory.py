@@ -45,7 +45,7 @@ CYCLE_BLOCKS_MAX = 0.25
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """`samples` are of the resident memory, from the start of the process to its end; `peak_bytes` is the kernel's."""
 
     samples: list[int]
@@ -55,7 +55,7 @@ class Measured:
     peak_bytes: int
     file_bytes: int
 
-    def peak_of_quarter(self, number: int) -> int:
+    def find_quarter_peak(self, number: int) -> int:
         size = len(self.samples) // 4
         return max(self.samples[size * (number - 1) : size * number])
 
@@ -81,72 +81,73 @@ class SlowerBroker:
 
 
 @contextmanager
-def slower_broker(folder: Path) -> Iterator[SlowerBroker]:
+def run_slower_broker(folder: Path) -> Iterator[SlowerBroker]:
     with embedded_broker({"t": 12}, discard=True) as broker:
-        slower = SlowerBroker(broker, folder / "gate")
+        slower_broker = SlowerBroker(broker, folder / "gate")
         try:
-            yield slower
+            yield slower_broker
         finally:
-            slower.end()
+            slower_broker.end()
 
 
-def measure(broker: SlowerBroker, records: int, *arguments: str) -> Measured:
+def measure(broker: SlowerBroker, records: int, *arguments: str) -> Measurement:
     command = [sys.executable, "-m", "integration.support.steady_producer", broker.address, "t", str(records)]
-    started = time.monotonic()
+    started_s = time.monotonic()
     samples: list[int] = []
     with subprocess.Popen([*command, str(broker.gate), *arguments], stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
             samples.append(resident_bytes(process.pid))
             time.sleep(SAMPLE_SECONDS)
         assert process.stdout is not None
-        reported = json.loads(process.stdout.read())
-    return Measured(samples, time.monotonic() - started, **reported)
+        figures = json.loads(process.stdout.read())
+    return Measurement(samples, time.monotonic() - started_s, **figures)
 
 
-def check(measured: Measured, records: int, *, others_bytes: int = 0) -> list[int]:
-    """Return the peaks of the quarters of the run. `others_bytes`: what the program has besides a producer."""
-    quarters = [measured.peak_of_quarter(number) for number in (1, 2, 3, 4)]
+def check(measurement: Measurement, records: int, *, extra_bytes: int = 0) -> list[int]:
+    """Return the peaks of the quarters of the run. `extra_bytes`: what the program has besides a producer."""
+    quarters = [measurement.find_quarter_peak(number) for number in (1, 2, 3, 4)]
     print(
-        f"{records:,} records in {measured.seconds:.0f} s, {measured.waited_s:.0f} s of it waiting for memory; "
-        f"peak {measured.peak_bytes / 1e6:.0f} MB, {measured.file_bytes / 1e6:.0f} of it libraries; of the quarters:",
+        f"{records:,} records in {measurement.seconds:.0f} s, {measurement.waited_s:.0f} s of it waiting for memory; "
+        f"peak {measurement.peak_bytes / 1e6:.0f} MB, {measurement.file_bytes / 1e6:.0f} of it libraries; of the "
+        "quarters:",
         *(round(quarter / 1e6) for quarter in quarters),
     )
-    assert measured.written == records
-    assert measured.waited_s > 0
-    assert measured.peak_bytes - measured.file_bytes < ANONYMOUS_BYTES_MAX + others_bytes
+    assert measurement.written == records
+    assert measurement.waited_s > 0
+    assert measurement.peak_bytes - measurement.file_bytes < ANONYMOUS_BYTES_MAX + extra_bytes
     return quarters
 
 
 def test_millions_of_records_to_a_slow_broker_take_bounded_memory(tmp_path: Path) -> None:
-    with slower_broker(tmp_path) as broker:
-        _, early, _, late = check(measure(broker, RECORDS), RECORDS)
-    assert late < early + GROWTH_BYTES_MAX
+    with run_slower_broker(tmp_path) as broker:
+        _, early_peak, _, late_peak = check(measure(broker, RECORDS), RECORDS)
+    assert late_peak < early_peak + GROWTH_BYTES_MAX
 
 
 @pytest.mark.parametrize(
-    ("arguments", "others_bytes"),
+    ("arguments", "extra_bytes"),
     [
         pytest.param(["--pandas"], PANDAS_BYTES, id="in a program that imports pandas"),
         pytest.param(["--options", '{"compression.type": "lz4"}'], 0, id="compressed"),
     ],
 )
 def test_other_uses_of_a_producer_with_a_slow_broker_take_bounded_memory(
-    arguments: list[str], others_bytes: int, tmp_path: Path
+    arguments: list[str], extra_bytes: int, tmp_path: Path
 ) -> None:
-    with slower_broker(tmp_path) as broker:
-        check(measure(broker, VARIANT_RECORD_COUNT, *arguments), VARIANT_RECORD_COUNT, others_bytes=others_bytes)
+    with run_slower_broker(tmp_path) as broker:
+        check(measure(broker, VARIANT_RECORD_COUNT, *arguments), VARIANT_RECORD_COUNT, extra_bytes=extra_bytes)
 
 
 @pytest.mark.parametrize("batch_size", [524_288, 1_000_000] if SOAK else [1_000_000])
 def test_large_batches_to_a_slow_broker_take_bounded_memory(batch_size: int, tmp_path: Path) -> None:
-    with slower_broker(tmp_path) as broker:
-        measured = measure(broker, LARGE_BATCH_RECORD_COUNT, "--options", json.dumps({"batch.size": batch_size}))
-    check(measured, LARGE_BATCH_RECORD_COUNT, others_bytes=LARGE_BATCHES_BYTES)
+    with run_slower_broker(tmp_path) as broker:
+        measurement = measure(broker, LARGE_BATCH_RECORD_COUNT, "--options", json.dumps({"batch.size": batch_size}))
+    check(measurement, LARGE_BATCH_RECORD_COUNT, extra_bytes=LARGE_BATCHES_BYTES)
 
 
 def test_single_records_to_a_slow_broker_take_bounded_memory(tmp_path: Path) -> None:
     """What a record of send() takes besides its bytes is twice as much as they are."""
-    with slower_broker(tmp_path) as broker:
+    with run_slower_broker(tmp_path) as broker:
         check(measure(broker, SINGLE_RECORDS, "--singly"), SINGLE_RECORDS)
 
 
@@ -161,10 +162,10 @@ def test_producers_one_after_the_other_leave_no_memory_thread_or_descriptor_behi
         ]
         # How many arenas the allocator keeps would be a matter of how often threads meet.
         environment = os.environ | {"MALLOC_ARENA_MAX": "1"}
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    early, late = (json.loads(line) for line in done.stdout.splitlines())
-    print(early, late)
-    assert late["threads"] == early["threads"]
-    assert late["descriptors"] == early["descriptors"]
-    assert late["blocks"] - early["blocks"] < CYCLES * CYCLE_BLOCKS_MAX
-    assert late["resident_bytes"] - early["resident_bytes"] < CYCLES * CYCLE_BYTES_MAX
+        result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    early_peak, late_peak = (json.loads(line) for line in result.stdout.splitlines())
+    print(early_peak, late_peak)
+    assert late_peak["threads"] == early_peak["threads"]
+    assert late_peak["descriptors"] == early_peak["descriptors"]
+    assert late_peak["blocks"] - early_peak["blocks"] < CYCLES * CYCLE_BLOCKS_MAX
+    assert late_peak["resident_bytes"] - early_peak["resident_bytes"] < CYCLES * CYCLE_BYTES_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from integration.support.kafka_cluster import KafkaCluster, rack_of
+from integration.support.kafka_cluster import KafkaCluster, build_rack_name
 from integration.support.librdkafka import create_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
 from tests.waiting import WAIT_TIMEOUT_SECONDS
@@ -19,7 +19,7 @@ def test_rows_without_key_go_to_leaders_in_the_rack_of_the_client(kafka3: KafkaC
     options = {
         "bootstrap.servers": kafka3.bootstrap(),
         "partitioner.rack.aware": "true",
-        "client.rack": rack_of(node),
+        "client.rack": build_rack_name(node),
     }
     with KafkaProducer(options) as producer:
         columns = RecordColumns(pa.array([b"v" * 1000] * 1_000))

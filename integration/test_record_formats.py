@@ -36,14 +36,14 @@ def write_and_read_by_librdkafka(bootstrap: str, topic: str, codec: Codec) -> No
     rows = [row for shape in SHAPES.values() for row in shape]
     for shape in SHAPES.values():
         # A batch for each call: the broker checks that a batch stands alone.
-        for batch in batches_of(encode_batches(to_columns(shape), codec)):
+        for batch in split_batches(encode_batches(to_columns(shape), codec)):
             produce(bootstrap, topic, batch)
     found = read_topic(bootstrap, topic)
     assert [Row(r.value, r.key, r.headers, r.timestamp) for r in found] == [row for _, row in expected_rows(rows)]
     assert [r.offset for r in found] == list(range(len(rows)))
 
 
-def batches_of(buffer: bytes) -> list[bytes]:
+def split_batches(buffer: bytes) -> list[bytes]:
     return [bytes(batch) for _, batch in parse_batches(buffer)]
 
 
@@ -118,7 +118,9 @@ def test_batches_of_kafkas_performance_tool_are_read(kafka: KafkaCluster, codec:
 @pytest.mark.needs("kafka")
 def test_a_topic_with_log_append_time_is_read_with_the_brokers_clock(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), message_timestamp_type="LogAppendTime")
-    (batch,) = batches_of(encode_batches(to_columns([Row(b"a", None, None, 5), Row(b"b", None, None, 6)]), Codec.LZ4))
+    (batch,) = split_batches(
+        encode_batches(to_columns([Row(b"a", None, None, 5), Row(b"b", None, None, 6)]), Codec.LZ4)
+    )
     produce(kafka.bootstrap(), topic, batch)
     ((header, _),) = parse_batches(fetch_all(kafka.bootstrap(), topic, 2))
     assert header.has_log_append_time

@@ -83,11 +83,11 @@ def test_confluents_deserializer_reads_protobuf(
             message_class(compile_proto(text), "com.acme.Order"), {"use.deprecated.format": False}
         )
         context = SerializationContext(topic, MessageField.VALUE)
-        rows = [row_of(read(value, context)) for value in stored["value"].to_pylist()]
+        rows = [build_row(read(value, context)) for value in stored["value"].to_pylist()]
     assert_df_equality(spark.createDataFrame(rows, orders.schema).orderBy("id"), orders, ignore_nullable=True)
 
 
-def row_of(message: Any) -> dict[str, Any]:
+def build_row(message: Any) -> dict[str, Any]:
     return {
         "id": message.id,
         "name": message.name if message.HasField("name") else None,

@@ -173,6 +173,6 @@ def test_rows_without_key_go_to_leaders_in_the_rack_of_their_executor(driver: Cl
         leader_racks = [broker.cluster.nodes[leader].rack for leader in leaders if leader is not None]
         records = broker.topic("orders").read()
     assert records.num_rows >= ROWS
-    rack_of_executor = [value.decode() for value in records["value"].to_pylist()]
-    rack_of_leader = [leader_racks[index] for index in records["partition"].to_pylist()]
-    assert set(zip(rack_of_executor, rack_of_leader, strict=True)) == {(rack, rack) for rack in racks}
+    executor_racks = [value.decode() for value in records["value"].to_pylist()]
+    leader_racks_by_row = [leader_racks[index] for index in records["partition"].to_pylist()]
+    assert set(zip(executor_racks, leader_racks_by_row, strict=True)) == {(rack, rack) for rack in racks}

@@ -19,14 +19,14 @@ pytestmark = pytest.mark.needs("kafka")
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 
 
-@pytest.fixture(params=["kafka_of_version_1", "kafka"])
+@pytest.fixture(params=["kafka_version_1", "kafka"])
 def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
     """With transactions of version 1, and of version 2."""
     found: KafkaCluster = request.getfixturevalue(request.param)
     return found
 
 
-def producer_of(cluster: KafkaCluster, transactional_id: str, **options: object) -> KafkaProducer:
+def create_producer(cluster: KafkaCluster, transactional_id: str, **options: object) -> KafkaProducer:
     settings = {name.replace("_", "."): value for name, value in options.items()}
     return KafkaProducer(
         {"bootstrap.servers": cluster.bootstrap(), "transactional.id": transactional_id, "linger.ms": 0, **settings}
@@ -50,7 +50,7 @@ def send(producer: KafkaProducer, topic: str, *numbers: int) -> None:
 
 def test_readers_see_what_was_committed_and_nothing_else(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
-    with producer_of(cluster, topic) as producer:
+    with create_producer(cluster, topic) as producer:
         producer.init_transactions()
         for round_ in range(20):
             producer.begin_transaction()
@@ -66,7 +66,7 @@ def test_readers_see_what_was_committed_and_nothing_else(cluster: KafkaCluster) 
 def test_the_version_on_the_wire_is_that_of_the_cluster(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     level = 1 if cluster.features else 2
-    with producer_of(cluster, topic) as producer:
+    with create_producer(cluster, topic) as producer:
         producer.init_transactions()
         with producer.transaction():
             send(producer, topic, 1)
@@ -79,7 +79,7 @@ def test_the_version_on_the_wire_is_that_of_the_cluster(cluster: KafkaCluster) -
 
 def test_23_a_second_producer_fences_the_first(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
-    first, second = producer_of(cluster, topic), producer_of(cluster, topic)
+    first, second = create_producer(cluster, topic), create_producer(cluster, topic)
     first.init_transactions()
     first.begin_transaction()
     send(first, topic, 1)
@@ -96,7 +96,7 @@ def test_23_a_second_producer_fences_the_first(cluster: KafkaCluster) -> None:
 
 def test_a_transaction_of_which_the_broker_took_nothing_can_be_aborted(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2, max_message_bytes="2000")
-    with producer_of(cluster, topic) as producer:
+    with create_producer(cluster, topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(ProducerRecord(topic, b"x" * 5000, key=b"big", partition=0))
@@ -113,7 +113,7 @@ def test_a_prepared_transaction_is_ended_by_another_producer_and_kafkas_tool_see
     cluster: KafkaCluster, commit: bool
 ) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
-    producer = producer_of(cluster, topic)
+    producer = create_producer(cluster, topic)
     producer.init_transactions()
     producer.begin_transaction()
     send(producer, topic, 1, 2)
@@ -125,7 +125,7 @@ def test_a_prepared_transaction_is_ended_by_another_producer_and_kafkas_tool_see
     )
     assert "Ongoing" in described
     assert f"{prepared.producer_id}" in described
-    with producer_of(cluster, topic) as other:
+    with create_producer(cluster, topic) as other:
         other.take_over_transaction(prepared)
         if commit:
             other.commit_transaction()
@@ -138,7 +138,7 @@ def test_offsets_are_part_of_the_transaction(cluster: KafkaCluster) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
     topic = create_topic(cluster.bootstrap(), partitions=2)
-    with producer_of(cluster, topic) as producer:
+    with create_producer(cluster, topic) as producer:
         producer.init_transactions()
         with producer.transaction():
             send(producer, topic, 1)

@@ -339,7 +339,7 @@ TRANSACTION_BRANCHES = (
     ),
     Branch(
         "batches behind a gap are abandoned until the transaction ends",
-        f"{_IDEMPOTENCE}._await_end_of_transaction",
+        f"{_IDEMPOTENCE}._await_transaction_end",
         "self._abandoned_batches += state.pending_batches",
     ),
     Branch("batches before a gap are sent first", f"{_IDEMPOTENCE}._update_phase", "state.transition_to(REPAIRING)"),

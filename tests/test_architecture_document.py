@@ -81,7 +81,7 @@ def test_state_tables_match_code() -> None:
     assert phases == list(of_partitions)
 
 
-def moves_of_docstring(module: ModuleType) -> dict[str, set[str]]:
+def parse_docstring_transitions(module: ModuleType) -> dict[str, set[str]]:
     rows = re.findall(r"^    ([A-Z_]+) +.*  ([A-Z][A-Z_, ]+(?:or unconnected)?|-)$", module.__doc__ or "", re.MULTILINE)
     gone = {"DISCONNECTED", "AUTHENTICATION_FAILED"}
     return {
@@ -94,4 +94,4 @@ def test_docstring_tables_match_code() -> None:
     for module in (states, connection_states):
         moves: Mapping[Enum, Iterable[Enum]] = module.TRANSITIONS
         in_code = {state.name: {other.name for other in others} for state, others in moves.items()}
-        assert moves_of_docstring(module) == in_code
+        assert parse_docstring_transitions(module) == in_code

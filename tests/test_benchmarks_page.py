@@ -124,9 +124,9 @@ def test_compares_wide_clusters_with_other_clients_and_with_few_partitions() -> 
     seen: wide.Seen = {}
     for number, (nodes, partitions) in enumerate((nodes, count) for nodes in wide.NODES for count in wide.PARTITIONS):
         own = {"cpu_ns": 100.0 * (number + 1), "first_cpu_ms": 9.0, "peak_mb": 8.0, "requests": 7.0}
-        seen[wide.name_of("pykafka", nodes, partitions)] = [{**own, "refresh_cpu_ms": 30.0}]
-        seen[wide.name_of("confluent-kafka", nodes, partitions)] = [{key: 2 * value for key, value in own.items()}]
-    rows = [line.format_row() for line in wide.lines_of(seen)]
+        seen[wide.build_name("pykafka", nodes, partitions)] = [{**own, "refresh_cpu_ms": 30.0}]
+        seen[wide.build_name("confluent-kafka", nodes, partitions)] = [{key: 2 * value for key, value in own.items()}]
+    rows = [line.format_row() for line in wide.build_lines(seen)]
     assert "| CPU of 3 brokers, 12 partitions | 100 ns/record | 200 |" in rows[0]
     assert [row.split("|")[5].strip() for row in rows[:8]] == ["**0.50**"] * 3 + ["**3.00**"] + ["**0.50**"] * 3 + [
         "**0.01**"  # 30 ms in 300 s are 0.01 % of a core

@@ -13,13 +13,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text()
 
 
-def rows_of(heading: str) -> list[list[str]]:
+def find_table_rows(heading: str) -> list[list[str]]:
     """Return the cells of the table whose header begins with this text."""
     table = PAGE.split(f"| {heading} |", 1)[1].split("\n\n", 1)[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
-@pytest.mark.parametrize(("version", "row"), [*zip(VERSIONS, rows_of("Apache Kafka"), strict=True)])
+@pytest.mark.parametrize(("version", "row"), [*zip(VERSIONS, find_table_rows("Apache Kafka"), strict=True)])
 def test_every_tested_version_has_a_row_of_features(version: KafkaVersion, row: list[str]) -> None:
     exactly_once = "yes" if version.describes_transactions else "rejected"
     assert row == [
@@ -32,7 +32,7 @@ def test_every_tested_version_has_a_row_of_features(version: KafkaVersion, row: 
 
 def test_every_tested_spark_has_a_row_of_features() -> None:
     versions = (ROOT / "tests" / "spark" / "pyspark_versions.txt").read_text().split()
-    rows = [row[0] for row in rows_of("Spark version")]
+    rows = [row[0] for row in find_table_rows("Spark version")]
     assert set(rows) >= {*(f"Spark {version}" for version in versions), "Sail"}
 
 

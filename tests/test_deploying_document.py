@@ -35,7 +35,7 @@ def said_by(jar: str, kind: str) -> str:
         return "\n".join(archive.read(name).decode("latin-1") for name in names)
 
 
-def settings_of_spark() -> str:
+def read_spark_settings() -> str:
     of_core = said_by("spark-core", r"internal/config/|SparkConf|SparkSubmit")
     of_platforms = said_by("spark-kubernetes", r"deploy/k8s/Config") + said_by("spark-yarn", r"deploy/yarn/")
     return of_core + of_platforms + said_by("spark-launcher", r"SparkLauncher")
@@ -46,7 +46,7 @@ def is_a_setting(name: str) -> bool:
 
     A name that ends in a placeholder needs its prefix only.
     """
-    known = settings_of_spark()
+    known = read_spark_settings()
     prefix, _, last = name.rpartition(".")
     if last.isupper():
         return f"{prefix}." in known

@@ -34,7 +34,7 @@ def test_every_documented_make_target_exists(page: Path) -> None:
 
 
 def test_error_table_matches_code() -> None:
-    assert error_document.DOCUMENT.read_text() == error_document.written(), "run `make docs`"
+    assert error_document.DOCUMENT.read_text() == error_document.render_document(), "run `make docs`"
 
 
 def _headings(page: Path) -> set[str]:

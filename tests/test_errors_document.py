@@ -23,12 +23,12 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.requests.transaction_description import ONGOING, TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from tools.error_document import Row, rows_that_explain, sentences
+from tools.error_document import Row, find_explaining_rows, read_rows
 
 OPTIONS = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "errors.md").read_text()
-QUOTED = [row.sentence for row in sentences()]
+QUOTED = [row.sentence for row in read_rows()]
 OF_OTHERS = {
     "No module named 'spark_kafka_sink'",
     "[UNSUPPORTED_DATA_SOURCE_SAVE_MODE]",
@@ -156,7 +156,7 @@ FOUND_BY_KAFKAS_NAME = {"build_fenced_error", "build_hand_over_error"}
 
 @pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)
 def test_exactly_once_errors_have_rows(refuse: Callable[[], KafkaSinkError], sentence: str) -> None:
-    rows = rows_that_explain(str(refuse()))
+    rows = find_explaining_rows(str(refuse()))
     assert [row.sentence for row in rows if row.sentence.startswith(sentence)]
     assert len(rows) <= 2  # more would not help
 

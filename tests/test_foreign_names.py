@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.messages import load_response_type
 from spark_kafka_sink.protocol.schema import Struct, get_field_specs
 from spark_kafka_sink.reader.reader import TopicReader
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import simulated_producer
+from tests.producer.virtual_time import create_simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 EVIL = "\nforged line\x1b[31m"
@@ -57,16 +57,16 @@ ASKED = {
 }
 
 
-def strings_of(kind: type[Struct], before: Path = ()) -> Iterator[Path]:
+def find_string_fields(kind: type[Struct], before: Path = ()) -> Iterator[Path]:
     """Return the paths of all fields with a string or an array of strings."""
     for name, spec in get_field_specs(kind).items():
         if spec.type_name == "string" or spec.inner_type == "string":
             yield (*before, name)
         elif isinstance(spec.inner_type, type) and issubclass(spec.inner_type, Struct):
-            yield from strings_of(spec.inner_type, (*before, name))
+            yield from find_string_fields(spec.inner_type, (*before, name))
 
 
-FIELDS = [(api, path) for api in sorted(ASKED) for path in strings_of(load_response_type(api))]
+FIELDS = [(api, path) for api in sorted(ASKED) for path in find_string_fields(load_response_type(api))]
 
 
 def structs_at(value: Any, path: Path) -> Iterator[Struct]:
@@ -108,7 +108,7 @@ def sent(producer: KafkaProducer) -> object:
     return future.exception(0)
 
 
-def words_of(step: Callable[[], object]) -> str:
+def read_error_text(step: Callable[[], object]) -> str:
     try:
         return str(step())
     except KafkaSinkError as error:
@@ -117,12 +117,12 @@ def words_of(step: Callable[[], object]) -> str:
 
 def writing(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
     limits = {"delivery_timeout_ms": 3_000, "request_timeout_ms": 1_000, "max_block_ms": 3_000, "linger_ms": 0}
-    producer = simulated_producer(cluster, **limits)
+    producer = create_simulated_producer(cluster, **limits)
     yield lambda: sent(producer)
     yield lambda: producer.close(0)
     for version in (1, 2):
         cluster.core.coordinator.version = version
-        yield from in_transactions(simulated_producer(cluster, transactional_id=f"x{version}", **limits))
+        yield from in_transactions(create_simulated_producer(cluster, transactional_id=f"x{version}", **limits))
 
 
 def in_transactions(producer: KafkaProducer) -> Iterator[Callable[[], object]]:
@@ -165,7 +165,7 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
     def batch(number: int) -> None:
         with Driver(delivery, system=cluster.system) as driver:
             start = driver.begin(f"start {number}")
-            producer = simulated_producer(cluster, transactional_id="x", max_block_ms=3_000)
+            producer = create_simulated_producer(cluster, transactional_id="x", max_block_ms=3_000)
             try:
                 producer.init_transactions(start.build_task_id(0, 0))
                 producer.begin_transaction()
@@ -212,7 +212,7 @@ def test_sanitizes_every_string_of_a_response(
     monkeypatch.setattr(load_handler(api), "handle", handle_and_poison)
     for conversation in CONVERSATIONS.get(api, [writing, checking]):
         cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 1})
-        shown += [words_of(step) for step in conversation(cluster)]
+        shown += [read_error_text(step) for step in conversation(cluster)]
     shown += caplog.text.split("spark_kafka_sink")
     assert [words for words in shown if "\x1b" in words or "\nforged" in words] == []
 

@@ -103,12 +103,12 @@ def test_committed_batch_may_come_from_any_attempt() -> None:
     attempts = [Write(name, places(name), Outcome.UNKNOWN, unit="0/0", batch=0) for name in ("a", "b")]
     history = History(attempts, committed=frozenset({0}))
 
-    def kinds_of(*values: str) -> list[Kind]:
+    def find_kinds(*values: str) -> list[Kind]:
         return [anomaly.kind for anomaly in history.anomalies({0: [value.encode() for value in values]})]
 
-    assert kinds_of("a") == kinds_of("b") == []
-    assert kinds_of() == [Kind.LOST]
-    assert kinds_of("a", "b") == [Kind.DUPLICATE]
+    assert find_kinds("a") == find_kinds("b") == []
+    assert find_kinds() == [Kind.LOST]
+    assert find_kinds("a", "b") == [Kind.DUPLICATE]
     assert [anomaly.kind for anomaly in History(committed=frozenset({0})).anomalies({})] == [Kind.LOST]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from integration.support import kafka_versions
 from integration.support.artifacts import ATTEMPTS
-from integration.support.kafka_versions import VERSIONS, KafkaVersion, fetched, pinned_of
+from integration.support.kafka_versions import VERSIONS, KafkaVersion, fetched, read_pinned_digests
 
 KNOWN = KafkaVersion("1.2.3")
 JARS = {"a-1.jar": b"a", "b-2.jar": b"b"}
@@ -19,8 +19,8 @@ JARS = {"a-1.jar": b"a", "b-2.jar": b"b"}
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_pins_every_kafka_version(version: KafkaVersion) -> None:
-    assert f"kafka_2.13-{version}.jar" in pinned_of(version)
-    assert any(name.startswith("zookeeper-") for name in pinned_of(version)) or not version.has_zookeeper
+    assert f"kafka_2.13-{version}.jar" in read_pinned_digests(version)
+    assert any(name.startswith("zookeeper-") for name in read_pinned_digests(version)) or not version.has_zookeeper
 
 
 def test_lists_kafka_versions_in_ascending_order() -> None:

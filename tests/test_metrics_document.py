@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import outcome, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
@@ -27,6 +27,6 @@ def documented() -> set[str]:
 
 
 def test_documented_metrics_match_code() -> None:
-    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
-    outcome(producer, producer.send(ProducerRecord("t", b"v")))
+    producer = create_simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"v")))
     assert documented() == set(producer.metrics())

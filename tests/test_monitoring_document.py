@@ -24,7 +24,7 @@ from spark_kafka_sink.exporters.prometheus import ProducerCollector, WriteCollec
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import outcome, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, wait_for_result
 from tests.reports.report_factories import make_report
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import WAIT_TIMEOUT_SECONDS
@@ -136,8 +136,8 @@ def page() -> bytes:
     """The combined output of both collectors."""
     registry, writes = CollectorRegistry(), WriteCollector()
     writes.record(make_report())
-    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
-    outcome(producer, producer.send("t", b"v"))
+    producer = create_simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
+    wait_for_result(producer, producer.send("t", b"v"))
     registry.register(writes)
     registry.register(ProducerCollector(producer))
     return generate_latest(registry)

@@ -18,7 +18,7 @@ PATHS = [f"/{path.relative_to(ROOT).as_posix()}" for path in (*FILES, *ROOT.glob
 NAMED = re.compile(r"(?<![\w/.])[\w/]+\.py\b")
 
 
-def texts_of(source: str) -> Iterator[tuple[int, str]]:
+def iterate_texts(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of all docstrings, including those of constants and fields, and of all comments."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -32,7 +32,7 @@ def unknown_in(source: str) -> list[str]:
     """Return the names that match no file, with their lines. A name may omit parent folders."""
     return [
         f"{line}: {name}"
-        for line, text in texts_of(source)
+        for line, text in iterate_texts(source)
         for name in NAMED.findall(text)
         if not any(path.endswith(f"/{name}") for path in PATHS)
     ]

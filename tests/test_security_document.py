@@ -33,7 +33,7 @@ EXPECTED = [
 ]
 
 
-def options_of(recipe: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def run_recipe(recipe: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for name in re.findall(r'os\.environ\["(\w+)"\]', recipe):
         monkeypatch.setenv(name, f"{name.lower()}:of-the-environment")
     names: dict[str, dict[str, str]] = {}
@@ -48,7 +48,7 @@ def test_covers_every_security_recipe() -> None:
 @pytest.mark.parametrize("number", range(len(EXPECTED)))
 def test_sink_accepts_security_recipe(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", ModuleType("gssapi"))  # required by Kerberos, which tests do not have
-    options = options_of(RECIPES[number], monkeypatch)
+    options = run_recipe(RECIPES[number], monkeypatch)
     parsed = parse_options(options | {"topic": "orders"})
     assert isinstance(parsed, SinkOptions)
     producer = {name[6:]: value for name, value in options.items() if name.startswith("kafka.")}
@@ -57,7 +57,7 @@ def test_sink_accepts_security_recipe(monkeypatch: pytest.MonkeyPatch, number: i
 
 
 def test_rejects_misspelled_option_in_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = options_of(RECIPES[2], monkeypatch)
+    options = run_recipe(RECIPES[2], monkeypatch)
     options["kafka.sasl.mechanizm"] = options.pop("kafka.sasl.mechanism")
     with pytest.raises(Exception, match=r"kafka\.sasl\.mechanism"):
         parse_options(options | {"topic": "orders"})

@@ -20,17 +20,17 @@ CONFIG_FILE = ROOT / "docs" / "zensical.toml"
 CONFIG = tomllib.loads(CONFIG_FILE.read_text())["project"]
 
 
-def pages_of(nav: object) -> list[str]:
+def list_pages(nav: object) -> list[str]:
     if isinstance(nav, str):
         return [nav]
     entries = nav.values() if isinstance(nav, dict) else nav
     assert not isinstance(entries, int | None)
-    return [page for entry in entries for page in pages_of(entry)]  # type: ignore[attr-defined]
+    return [page for entry in entries for page in list_pages(entry)]  # type: ignore[attr-defined]
 
 
 def test_navigation_contains_every_page_once() -> None:
     there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    assert sorted(pages_of(CONFIG["nav"])) == sorted(there), "docs/zensical.toml has the navigation"
+    assert sorted(list_pages(CONFIG["nav"])) == sorted(there), "docs/zensical.toml has the navigation"
 
 
 def test_diagrams_load_nothing_from_other_sites() -> None:

@@ -152,7 +152,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: object) -
     return sys.modules[name]
 
 
-def token_of(recipe: str) -> str:
+def create_token(recipe: str) -> str:
     (module,) = (block for block in blocks("docs/providers.md") if f"# {recipe}.py" in block)
     names: dict[str, object] = {"__name__": recipe}
     exec(compile(module, f"{recipe}.py", "exec"), names)
@@ -169,7 +169,7 @@ def test_entra_function_returns_token(monkeypatch: pytest.MonkeyPatch) -> None:
             return SimpleNamespace(token=f"for {scope}", expires_on=0)
 
     stand_in(monkeypatch, "azure.identity", DefaultAzureCredential=Credential)
-    assert token_of("entra_tokens") == "for https://my-namespace.servicebus.windows.net/.default"
+    assert create_token("entra_tokens") == "for https://my-namespace.servicebus.windows.net/.default"
 
 
 def test_google_function_returns_token_in_google_format(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_google_function_returns_token_in_google_format(monkeypatch: pytest.Monk
     auth = stand_in(monkeypatch, "google.auth", default=lambda scopes: (made, "project"))
     stand_in(monkeypatch, "google.auth.transport.requests", Request=object)
     monkeypatch.setattr(sys.modules.get("google") or ModuleType("google"), "auth", auth, raising=False)
-    token = token_of("google_tokens")
+    token = create_token("google_tokens")
     assert made.valid
     assert decode_token_part(token, 0)["alg"] == "GOOG_OAUTH2_TOKEN"
     claims = decode_token_part(token, 1)
@@ -206,11 +206,11 @@ def test_databricks_function_uses_service_credential(monkeypatch: pytest.MonkeyP
     stand_in(monkeypatch, "aws_msk_iam_sasl_signer", MSKAuthTokenProvider=Signer)
     stand_in(monkeypatch, "botocore.credentials", CredentialProvider=object)
     stand_in(monkeypatch, "databricks.service_credentials", getServiceCredentialsProvider=credentials)
-    assert token_of("databricks_tokens") == "of orders-to-msk in eu-west-1"
+    assert create_token("databricks_tokens") == "of orders-to-msk in eu-west-1"
     monkeypatch.setitem(sys.modules, "databricks.service_credentials", None)
     on_the_driver = SimpleNamespace(credentials=SimpleNamespace(getServiceCredentialsProvider=credentials))
     stand_in(monkeypatch, "databricks.sdk.runtime", dbutils=on_the_driver)
-    assert token_of("databricks_tokens") == "of orders-to-msk in eu-west-1"
+    assert create_token("databricks_tokens") == "of orders-to-msk in eu-west-1"
 
 
 def test_msk_function_returns_signed_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_msk_function_returns_signed_token(monkeypatch: pytest.MonkeyPatch) -> N
             return f"signed in {region}", 900_000
 
     stand_in(monkeypatch, "aws_msk_iam_sasl_signer", MSKAuthTokenProvider=Signer)
-    assert token_of("msk_tokens") == "signed in eu-west-1"
+    assert create_token("msk_tokens") == "signed in eu-west-1"
 
 
 def test_documented_json_report_matches_sink() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def with_sections(document: str, sections: Mapping[str, str], opening: str = "") -> str:
+def replace_sections(document: str, sections: Mapping[str, str], opening: str = "") -> str:
     """Return the document with its generated sections. `opening` precedes the name in the opening comment."""
     for name, text in sections.items():
         begin, end = f"<!-- {opening}{name} -->\n", f"<!-- end of {name} -->"
-        before, found, rest = document.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
+        head, begin_comment, remaining_text = document.partition(begin)
+        _, end_comment, tail = remaining_text.partition(end)
+        if not begin_comment or not end_comment:
             raise ValueError(f"the document has no section {name}: add `{begin.strip()}` and `{end}`")
-        document = f"{before}{begin}\n{text}\n{end}{after}"
+        document = f"{head}{begin}\n{text}\n{end}{tail}"
     return document

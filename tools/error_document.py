@@ -17,7 +17,7 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
 ORDINARY_BATCH = BatchFacts(
     record_count=100, attempts=0, max_retries=10, expired=False, idempotent=True, is_head=True, in_doubt=False
 )
-OF_OTHERS = {22, 25, 30, 61, 62, 66, 82, 88, 104}
+IRRELEVANT_CODES = {22, 25, 30, 61, 62, 66, 82, 88, 104}
 """Errors of consumer groups, delegation token requests and cluster comparisons, which a sink never receives."""
 SENTENCES = ("<!-- sentences -->\n", "<!-- end of sentences -->\n")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
@@ -30,31 +30,31 @@ class Row(NamedTuple):
     sentence: str
     advice: str
 
-    def explains(self, words: str) -> bool:
+    def explains(self, text: str) -> bool:
         """Return whether a text contains the message of this row, whose dots match anything."""
         pieces = (re.escape(" ".join(piece.split())) for piece in self.sentence.split("…"))
-        return re.search(".*?".join(pieces), " ".join(words.split())) is not None
+        return re.search(".*?".join(pieces), " ".join(text.split())) is not None
 
 
-def sentences() -> list[Row]:
+def read_rows() -> list[Row]:
     text = DOCUMENT.read_text().split(SENTENCES[0])[1].split(SENTENCES[1])[0]
     found = re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE)
     return [Row(place, sentence, advice) for place, (sentence, advice) in enumerate(found)]
 
 
-def rows_that_explain(words: str) -> list[Row]:
+def find_explaining_rows(text: str) -> list[Row]:
     """Return the rows whose messages occur in a text."""
-    return [row for row in sentences() if row.explains(words)]
+    return [row for row in read_rows() if row.explains(text)]
 
 
-def table() -> str:
-    rows = [row for code, row in sorted(ERROR_CODES.items()) if row.advice and code not in OF_OTHERS]
+def format_table() -> str:
+    rows = [row for code, row in sorted(ERROR_CODES.items()) if row.advice and code not in IRRELEVANT_CODES]
     lines = ["| Code | Name | The producer | Cause and remedy |", "|---:|---|---|---|"]
-    lines += [f"| {row.code} | `{row.name}` | {_reaction(row)} | {row.advice} |" for row in rows]
+    lines += [f"| {row.code} | `{row.name}` | {_describe_reaction(row)} | {row.advice} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def _reaction(row: ErrorCode) -> str:
+def _describe_reaction(row: ErrorCode) -> str:
     """Describe the reaction to a response about a batch that an idempotent producer has sent for the first time."""
     outcome = decide_outcome(ORDINARY_BATCH._replace(in_doubt=row.in_doubt), row.code)
     match outcome:
@@ -65,19 +65,19 @@ def _reaction(row: ErrorCode) -> str:
         case Retry(needs_new_sequence=True):
             return "retries under a new epoch"
         case Retry():
-            again = "looks up the leader and retries" if row.requires_metadata_refresh else "retries"
-            return f"{again}; the records may be stored already" if row.in_doubt else again
+            retry_text = "looks up the leader and retries" if row.requires_metadata_refresh else "retries"
+            return f"{retry_text}; the records may be stored already" if row.in_doubt else retry_text
         case Fail(fatal=True):
             return "fails permanently"
     return "fails the records, which may be stored" if row.in_doubt else "fails the records"
 
 
-def written() -> str:
+def render_document() -> str:
     """Return the document with a regenerated table."""
-    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    return before + BEGIN + table() + END + after
+    head, _, remaining_text = DOCUMENT.read_text().partition(BEGIN)
+    tail = remaining_text.partition(END)[2]
+    return head + BEGIN + format_table() + END + tail
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(written())
+    DOCUMENT.write_text(render_document())

@@ -15,7 +15,7 @@ from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REG
 from spark_kafka_sink.spark.options.names import JAVA_CLASS_OPTION_REMEDIES, KAFKA_SPELLING
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS
 from spark_kafka_sink.spark.options.table import SINK_OPTIONS
-from tools.document_sections import with_sections
+from tools.document_sections import replace_sections
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 
@@ -95,7 +95,7 @@ def build_sections() -> dict[str, str]:
 
 def render_document(document: str) -> str:
     """Return the document with regenerated sections."""
-    return with_sections(document, build_sections())
+    return replace_sections(document, build_sections())
 
 
 def _format_table(rows: Iterable[tuple[str, str, str]]) -> str:

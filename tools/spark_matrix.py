@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
-from tools.document_sections import with_sections
+from tools.document_sections import replace_sections
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
 SECTION = "Spark versions"
@@ -84,7 +84,7 @@ def read_results(folder: Path) -> dict[str, set[str]]:
 def main(folder: Path) -> None:
     table = build_table(read_results(folder))
     sections = {SECTION: f"{table}\n*All of these tests passed on {date.today():%-d %B %Y}.*\n"}
-    DOCUMENT.write_text(with_sections(DOCUMENT.read_text(), sections))
+    DOCUMENT.write_text(replace_sections(DOCUMENT.read_text(), sections))
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def find_type(option: Option) -> str:
     if words:
         listed = ", ".join(f'"{word}"' if isinstance(word, str) else str(word) for word in words)
         return f"Literal[{listed}] | None"
-    return _type_of_default(option.default)
+    return _find_default_type(option.default)
 
 
 def find_words(option: Option) -> Sequence[str | int]:
@@ -114,7 +114,7 @@ def find_words(option: Option) -> Sequence[str | int]:
     return WORDS.get(option.name.removeprefix("schema.registry."), ())
 
 
-def _type_of_default(default: object) -> str:
+def _find_default_type(default: object) -> str:
     """Return the type of a default. Those of TLS and SASL are text, also of a number."""
     if isinstance(default, bool) or default in ("true", "false"):
         return "Boolean"

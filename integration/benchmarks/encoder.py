@@ -67,7 +67,7 @@ def bare_join(rows: int = ROWS) -> Callable[[], object]:
     return lambda: pc.binary_join_element_wise(*pieces)
 
 
-def plan_of(columns: RecordColumns, slices: PartitionSlices, batch_bytes: int) -> BatchSlices:
+def plan_batches(columns: RecordColumns, slices: PartitionSlices, batch_bytes: int) -> BatchSlices:
     return split_into_batches(
         compute_record_size_bounds(columns), slices, batch_bytes, find_timestamp_range(columns, NOW)
     )
@@ -80,13 +80,13 @@ def slices_up_to(stops: list[int]) -> PartitionSlices:
 
 
 def encoding(columns: RecordColumns, batch_bytes: int = 16_384) -> Callable[[], object]:
-    plan = plan_of(columns, build_single_partition_slices(columns.num_rows), batch_bytes)
+    plan = plan_batches(columns, build_single_partition_slices(columns.num_rows), batch_bytes)
     return lambda: encode_records(columns, plan, NOW)
 
 
 def cutting(columns: RecordColumns, rows: int) -> Callable[[], object]:
     slices = slices_up_to([min(start + rows, ROWS) for start in range(0, ROWS, rows)])
-    return lambda: plan_of(columns, slices, 16_384)
+    return lambda: plan_batches(columns, slices, 16_384)
 
 
 def in_partitions(columns: RecordColumns, partitions: int) -> Callable[[], object]:
@@ -94,7 +94,7 @@ def in_partitions(columns: RecordColumns, partitions: int) -> Callable[[], objec
     partition_of = np.random.default_rng(1).integers(0, partitions, ROWS)
     order = partition_of.argsort(kind="stable").astype(np.int32)
     stops = np.bincount(partition_of).cumsum().tolist()
-    plan = plan_of(columns.take(order), slices_up_to(stops), 16_384)
+    plan = plan_batches(columns.take(order), slices_up_to(stops), 16_384)
     return lambda: encode_records(columns, plan, NOW, order)
 
 

@@ -80,7 +80,7 @@ Cpu = dict[int, tuple[str, float]]
 """Process id -> kind of process, and its CPU time in seconds."""
 
 
-def measure_cpu_of_all(root: int) -> Cpu:
+def measure_total_cpu(root: int) -> Cpu:
     return {pid: (_kind(pid, root), cpu_seconds(pid)) for pid in (root, *descendants(root))}
 
 
@@ -136,9 +136,9 @@ def run_stream(spark: SparkSession, sink: str, options: dict[str, str], rows: in
         writer = frame.writeStream.format(sink).options(**options)
         query = writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
         first = _when_committed(query, folder, WARM_UP_BATCHES)
-        before = measure_cpu_of_all(os.getpid())
+        before = measure_total_cpu(os.getpid())
         last = _when_committed(query, folder, first + batches)
-        after = measure_cpu_of_all(os.getpid())
+        after = measure_total_cpu(os.getpid())
         query.stop()
         progress = [progress_row for progress_row in query.recentProgress if first <= progress_row["batchId"] <= last]
     starts = [datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).timestamp() for row in progress]
@@ -162,12 +162,12 @@ def _when_committed(query: StreamingQuery, folder: str, batch: int) -> int:
 def run_jobs(spark: SparkSession, sink: str, options: dict[str, str], rows: int, jobs: int) -> dict[str, Any]:
     """Run jobs. Return the milliseconds of each job, and the CPU time per job by kind of process."""
     frame = spark.range(0, rows, 1, TASKS).selectExpr("CAST(id AS STRING) AS key", REAL_ROW.format("id"))
-    milliseconds, before = [], measure_cpu_of_all(os.getpid())
+    milliseconds, before = [], measure_total_cpu(os.getpid())
     for _ in range(jobs):
         started = time.perf_counter()
         frame.write.format(sink).options(**options).mode("append").save()
         milliseconds.append((time.perf_counter() - started) * 1000)
-    after = measure_cpu_of_all(os.getpid())
+    after = measure_total_cpu(os.getpid())
     cpu = {kind: used / jobs * 1000 for kind, used in cpu_by_kind(before, after).items()}
     return {"job": milliseconds, "cpu": cpu}
 

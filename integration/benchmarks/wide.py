@@ -148,7 +148,7 @@ def measure(contender: str, bootstrap: str, partitions: int, records: int) -> Fi
     return figures
 
 
-def name_of(contender: str, nodes: int, partitions: int) -> str:
+def build_name(contender: str, nodes: int, partitions: int) -> str:
     return f"{contender}, {nodes} brokers, {partitions:,} partitions"
 
 
@@ -156,11 +156,11 @@ Seen = dict[str, list[Figures]]
 
 
 def in_rounds(rounds: int, records: int, clusters: Sequence[int] = NODES) -> Seen:
-    """The figures of each contender with each cluster and topic, by `name_of`, of each round."""
+    """The figures of each contender with each cluster and topic, by `build_name`, of each round."""
     results: Seen = {}
     for nodes in clusters:
         with cluster(nodes) as bootstrap:
-            cases = {name_of(who, nodes, count): (who, count) for count in PARTITIONS for who in CONTENDERS}
+            cases = {build_name(who, nodes, count): (who, count) for count in PARTITIONS for who in CONTENDERS}
             for turn, name in iterate_turns(list(cases), rounds):
                 who, partitions = cases[name]
                 results.setdefault(name, []).append(measure(who, bootstrap, partitions, records))
@@ -168,17 +168,17 @@ def in_rounds(rounds: int, records: int, clusters: Sequence[int] = NODES) -> See
     return results
 
 
-def lines_of(results: Seen, clusters: Sequence[int] = NODES) -> Iterator[Line]:
+def build_lines(results: Seen, clusters: Sequence[int] = NODES) -> Iterator[Line]:
     few, many = PARTITIONS[0], PARTITIONS[-1]
     for nodes in clusters:
         for partitions in PARTITIONS:
-            pair = name_of("pykafka", nodes, partitions), name_of("confluent-kafka", nodes, partitions)
+            pair = build_name("pykafka", nodes, partitions), build_name("confluent-kafka", nodes, partitions)
             yield build_line(
                 f"CPU of {nodes} brokers, {partitions:,} partitions", "ns/record", results, "cpu_ns", pair, ""
             )
-        ours_of_many = name_of("pykafka", nodes, many)
-        to_few = ours_of_many, name_of("pykafka", nodes, few)
-        theirs = ours_of_many, name_of("confluent-kafka", nodes, many)
+        pykafka_many = build_name("pykafka", nodes, many)
+        to_few = pykafka_many, build_name("pykafka", nodes, few)
+        theirs = pykafka_many, build_name("confluent-kafka", nodes, many)
         where = f"{nodes} brokers, {many:,} partitions"
         yield build_line(f"... {where} to {few}", "ns/record", results, "cpu_ns", to_few, "4")
         yield build_line(
@@ -186,7 +186,7 @@ def lines_of(results: Seen, clusters: Sequence[int] = NODES) -> Iterator[Line]:
         )
         yield build_line(f"most memory, {where} (goal 230 MB)", "MB", results, "peak_mb", theirs, "")
         yield build_line(f"requests, {where}", "requests", results, "requests", theirs, "")
-        shares = [100 * run["refresh_cpu_ms"] / MAX_AGE_MS for run in results[ours_of_many]]
+        shares = [100 * run["refresh_cpu_ms"] / MAX_AGE_MS for run in results[pykafka_many]]
         yield Line(f"refreshes of metadata, {where}: of a core", "%", shares, [1.0] * len(shares), "the goal", "1")
 
 
@@ -195,7 +195,9 @@ def lines(scale: Scale) -> Iterator[Line]:
     has the smallest cluster alone.
     """
     clusters = NODES if scale is FULL else NODES[:1]
-    yield from lines_of(in_rounds(scale.rounds // 2, scale.scale_count(RECORDS // ROWS, 20) * ROWS, clusters), clusters)
+    yield from build_lines(
+        in_rounds(scale.rounds // 2, scale.scale_count(RECORDS // ROWS, 20) * ROWS, clusters), clusters
+    )
 
 
 def compare(rounds: int, records: int) -> None:

@@ -66,7 +66,7 @@ def check_digests(folder: Path, expected: str | None = None) -> None:
     """
     lines = (DIGESTS.read_text() if expected is None else expected).splitlines()
     pinned = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
-    found = digests_of(folder, "*/*")
+    found = compute_digests(folder, "*/*")
     wrong = sorted(name for name in pinned.keys() | found.keys() if pinned.get(name) != found.get(name))
     if wrong:
         for name in wrong:
@@ -74,7 +74,7 @@ def check_digests(folder: Path, expected: str | None = None) -> None:
         sys.exit(f"These files are missing or differ from {DIGESTS.name}, and were removed: {', '.join(wrong)}")
 
 
-def digests_of(folder: Path, pattern: str) -> dict[str, str]:
+def compute_digests(folder: Path, pattern: str) -> dict[str, str]:
     """Return the SHA-256 digests of the files that match a pattern, by relative path."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

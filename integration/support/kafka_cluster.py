@@ -37,7 +37,7 @@ START_SECONDS = 600.0
 STOP_SECONDS = 300.0
 
 
-def rack_of(node_id: int) -> str:
+def build_rack_name(node_id: int) -> str:
     """Return broker.rack of a node: each one has a rack of its own."""
     return f"rack-{node_id}"
 
@@ -239,7 +239,7 @@ class KafkaCluster:
         )
         if node.is_broker:
             text += self._listener_properties(node)
-            text += f"broker.rack={rack_of(node.node_id)}\n"
+            text += f"broker.rack={build_rack_name(node.node_id)}\n"
         else:
             text += f"listeners=CONTROLLER://localhost:{node.ports['CONTROLLER']}\n"
         return text + "".join(f"{name}={value}\n" for name, value in self.properties.items())

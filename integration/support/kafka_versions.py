@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from integration.support.artifacts import ATTEMPTS, JARS, ROOT, digests_of, run_ivy
+from integration.support.artifacts import ATTEMPTS, JARS, ROOT, compute_digests, run_ivy
 
 FOLDER = ROOT / "conf" / "kafka" / "versions"
 DIGESTS = FOLDER / "jars.sha256"
@@ -82,10 +82,10 @@ def _fetch(version: KafkaVersion) -> None:
 
 
 def _is_whole(folder: Path, version: KafkaVersion) -> bool:
-    return digests_of(folder, "*.jar") == pinned_of(version)
+    return compute_digests(folder, "*.jar") == read_pinned_digests(version)
 
 
-def pinned_of(version: KafkaVersion) -> dict[str, str]:
+def read_pinned_digests(version: KafkaVersion) -> dict[str, str]:
     """Return the pinned digests of a version's jars, by file name."""
     lines = (line.split("  ", 1) for line in DIGESTS.read_text().splitlines())
     return {name.partition("/")[2]: digest for digest, name in lines if name.startswith(f"{version}/")}

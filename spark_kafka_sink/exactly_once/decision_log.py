@@ -304,7 +304,7 @@ class DecisionLog:
             record = _find_driver_record(newest_records.values(), ids)
         is_own = record is not None
         if record is None and not ids.has_written_records:
-            record = self._find_record_of_forgotten_id(prefix, partition, newest_records.values(), ids_by_producer)
+            record = self._find_forgotten_id_record(prefix, partition, newest_records.values(), ids_by_producer)
         foreign_records = [
             other for other in newest_records.values() if ids.find_number(other.written_by.producer_id) is None
         ]
@@ -326,7 +326,7 @@ class DecisionLog:
             raise precommit_errors.build_unreadable_entry_error(position, prefix, error) from error
         return entry if is_own else entry.as_unproven()
 
-    def _find_record_of_forgotten_id(
+    def _find_forgotten_id_record(
         self, prefix: str, partition: int, newest_records: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
     ) -> LogRecord | None:
         candidates = [record for record in newest_records if record.written_by.producer_id not in ids_by_producer]

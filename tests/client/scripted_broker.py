@@ -53,11 +53,11 @@ class ScriptedBroker(Peer):
         """Called first for every request. Return whether it has handled the request."""
         self._bytes: dict[FakeConnection, bytes] = {}
 
-    def requests_of(self, api_key: ApiKey) -> list[ReceivedRequest]:
+    def find_requests(self, api_key: ApiKey) -> list[ReceivedRequest]:
         return [received for received in self.requests if received.api_key is api_key]
 
     def last_request(self, api_key: ApiKey) -> ReceivedRequest:
-        return self.requests_of(api_key)[-1]
+        return self.find_requests(api_key)[-1]
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
         pending = self._bytes.get(connection, b"") + data

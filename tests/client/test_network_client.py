@@ -79,7 +79,7 @@ def test_returns_responses_in_request_order() -> None:
         requests.append(rig.send())
         rig.deliver()
     assert not rig.client.is_ready(0, rig.now), "five requests are in flight"
-    for received in rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID):
+    for received in rig.broker.find_requests(ApiKey.INIT_PRODUCER_ID):
         received.respond(PID)
     rig.poll_until(lambda: len(rig.responses) == 5)
     assert [response.request for response in rig.responses] == requests
@@ -98,7 +98,7 @@ def test_partially_written_request_delays_next_request() -> None:
     assert in_flight <= 5
     rig.system.connections[-1].resume()
     rig.deliver()
-    assert len(rig.broker.requests_of(ApiKey.PRODUCE)) == in_flight
+    assert len(rig.broker.find_requests(ApiKey.PRODUCE)) == in_flight
 
 
 def test_request_without_response_completes_when_written() -> None:
@@ -116,7 +116,7 @@ def test_mixes_requests_with_and_without_response() -> None:
     rig.deliver()
     without_response = rig.send(message=ProduceRequest(acks=0), expect_response=False)
     rig.deliver()
-    rig.broker.requests_of(ApiKey.PRODUCE)[0].respond(ProduceResponse())
+    rig.broker.find_requests(ApiKey.PRODUCE)[0].respond(ProduceResponse())
     rig.poll_until(lambda: len(rig.responses) == 2)
     assert [response.request for response in rig.responses] == [without_response, with_response]
 
@@ -163,10 +163,10 @@ def test_retries_metadata_response_without_brokers() -> None:
     rig.broker.metadata = metadata_response(nodes=0)
     rig.pass_time(50)
     assert rig.metadata.snapshot.is_bootstrap
-    assert len(rig.broker.requests_of(ApiKey.METADATA)) == 1
+    assert len(rig.broker.find_requests(ApiKey.METADATA)) == 1
     rig.broker.metadata = metadata_response(nodes=1)
     rig.bootstrap()
-    assert len(rig.broker.requests_of(ApiKey.METADATA)) == 2
+    assert len(rig.broker.find_requests(ApiKey.METADATA)) == 2
 
 
 def test_api_versions_send_software_name_and_return_features() -> None:
@@ -206,7 +206,7 @@ def rig_rejecting_api_versions_above(max_version: int, *, returns_range: bool) -
 def test_retries_api_versions_in_version_of_broker() -> None:
     rig = rig_rejecting_api_versions_above(3, returns_range=True)
     rig.bootstrap()
-    assert len(rig.broker.requests_of(ApiKey.API_VERSIONS)) == 2
+    assert len(rig.broker.find_requests(ApiKey.API_VERSIONS)) == 2
     assert rig.broker.last_request(ApiKey.API_VERSIONS).header.api_version == 3
     assert len(rig.system.connects) == 1
 
@@ -214,7 +214,7 @@ def test_retries_api_versions_in_version_of_broker() -> None:
 def test_retries_api_versions_in_version_0_without_hint() -> None:
     rig = rig_rejecting_api_versions_above(2, returns_range=False)
     rig.bootstrap()
-    assert [received.header.api_version for received in rig.broker.requests_of(ApiKey.API_VERSIONS)] == [0, 0]
+    assert [received.header.api_version for received in rig.broker.find_requests(ApiKey.API_VERSIONS)] == [0, 0]
     assert isinstance(rig.broker.last_request(ApiKey.API_VERSIONS).message, ApiVersionsRequest)
     assert len(rig.system.connects) == 1
 
@@ -263,7 +263,7 @@ def test_returns_version_error_instead_of_sending_unsupported_request() -> None:
     assert isinstance(response.version_error, UnsupportedVersionError)
     for phrase in ("broker 0 (b0:9092)", "PRODUCE", "90-99", "too new"):
         assert phrase in response.reason
-    assert rig.broker.requests_of(ApiKey.PRODUCE) == []
+    assert rig.broker.find_requests(ApiKey.PRODUCE) == []
 
 
 def test_returns_error_for_field_missing_in_negotiated_version() -> None:
@@ -284,14 +284,14 @@ def test_throttled_node_is_not_ready_and_deadlines_are_extended() -> None:
     rig.deliver()
     second = rig.send(message=ProduceRequest(acks=1))
     rig.deliver()
-    rig.broker.requests_of(ApiKey.PRODUCE)[0].respond(ProduceResponse(throttle_time_ms=5_000))
+    rig.broker.find_requests(ApiKey.PRODUCE)[0].respond(ProduceResponse(throttle_time_ms=5_000))
     rig.poll_until(lambda: len(rig.responses) == 1)
     assert not rig.client.is_ready(0, rig.now)
     assert rig.client.poll_delay(0, rig.now) == 5_000
     rig.pass_time(4_000)
     assert not rig.client.is_ready(0, rig.now)
     assert rig.client.in_flight_request_count(0) == 1, "throttle time extends the deadline"
-    rig.broker.requests_of(ApiKey.PRODUCE)[1].respond(ProduceResponse())
+    rig.broker.find_requests(ApiKey.PRODUCE)[1].respond(ProduceResponse())
     rig.pass_time(1_000)
     assert rig.responses[-1].request is second
     assert rig.client.is_ready(0, rig.now)
@@ -302,7 +302,7 @@ def test_request_times_out_after_throttle_time() -> None:
     for _ in range(2):
         rig.send(message=ProduceRequest(acks=1))
         rig.deliver()
-    rig.broker.requests_of(ApiKey.PRODUCE)[0].respond(ProduceResponse(throttle_time_ms=5_000))
+    rig.broker.find_requests(ApiKey.PRODUCE)[0].respond(ProduceResponse(throttle_time_ms=5_000))
     rig.pass_time(5_999)
     assert len(rig.responses) == 1
     rig.pass_time(2)

@@ -71,13 +71,13 @@ def test_waits_for_connecting_node_before_trying_another() -> None:
 def test_prefers_responsive_brokers_for_metadata() -> None:
     rig = ready_rig()
     rig.broker.on_request = lambda received: True  # accepts connections and requests, and never responds
-    request_count = len(rig.broker.requests_of(ApiKey.METADATA))
+    request_count = len(rig.broker.find_requests(ApiKey.METADATA))
     rig.send(message=ProduceRequest(acks=1))
     rig.pass_time(UNRESPONSIVE_AFTER_MS)
     rig.metadata.request_update()
     before = rig.metadata.version
     rig.poll_until(lambda: rig.metadata.version > before, limit_ms=2 * UNRESPONSIVE_AFTER_MS)
-    assert len(rig.broker.requests_of(ApiKey.METADATA)) == request_count
+    assert len(rig.broker.find_requests(ApiKey.METADATA)) == request_count
 
 
 # --- brokers that do not respond to a metadata request
@@ -107,7 +107,7 @@ def delay_metadata(rig: Rig, node_id: int, after_ms: float) -> None:
 
 def metadata_request_counts(rig: Rig) -> list[int]:
     """Return the number of metadata requests that each broker received."""
-    return [len(broker.requests_of(ApiKey.METADATA)) for broker in rig.brokers]
+    return [len(broker.find_requests(ApiKey.METADATA)) for broker in rig.brokers]
 
 
 def await_metadata_update(rig: Rig, limit_ms: float) -> None:
@@ -145,7 +145,7 @@ def test_waits_for_broker_that_answers_earlier_requests() -> None:
     delay_metadata(rig, 0, math.inf)
     rig.metadata.request_update()
     rig.poll_until(lambda: metadata_request_counts(rig) == [2, 0, 0], step_ms=1)
-    for received in rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID):
+    for received in rig.broker.find_requests(ApiKey.INIT_PRODUCER_ID):
         rig.pass_time(UNRESPONSIVE_AFTER_MS / 2)
         received.respond(InitProducerIdResponse())
     assert metadata_request_counts(rig) == [2, 0, 0]

@@ -52,7 +52,7 @@ def test_lost_connection_fails_requests_in_order_and_refreshes_metadata() -> Non
 
 def test_returns_responses_received_before_connection_loss() -> None:
     rig = rig_with_requests(3)
-    first = rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0]
+    first = rig.broker.find_requests(ApiKey.INIT_PRODUCER_ID)[0]
     first.respond(PID)
     first.connection.close()
     rig.poll_until(lambda: len(rig.responses) == 3)
@@ -74,7 +74,7 @@ def test_reconnects_after_loss_during_api_versions(by_us: bool) -> None:
     rig = Rig().bootstrap()
     rig.brokers[1].on_request = lambda received: True
     rig.client.ready(rig.node(1), rig.now)
-    rig.poll_until(lambda: len(rig.brokers[1].requests_of(ApiKey.API_VERSIONS)) == 1, step_ms=1)
+    rig.poll_until(lambda: len(rig.brokers[1].find_requests(ApiKey.API_VERSIONS)) == 1, step_ms=1)
     if by_us:
         rig.end_connection(1)
     else:
@@ -97,7 +97,7 @@ def test_retries_lost_metadata_request_at_another_node() -> None:
 
     rig.brokers[0].on_request = disconnect
     rig.bootstrap()
-    assert len(rig.brokers[1].requests_of(ApiKey.METADATA)) == 1
+    assert len(rig.brokers[1].find_requests(ApiKey.METADATA)) == 1
 
 
 def test_refused_connection_is_retried_with_backoff() -> None:
@@ -204,7 +204,7 @@ def test_returns_every_request_exactly_once_when_connections_fail() -> None:
             if rig.client.is_ready(0, rig.now):
                 sent.append(rig.send().correlation_id)
                 rig.deliver()
-        waiting = rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[-3:]
+        waiting = rig.broker.find_requests(ApiKey.INIT_PRODUCER_ID)[-3:]
         if turn % 4 == 0 and rig.client.in_flight_request_count(0) == 1:
             waiting[-1].respond(PID)
         elif turn % 4 == 1:

@@ -84,7 +84,7 @@ def test_throttled_broker_does_not_cause_rebootstrap() -> None:
     rig.poll_until(lambda: bool(rig.responses))
     connects = len(rig.system.connects)
     rig.metadata.request_update()
-    request_count = len(rig.broker.requests_of(ApiKey.METADATA))
+    request_count = len(rig.broker.find_requests(ApiKey.METADATA))
     polls, begin = 0, rig.now
     while rig.now < begin + 4_900:
         rig.poll(1_000)
@@ -92,8 +92,8 @@ def test_throttled_broker_does_not_cause_rebootstrap() -> None:
         assert not rig.metadata.snapshot.is_bootstrap
     assert polls < 500, "waiting for the end of the throttling does not spin"
     assert len(rig.system.connects) == connects, "no second connection circumvents the throttling"
-    assert len(rig.broker.requests_of(ApiKey.METADATA)) == request_count
-    rig.poll_until(lambda: len(rig.broker.requests_of(ApiKey.METADATA)) > request_count, limit_ms=1_000)
+    assert len(rig.broker.find_requests(ApiKey.METADATA)) == request_count
+    rig.poll_until(lambda: len(rig.broker.find_requests(ApiKey.METADATA)) > request_count, limit_ms=1_000)
 
 
 @pytest.mark.parametrize("name", ["\udc80", "x" * 40_000])

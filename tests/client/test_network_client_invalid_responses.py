@@ -67,7 +67,7 @@ def test_malformed_bytes_only_close_connection(
 
 def test_wrong_correlation_id_closes_connection() -> None:
     rig = rig_with_requests(3)
-    received = rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0]
+    received = rig.broker.find_requests(ApiKey.INIT_PRODUCER_ID)[0]
     received.respond(PID, correlation_id=received.header.correlation_id + 1)
     rig.poll_until(lambda: bool(rig.responses))
     assert all_failed_in_order(rig, 3)
@@ -85,7 +85,7 @@ def test_unexpected_error_while_decoding_closes_the_connection_and_is_logged_onc
 
     with monkeypatch.context() as patch:
         patch.setattr(InFlightRequest, "decode", fail)
-        rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0].respond(PID)
+        rig.broker.find_requests(ApiKey.INIT_PRODUCER_ID)[0].respond(PID)
         rig.poll_until(lambda: bool(rig.responses))
     assert all_failed_in_order(rig, 3)
     assert "unexpected error: ValueError: not expected" in rig.responses[0].reason
@@ -99,14 +99,14 @@ def test_unexpected_error_while_decoding_closes_the_connection_and_is_logged_onc
 def test_poll_raises_internal_errors_during_decoding(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     rig = rig_with_requests(1)
     monkeypatch.setattr(InFlightRequest, "decode", Mock(side_effect=error("inconsistent")))
-    rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0].respond(PID)
+    rig.broker.find_requests(ApiKey.INIT_PRODUCER_ID)[0].respond(PID)
     with pytest.raises(error, match="inconsistent"):
         rig.poll_until(lambda: bool(rig.responses))
 
 
 def test_undecodable_response_fails_its_and_all_later_requests() -> None:
     rig = rig_with_requests(3)
-    received = rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0]
+    received = rig.broker.find_requests(ApiKey.INIT_PRODUCER_ID)[0]
     received.respond_bytes(struct.pack(">i", received.header.correlation_id) + b"\xff\xff")
     rig.poll_until(lambda: bool(rig.responses))
     assert all_failed_in_order(rig, 3)

@@ -9,7 +9,7 @@ import pytest
 from tests.client.rig import ready_rig
 
 
-def levels_of_messages(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+def list_message_levels(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
     return [record.levelname for record in caplog.records if text in record.getMessage()]
 
 
@@ -19,7 +19,7 @@ def test_logs_connection_closed_by_broker_without_warning(caplog: pytest.LogCapt
     for connection in rig.system.connections:
         connection.close()
     rig.pass_time(60_000)
-    assert "INFO" in levels_of_messages(caplog, "Disconnected: b0:9092")
+    assert "INFO" in list_message_levels(caplog, "Disconnected: b0:9092")
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -29,7 +29,7 @@ def test_logs_closing_of_idle_connection_at_debug(
     caplog.set_level("DEBUG", "spark_kafka_sink.client")
     rig = ready_rig(connections_max_idle_ms=10_000)
     rig.pass_time(60_000)
-    assert set(levels_of_messages(caplog, "idle for 10000 ms")) == {"DEBUG"}
+    assert set(list_message_levels(caplog, "idle for 10000 ms")) == {"DEBUG"}
 
 
 def test_logs_unreachable_broker_once_and_its_return(
@@ -50,4 +50,4 @@ def test_logs_unreachable_broker_once_and_its_return(
         rig.system.listen("b0", 9092, rig.broker)
         rig.bootstrap()
         rig.make_ready()
-        assert levels_of_messages(caplog, "Connected: b0:9092") == ["INFO"]
+        assert list_message_levels(caplog, "Connected: b0:9092") == ["INFO"]

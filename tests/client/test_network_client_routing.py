@@ -18,7 +18,7 @@ from tests.client.scripted_broker import ReceivedRequest, ScriptedBroker
 
 def api_versions_requests(rig: Rig, broker: int) -> list[tuple[int, str | None, int]]:
     """Return version, cluster id and node id of each ApiVersions request that a broker has received."""
-    received = rig.brokers[broker].requests_of(ApiKey.API_VERSIONS)
+    received = rig.brokers[broker].find_requests(ApiKey.API_VERSIONS)
     messages = [(request.header.api_version, request.message) for request in received]
     return [
         (version, message.cluster_id, message.node_id)

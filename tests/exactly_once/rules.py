@@ -133,7 +133,7 @@ def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "_abort_if", abort_if)
 
 
-def write_claims_with_key_of_decisions(patch: pytest.MonkeyPatch) -> None:
+def write_claims_with_decision_key(patch: pytest.MonkeyPatch) -> None:
     """A claim is two records with the key of decisions."""
 
     def records(found: Entry, entry: Entry) -> list[KeyValue]:
@@ -224,7 +224,7 @@ def skip_wait_for_ending_transaction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueryTransactions, "describe_driver_id_when_ended", QueryTransactions.describe_driver_id)
 
 
-def ignore_epoch_of_last_entry(patch: pytest.MonkeyPatch) -> None:
+def ignore_last_entry_epoch(patch: pytest.MonkeyPatch) -> None:
     def is_unused_since(entry: Entry, description: TransactionDescription, version: int) -> bool:
         return entry.state is EntryState.DONE and description.state == COMPLETE_COMMIT
 

@@ -41,7 +41,7 @@ from tests.exactly_once.delays import Delays, find_open_identities
 from tests.exactly_once.log_read_faults import LogReadFaults
 from tests.exactly_once.scheduler import Actor, Scheduler
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import SimulatedProducer, sender_of
+from tests.producer.virtual_time import SimulatedProducer, get_sender
 from tests.simulated_cluster import SimulatedCluster
 
 TOPIC, LOG, PREFIX, QUERY, CHECKPOINT = "t", "decisions", "p", "query-1", "/checkpoint"
@@ -433,7 +433,7 @@ class _AttemptProducer(SimulatedProducer):
 
     def init_transactions(self, transactional_id: str | None = None) -> None:
         super().init_transactions(transactional_id)
-        granted = sender_of(self).idempotence.id_and_epoch
+        granted = get_sender(self).idempotence.id_and_epoch
         self._attempt.identity = transactional_id or "", granted.producer_id, granted.epoch
 
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.exporters.opentelemetry import WriteInstruments, observe_p
 from spark_kafka_sink.exporters.units import find_base_unit
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import outcome, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, wait_for_result
 from tests.reports.report_factories import make_report
 from tests.simulated_cluster import SimulatedCluster
 
@@ -43,10 +43,10 @@ def collect_values(reader: InMemoryMetricReader) -> dict[tuple[str, object], Any
 
 
 def test_reads_producer_metrics_on_collection() -> None:
-    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
+    producer = create_simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
     reader = InMemoryMetricReader()
     observe_producer(producer, MeterProvider([reader]))
-    outcome(producer, producer.send(ProducerRecord("t", b"v")))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"v")))
     values = collect_values(reader)
     assert values[("kafka.producer.record_send", None)] == 1
     assert values[("kafka.producer.topic.record_send", "t")] == 1
@@ -89,12 +89,12 @@ UNITS = {
 
 
 def test_instruments_have_units_but_no_unit_in_name() -> None:
-    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
+    producer = create_simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     observe_producer(producer, provider)
     WriteInstruments(provider).record(make_report())
-    outcome(producer, producer.send(ProducerRecord("t", b"v")))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"v")))
     data = reader.get_metrics_data()
     assert data is not None
     metrics = [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]

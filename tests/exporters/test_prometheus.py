@@ -17,7 +17,7 @@ from spark_kafka_sink.exporters.prometheus import ProducerCollector, WriteCollec
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.reports.write_report import FAILED
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import outcome, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, wait_for_result
 from tests.reports.report_factories import make_report
 from tests.simulated_cluster import SimulatedCluster
 
@@ -35,12 +35,12 @@ def scrape(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
 
 
 def test_reads_producer_metrics_on_scrape() -> None:
-    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
+    producer = create_simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
     registry = CollectorRegistry()
     registry.register(ProducerCollector(producer))
     assert scrape(registry)[("kafka_producer_record_send_total", "")] == 0
     for _ in range(3):
-        outcome(producer, producer.send(ProducerRecord("t", b"v")))
+        wait_for_result(producer, producer.send(ProducerRecord("t", b"v")))
     values = scrape(registry)
     assert values[("kafka_producer_record_send_total", "")] == 3
     assert values[("kafka_producer_topic_record_send_total", "t")] == 3
@@ -61,8 +61,8 @@ NOT_BASE_UNITS = ("_ns", "_ms", "milliseconds", "nanoseconds", "kilobytes")
 
 
 def test_exports_every_producer_metric_in_base_units() -> None:
-    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
-    outcome(producer, producer.send(ProducerRecord("t", b"v")))
+    producer = create_simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"v")))
     registry = CollectorRegistry()
     registry.register(ProducerCollector(producer))
     values = scrape(registry)
@@ -84,7 +84,9 @@ def test_exports_every_producer_metric_in_base_units() -> None:
 def test_collector_exports_each_name_once_for_several_producers() -> None:
     registry, collector = CollectorRegistry(), ProducerCollector()
     registry.register(collector)
-    producers = [simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})) for _ in range(2)]
+    producers = [
+        create_simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})) for _ in range(2)
+    ]
     for producer in producers:
         collector.add(producer)
     text = generate_latest(registry).decode()

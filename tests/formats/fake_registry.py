@@ -79,11 +79,11 @@ class FakeRegistry:
 
     def _by_guid(self, guid: str) -> tuple[int, dict[str, Any]]:
         schemas = (schema for versions in self.subjects.values() for _, schema in versions)
-        found = next((schema for schema in schemas if _guid_of(schema) == guid), None)
+        found = next((schema for schema in schemas if _build_guid(schema) == guid), None)
         return (404, {"error_code": 40403, "message": "Schema not found"}) if found is None else (200, found)
 
     def _with_guid(self, version: dict[str, Any]) -> dict[str, Any]:
-        return {**version, "guid": _guid_of(version)} if self.has_guids else version
+        return {**version, "guid": _build_guid(version)} if self.has_guids else version
 
     def _lookup(self, subject: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if subject not in self.subjects:
@@ -116,7 +116,7 @@ class FakeRegistry:
         return {"id": schema_id} if self.returns_id_only else {**version, "id": schema_id}
 
 
-def _guid_of(schema: dict[str, Any]) -> str:
+def _build_guid(schema: dict[str, Any]) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, _normalize(schema)))
 
 

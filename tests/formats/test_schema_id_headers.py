@@ -46,11 +46,11 @@ def write(broker: EmbeddedBroker, registry: FakeRegistry, table: pa.Table = ORDE
     return read_topic(broker.bootstrap_servers, "orders")
 
 
-def headers_of(records: pa.Table) -> list[dict[str, bytes]]:
+def read_headers(records: pa.Table) -> list[dict[str, bytes]]:
     return [{header["key"]: header["value"] for header in headers or ()} for headers in records["headers"].to_pylist()]
 
 
-def guid_of(registry: FakeRegistry, subject: str) -> bytes:
+def read_guid(registry: FakeRegistry, subject: str) -> bytes:
     _, version = registry.answer("GET", f"/subjects/{subject}/versions/latest", {}, b"")
     return b"\1" + UUID(version["guid"]).bytes
 
@@ -61,10 +61,10 @@ def test_header_has_guid_and_payload_has_no_prefix(broker: EmbeddedBroker, regis
         write(broker, registry, ORDERS.slice(0, 0))
     records = write(broker, registry, schema_source=source)
     expected = {
-        "__key_schema_id": guid_of(registry, "orders-key"),
-        "__value_schema_id": guid_of(registry, "orders-value"),
+        "__key_schema_id": read_guid(registry, "orders-key"),
+        "__value_schema_id": read_guid(registry, "orders-value"),
     }
-    assert headers_of(records) == [expected] * 40
+    assert read_headers(records) == [expected] * 40
     second_branch = 2  # of the union with null
     assert sorted(records["key"].to_pylist()) == [bytes([second_branch, 2 * number]) for number in range(40)]
 
@@ -72,7 +72,7 @@ def test_header_has_guid_and_payload_has_no_prefix(broker: EmbeddedBroker, regis
 def test_key_keeps_its_partition_when_its_schema_id_changes(broker: EmbeddedBroker, registry: FakeRegistry) -> None:
     write(broker, registry)
     records = write(broker, registry, key_schema_name="com.acme.NewName", key_subject="new-key")
-    assert len({header["__key_schema_id"] for header in headers_of(records)}) == 2
+    assert len({header["__key_schema_id"] for header in read_headers(records)}) == 2
     partitions: dict[bytes, set[int]] = {}
     for key, partition in zip(records["key"].to_pylist(), records["partition"].to_pylist(), strict=True):
         partitions.setdefault(key, set()).add(partition)
@@ -84,7 +84,7 @@ def test_headers_of_rows_are_kept(broker: EmbeddedBroker, registry: FakeRegistry
     own = pa.array([[("trace", b"a\xff")], None, [], [("x", b"1"), ("y", None)]], pa.map_(pa.string(), pa.binary()))
     table = ORDERS.slice(0, 4).append_column("headers", own)
     records = write(broker, registry, table, key="name", key_format=None, value=["id"])
-    added = ("__value_schema_id", guid_of(registry, "orders-value"))
+    added = ("__value_schema_id", read_guid(registry, "orders-value"))
     written = {
         key: [(header["key"], header["value"]) for header in headers]
         for key, headers in zip(records["key"].to_pylist(), records["headers"].to_pylist(), strict=True)
@@ -106,8 +106,8 @@ def test_null_values_and_keys_have_no_header(broker: EmbeddedBroker, registry: F
     )
     table = pa.table({"key": keys, "value": values, "headers": own, "partition": pa.array([0] * 4, pa.int32())})
     records = write(broker, registry, table, key="key.*", value="value.*")
-    key_header = ("__key_schema_id", guid_of(registry, "orders-key"))
-    value_header = ("__value_schema_id", guid_of(registry, "orders-value"))
+    key_header = ("__key_schema_id", read_guid(registry, "orders-key"))
+    value_header = ("__value_schema_id", read_guid(registry, "orders-value"))
     assert [[tuple(header.values()) for header in headers or ()] for headers in records["headers"].to_pylist()] == [
         [("row", b"0"), key_header, value_header],
         [key_header],
@@ -125,7 +125,7 @@ def test_rejects_registry_without_guids(broker: EmbeddedBroker, registry: FakeRe
 
 def test_prefix_is_the_default(broker: EmbeddedBroker, registry: FakeRegistry) -> None:
     records = write(broker, registry, schema_id_location=None)
-    assert headers_of(records) == [{}] * 40
+    assert read_headers(records) == [{}] * 40
     assert all(value.startswith(b"\0\0\0\0") for value in records["value"].to_pylist())
 
 

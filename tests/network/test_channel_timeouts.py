@@ -26,7 +26,7 @@ def listener(**limits: float) -> tuple[FakeSystem, Selector, FakeConnection]:
     return system, selector, connect(system, selector)
 
 
-def end_of(system: FakeSystem, selector: Selector, for_ms: float) -> tuple[float, str] | None:
+def find_channel_end(system: FakeSystem, selector: Selector, for_ms: float) -> tuple[float, str] | None:
     """When the channel was ended, and why."""
     start = system.now()
     while system.now() - start < for_ms:
@@ -45,7 +45,7 @@ def test_closes_channel_when_frame_takes_too_long(frame_start: bytes, drips: int
     peer.send(frame_start)
     for drip in range(min(drips, 2) if len(frame_start) == 1 else drips):
         peer.send(b"\0", after_ms=100.0 * drip)
-    ended = end_of(system, selector, 5000)
+    ended = find_channel_end(system, selector, 5000)
     assert ended is not None
     assert ended[0] == pytest.approx(1000, abs=20)
     assert "a frame was incomplete after 1000 ms" in ended[1]
@@ -71,7 +71,7 @@ def test_frame_has_no_deadline_while_channel_is_muted() -> None:
     peer.send(frame(b"x") + struct.pack(">i", 5) + b"12")
     selector.poll(100)
     selector.mute("a")
-    assert end_of(system, selector, 5000) is None
+    assert find_channel_end(system, selector, 5000) is None
     selector.unmute("a")
     peer.send(b"345", after_ms=900)
     selector.poll(950)
@@ -88,7 +88,7 @@ def test_closes_busy_client_that_does_not_authenticate() -> None:
     for number in range(30):
         asking = b"".join(encode_request(ApiVersionsRequest(), 0, number, "x"))
         peer.send(frame(asking), after_ms=100.0 * number)
-    ended = end_of(system, selector, 5000)
+    ended = find_channel_end(system, selector, 5000)
     assert ended is not None
     assert ended[0] == pytest.approx(1000, abs=20)
     assert "connecting or authenticating took longer than 1000 ms" in ended[1]
@@ -96,12 +96,12 @@ def test_closes_busy_client_that_does_not_authenticate() -> None:
 
 def test_ready_channel_has_no_setup_timeout() -> None:
     system, selector, _ = listener(setup_ms=1000, frame_ms=1000)
-    assert end_of(system, selector, 5000) is None
+    assert find_channel_end(system, selector, 5000) is None
 
 
 def test_idle_channel_has_different_error_than_slow_channel() -> None:
     system, selector, _ = listener(idle_ms=500, setup_ms=1000, frame_ms=1000)
-    ended = end_of(system, selector, 5000)
+    ended = find_channel_end(system, selector, 5000)
     assert ended is not None
     assert (round(ended[0], -2), "idle for 500 ms" in ended[1]) == (500, True)
     assert selector.disconnected["a"].kind is ChannelStateKind.EXPIRED

@@ -31,7 +31,7 @@ from tests.explorer_command import run_command
 from tests.fake_system import WALL_MS, FakeSystem
 from tests.leak_check import assert_no_leaks
 from tests.producer.schedules import TOPIC, Schedule
-from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, get_loop, get_reserved_bytes, get_sender
 from tests.rare_branches import PRODUCER_BRANCHES
 from tests.simulated_cluster import SimulatedCluster
 
@@ -46,7 +46,7 @@ class Run:
         self.partitions = random.randint(1, 3)
         self.idempotent = random.random() < 0.8
         self.cluster = SimulatedCluster(self.system, nodes=nodes, topics={TOPIC: self.partitions}, seed=seed)
-        self.producer: KafkaProducer = simulated_producer(
+        self.producer: KafkaProducer = create_simulated_producer(
             self.cluster,
             seed,
             enable_idempotence=self.idempotent,
@@ -60,7 +60,7 @@ class Run:
             metadata_max_age_ms=random.choice((300_000, 50)) if self.idempotent else 50,
             max_block_ms=3000,
         )
-        loop_of(self.producer).after_round = self.check_partitions
+        get_loop(self.producer).after_round = self.check_partitions
         self.cluster.executes_after_disconnect = self.idempotent
         self.schedule = Schedule(random, self.cluster, self.partitions, self.fill_the_pipeline)
         self.singles: list[tuple[int, bytes, Future[RecordMetadata]]] = []
@@ -75,7 +75,7 @@ class Run:
             self.producer.close(timeout=self.random.choice((None, None, 0.5)))
             self.check()
         except BaseException:  # else its records would be lost, and the producer would say so, in some later test
-            loop_of(self.producer).after_round = lambda: None
+            get_loop(self.producer).after_round = lambda: None
             self.producer.close(timeout=0)
             raise
 
@@ -85,8 +85,8 @@ class Run:
         for _ in range(self.random.randint(3, 40)):
             self.send(self.random.randrange(self.partitions), self.random.choice((1, 1, 5, 30)))
             if self.random.random() < 0.7:
-                loop_of(self.producer).run_until(lambda: False, self.random.choice((0.1, 3, 40, 300)))
-            if self.random.random() < 0.2 and loop_of(self.producer).run_until(self.is_idle, 3000):
+                get_loop(self.producer).run_until(lambda: False, self.random.choice((0.1, 3, 40, 300)))
+            if self.random.random() < 0.2 and get_loop(self.producer).run_until(self.is_idle, 3000):
                 self.schedule.between_sends()
 
     def fill_the_pipeline(self) -> None:
@@ -101,7 +101,7 @@ class Run:
 
     def is_idle(self) -> bool:
         """Nothing waits for an outcome, and no late answer is on its way."""
-        sender = sender_of(self.producer)
+        sender = get_sender(self.producer)
         return not sender.has_incomplete and not any(state.in_flight_batches for state in sender.idempotence)
 
     def give(self, partition: int, values: list[bytes]) -> None:
@@ -143,13 +143,13 @@ class Run:
             assert result.rows_written + len(failed) == len(given)
             for value in set(given) - {given[int(row)] for row in failed}:
                 assert value in places[partition], f"{value!r} was acknowledged and is not stored"
-        assert memory_used(self.producer) == 0, "memory did not come back"
+        assert get_reserved_bytes(self.producer) == 0, "memory did not come back"
         assert not self.system.open_sockets
 
 
 def check_partition_queues(producer: KafkaProducer) -> None:
     """The queue of each partition has the batches that its state says are waiting. Only the inside knows both."""
-    idempotence, accumulator = sender_of(producer).idempotence, sender_of(producer).accumulator
+    idempotence, accumulator = get_sender(producer).idempotence, get_sender(producer).accumulator
     assert not idempotence.find_violations(), idempotence.find_violations()
     for state in idempotence:
         waiting = [batch for batch in state.pending_batches if batch not in state.in_flight_batches]

@@ -10,7 +10,7 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.records.topic_rows import TopicRows
 
 
-def rows_of(batch: pa.RecordBatch, plan: ColumnPlan) -> dict[str | None, TopicRows]:
+def split_by_topic(batch: pa.RecordBatch, plan: ColumnPlan) -> dict[str | None, TopicRows]:
     return {rows.topic: rows for rows in plan.split(batch).topic_rows}
 
 
@@ -23,7 +23,7 @@ def test_rows_are_grouped_by_topic_and_keep_their_order() -> None:
             "partition": pa.array([0, 1, None, 3, 4, 5], pa.int32()),
         }
     )
-    split = rows_of(batch, ColumnPlan(topic=0, value=1, key=2, partition=3))
+    split = split_by_topic(batch, ColumnPlan(topic=0, value=1, key=2, partition=3))
     assert list(split) == ["a", "b", "c"]
     assert split["a"].columns.value.to_pylist() == [b"0", b"2", None]
     assert split["a"].columns.key is not None
@@ -37,7 +37,7 @@ def test_rows_are_grouped_by_topic_and_keep_their_order() -> None:
 
 def test_a_fixed_partition_is_that_of_the_rows_of_every_topic() -> None:
     batch = pa.record_batch({"topic": ["a", "b", "a"], "value": ["0", "1", "2"]})
-    split = rows_of(batch, ColumnPlan(topic=0, value=1, fixed_partition=7))
+    split = split_by_topic(batch, ColumnPlan(topic=0, value=1, fixed_partition=7))
     assert {topic: rows.partition for topic, rows in split.items()} == {"a": 7, "b": 7}
 
 
@@ -52,13 +52,13 @@ def test_rows_of_one_topic_are_not_copied() -> None:
 
 def test_a_sliced_batch_is_split_by_its_own_rows() -> None:
     batch = pa.record_batch({"topic": ["x", "a", "b", "a", "y"], "value": ["0", "1", "2", "3", "4"]}).slice(1, 3)
-    split = rows_of(batch, ColumnPlan(topic=0, value=1))
+    split = split_by_topic(batch, ColumnPlan(topic=0, value=1))
     assert {topic: rows.columns.value.to_pylist() for topic, rows in split.items()} == {"a": ["1", "3"], "b": ["2"]}
 
 
 def test_rows_without_a_topic_are_a_group_of_their_own() -> None:
     batch = pa.record_batch({"topic": ["a", None, "a", None], "value": ["0", "1", "2", "3"]})
-    split = rows_of(batch, ColumnPlan(topic=0, value=1))
+    split = split_by_topic(batch, ColumnPlan(topic=0, value=1))
     found = {topic: rows.columns.value.to_pylist() for topic, rows in split.items()}
     assert found == {"a": ["0", "2"], None: ["1", "3"]}
 

@@ -34,12 +34,12 @@ from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import (
     SimulatedProducer,
-    loop_of,
-    memory_used,
-    outcome,
+    create_simulated_producer,
+    get_loop,
+    get_reserved_bytes,
+    get_sender,
     run_until,
-    sender_of,
-    simulated_producer,
+    wait_for_result,
 )
 from tests.simulated_cluster import SimulatedCluster
 
@@ -48,13 +48,13 @@ def simulated(*, auto_create_topics: bool = False, **options: object) -> tuple[S
     cluster = SimulatedCluster(
         FakeSystem(latency_ms=1), nodes=2, topics={"t": 2}, auto_create_topics=auto_create_topics
     )
-    return cluster, simulated_producer(cluster, max_block_ms=2000, **options)
+    return cluster, create_simulated_producer(cluster, max_block_ms=2000, **options)
 
 
-def error_of(producer: KafkaProducer, record: ProducerRecord) -> Exception:
+def send_and_get_error(producer: KafkaProducer, record: ProducerRecord) -> Exception:
     future = producer.send(record)
     with pytest.raises(KafkaSinkError) as caught:
-        outcome(producer, future)
+        wait_for_result(producer, future)
     return caught.value
 
 
@@ -62,8 +62,8 @@ def test_records_and_columns_come_back_with_their_offsets() -> None:
     cluster, producer = simulated()
     one = producer.send(ProducerRecord("t", "v", key=b"k", headers=[("h", b"1")], partition=1, timestamp_ms=5))
     many = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 1)
-    assert outcome(producer, one) == RecordMetadata("t", 1, 0, 5, 1, 1)
-    written = outcome(producer, many).partitions[1]
+    assert wait_for_result(producer, one) == RecordMetadata("t", 1, 0, 5, 1, 1)
+    written = wait_for_result(producer, many).partitions[1]
     assert (written.first_offset, written.last_offset, written.rows) == (1, 2, 2)
     producer.close()
     assert cluster.values("t", 1) == [b"v", b"a", b"b"]
@@ -90,7 +90,7 @@ def test_rejects_pickling_of_a_closure_with_a_producer() -> None:
 def test_an_unknown_topic_fails_the_record_within_max_block_ms() -> None:
     cluster, producer = simulated()
     started = cluster.system.now()
-    error = error_of(producer, ProducerRecord("missing", b"v"))
+    error = send_and_get_error(producer, ProducerRecord("missing", b"v"))
     assert isinstance(error, MetadataTimeoutError)
     assert "missing" in str(error)
     assert cluster.system.now() - started <= 2100
@@ -98,13 +98,13 @@ def test_an_unknown_topic_fails_the_record_within_max_block_ms() -> None:
 
 def test_an_unknown_topic_is_created_where_the_broker_does_so() -> None:
     _, producer = simulated(auto_create_topics=True)
-    assert outcome(producer, producer.send(ProducerRecord("made", b"v"))).offset == 0
+    assert wait_for_result(producer, producer.send(ProducerRecord("made", b"v"))).offset == 0
 
 
 def test_a_partition_that_does_not_exist_is_named() -> None:
     _, producer = simulated()
-    assert "no partition 7" in str(error_of(producer, ProducerRecord("t", b"v", partition=7)))
-    result = outcome(
+    assert "no partition 7" in str(send_and_get_error(producer, ProducerRecord("t", b"v", partition=7)))
+    result = wait_for_result(
         producer, producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), pa.array([0, 7], pa.int32()))
     )
     assert (result.rows_written, result.rows_failed) == (1, 1)
@@ -128,8 +128,8 @@ def test_a_record_s_headers_are_taken_at_the_call_and_what_the_caller_does_with_
 def test_a_record_above_max_request_size_fails_alone() -> None:
     _, producer = simulated(max_request_size=1000)
     good = producer.send(ProducerRecord("t", b"v"))
-    assert isinstance(error_of(producer, ProducerRecord("t", b"v" * 1000)), RecordTooLargeError)
-    assert outcome(producer, good).offset == 0
+    assert isinstance(send_and_get_error(producer, ProducerRecord("t", b"v" * 1000)), RecordTooLargeError)
+    assert wait_for_result(producer, good).offset == 0
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_a_serializer_that_raises_fails_its_record_alone() -> None:
     producer = SimulatedProducer(
         cluster.system, {"bootstrap.servers": cluster.bootstrap_servers}, value_serializer=serialize_json
     )
-    assert isinstance(error_of(producer, ProducerRecord("t", object())), InvalidRecordError)
-    assert outcome(producer, producer.send(ProducerRecord("t", "v"))).offset == 0
+    assert isinstance(send_and_get_error(producer, ProducerRecord("t", object())), InvalidRecordError)
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", "v"))).offset == 0
 
 
 def test_a_header_that_a_serializer_adds_is_sent_with_its_record_alone() -> None:
@@ -187,7 +187,7 @@ def test_a_header_that_a_serializer_adds_is_sent_with_its_record_alone() -> None
     )
     given: list[tuple[str, bytes | None]] = [("h", b"1")]
     for headers in (given, None):
-        outcome(producer, producer.send(ProducerRecord("t", 5, headers=headers, partition=0)))
+        wait_for_result(producer, producer.send(ProducerRecord("t", 5, headers=headers, partition=0)))
     stored = cluster.table("t", 0).column("headers").to_pylist()
     assert [[(header["key"], header["value"]) for header in row or ()] for row in stored] == [
         [("h", b"1"), ("marked", b"yes")],
@@ -207,7 +207,7 @@ def test_callbacks_run_in_order_also_after_one_that_raises(caplog: pytest.LogCap
             raise ValueError("a user's fault")
 
     futures = [producer.send(ProducerRecord("t", b"v", partition=0), note) for _ in range(4)]
-    assert [outcome(producer, future).offset for future in futures] == [0, 1, 2, 3]
+    assert [wait_for_result(producer, future).offset for future in futures] == [0, 1, 2, 3]
     assert seen == [0, 1, 2, 3]
     assert "a user's fault" in caplog.text
 
@@ -226,15 +226,15 @@ def test_close_with_a_timeout_fails_what_is_left_and_gives_its_memory_back() -> 
     future = producer.send(ProducerRecord("t", b"v"))
     producer.close(timeout=1)
     assert isinstance(future.exception(0), ProducerClosedError)
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
     assert not cluster.system.open_sockets
 
 
 def test_close_in_a_callback_does_not_wait_for_itself() -> None:
     _, producer = simulated()
     first: Future[RecordMetadata] = producer.send(ProducerRecord("t", b"v"), lambda metadata, error: producer.close())
-    assert outcome(producer, first).offset == 0
-    assert loop_of(producer).join(0)
+    assert wait_for_result(producer, first).offset == 0
+    assert get_loop(producer).join(0)
 
 
 def test_flush_in_a_callback_is_refused() -> None:
@@ -247,7 +247,7 @@ def test_flush_in_a_callback_is_refused() -> None:
         except IllegalStateError as refused:
             caught.append(refused)
 
-    outcome(producer, producer.send(ProducerRecord("t", b"v"), flush))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"v"), flush))
     assert len(caught) == 1
 
 
@@ -274,13 +274,13 @@ def test_a_refused_topic_fails_its_records_and_the_others_go_on() -> None:
     bad = producer.send(ProducerRecord("t", b"v", partition=0))
     good = producer.send(ProducerRecord("t", b"v", partition=1))
     with pytest.raises(BrokerError, match="topic t"):
-        outcome(producer, bad)
-    assert outcome(producer, good).partition == 1
+        wait_for_result(producer, bad)
+    assert wait_for_result(producer, good).partition == 1
 
 
 def test_with_acks_0_a_record_is_done_when_it_is_written() -> None:
     cluster, producer = simulated(acks="0")
-    assert outcome(producer, producer.send(ProducerRecord("t", b"v", partition=0))).offset == -1
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v", partition=0))).offset == -1
     producer.close()
     cluster.system.advance(10)
     assert cluster.values("t", 0) == [b"v"]
@@ -293,11 +293,11 @@ def test_a_blocked_partition_stalls_no_other_and_the_sender_does_not_spin() -> N
     for partition in (0, 1):
         cluster.control.move_leader("t", partition, partition)
     held = [producer.send(ProducerRecord("t", b"v", partition=0)) for _ in range(3)]
-    rounds = loop_of(producer).rounds
-    assert outcome(producer, producer.send(ProducerRecord("t", b"v", partition=1))).offset == 0
+    rounds = get_loop(producer).rounds
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v", partition=1))).offset == 0
     assert not held[0].done()
-    outcome(producer, held[2])
-    assert loop_of(producer).rounds - rounds < 60
+    wait_for_result(producer, held[2])
+    assert get_loop(producer).rounds - rounds < 60
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
@@ -305,15 +305,15 @@ def test_a_record_of_send_is_charged_for_its_future_until_it_is_acknowledged(cod
     cluster, producer = simulated(compression_type=codec)
     cluster.control.when(api=ApiKey.PRODUCE).delay(500)
     futures = [producer.send(ProducerRecord("t", b"v" * 50, partition=0)) for _ in range(100)]
-    assert memory_used(producer) > 100 * FUTURE_BYTES
+    assert get_reserved_bytes(producer) > 100 * FUTURE_BYTES
     run_until(producer, lambda: producer.metrics()["requests-in-flight"] > 0)
-    sender = sender_of(producer)
+    sender = get_sender(producer)
     run_until(producer, lambda: sender.has_incomplete and not sender.accumulator.has_undrained())
-    assert memory_used(producer) > 100 * FUTURE_BYTES
+    assert get_reserved_bytes(producer) > 100 * FUTURE_BYTES
     for future in futures:
-        outcome(producer, future)
+        wait_for_result(producer, future)
     producer.flush()
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
 
 
 def test_every_record_that_fails_counts_as_an_error_whether_a_broker_refused_it_or_the_call() -> None:
@@ -328,15 +328,15 @@ def test_every_record_that_fails_counts_as_an_error_whether_a_broker_refused_it_
     producer.send(ProducerRecord("missing", b"v"))
     assert errors() == 3
     columns = RecordColumns(pa.array([b"v", b"v" * 1000, b"v", b"v"]))
-    outcome(producer, producer.send_columns("t", columns, pa.array([0, 0, -1, 0])))
+    wait_for_result(producer, producer.send_columns("t", columns, pa.array([0, 0, -1, 0])))
     assert errors() == 5
     with pytest.raises(MetadataTimeoutError):
         producer.send_columns("missing", columns)
     assert errors() == 9
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
-    outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"] * 3)), 0))
+    wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"] * 3)), 0))
     assert (errors(), producer.metrics()["record-error-total{topic=t}"]) == (12, 3)
-    memory = sender_of(producer).accumulator.pool
+    memory = get_sender(producer).accumulator.pool
     assert memory.try_reserve(memory.free_bytes)
     result = producer.send_columns("t", RecordColumns(pa.array([b"v"] * 3)), 0).result(0)
     assert result.rows_failed == 3
@@ -348,7 +348,7 @@ def test_the_metrics_follow_what_goes_over_the_connections_and_how_old_metadata_
     assert math.isnan(producer.metric("metadata-age"))
     free = producer.metric("buffer-available-bytes")
     assert free == producer.metric("buffer-total-bytes") == producer.config.buffer_memory
-    outcome(producer, producer.send(ProducerRecord("t", b"v" * 500, partition=0)))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"v" * 500, partition=0)))
     values = producer.metrics()
     taken = sum(4 + len(frame) for _, _, frame in cluster.requests)
     assert (values["outgoing-byte-total"], values["request-total"]) == (taken, len(cluster.requests))
@@ -357,7 +357,7 @@ def test_the_metrics_follow_what_goes_over_the_connections_and_how_old_metadata_
     assert values["incoming-byte-total"] > 100
     assert values["connection-count"] == values["connection-creation-total"] == len(cluster.system.open_sockets) == 2
     assert 0 <= values["metadata-age"] < 1
-    loop_of(producer).run_until(lambda: False, 90_000)
+    get_loop(producer).run_until(lambda: False, 90_000)
     assert producer.metric("metadata-age") == pytest.approx(90, abs=1)
     assert (producer.metric("connection-count"), producer.metric("connection-close-total")) == (0, 2)
     assert producer.metric("io-wait-time-ns-total") > 80e9

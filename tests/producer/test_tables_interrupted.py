@@ -31,7 +31,7 @@ from tests.producer.table_cases import topic as topic
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
-def batches_of_ten(count: int) -> Iterator[pa.RecordBatch]:
+def iterate_small_batches(count: int) -> Iterator[pa.RecordBatch]:
     for number in range(count):
         yield pa.record_batch({"value": [str(10 * number + row) for row in range(10)]})
 
@@ -60,7 +60,7 @@ def test_fails_only_rows_of_call_that_raises(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str, error: KafkaSinkError, has_topic_column: bool
 ) -> None:
     fail_calls(monkeypatch, producer, range(3, 4), error)
-    table = pa.Table.from_batches(batches_of_ten(5))
+    table = pa.Table.from_batches(iterate_small_batches(5))
     if has_topic_column:
         table = table.append_column("topic", pa.array([topic] * 50))
     result = producer.send_table(None if has_topic_column else topic, table)
@@ -76,7 +76,7 @@ def test_attaches_table_result_to_fatal_exception(
 ) -> None:
     fail_calls(monkeypatch, producer, range(3, 4), error)
     with pytest.raises(type(error)) as caught:
-        producer.send_table(topic, to_reader(batches_of_ten(5)))
+        producer.send_table(topic, to_reader(iterate_small_batches(5)))
     assert caught.value is error
     result = caught.value.table_result  # type: ignore[attr-defined]
     assert [(failure.rows.tolist(), failure.error) for failure in result.failures] == [(list(range(20, 30)), error)]
@@ -101,7 +101,7 @@ def test_fatal_exception_fails_all_rows_of_current_batch(
 @pytest.mark.parametrize("is_async", [False, True])
 def test_attaches_table_result_to_exception_of_reader(producer: KafkaProducer, topic: str, is_async: bool) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from batches_of_ten(3)
+        yield from iterate_small_batches(3)
         raise LookupError("the source is gone")
 
     reader = to_reader(batches())
@@ -128,7 +128,7 @@ def test_attaches_result_of_completed_rows_to_interrupt(
     monkeypatch.setattr(producer, "send_columns", send)
     monkeypatch.setattr(ColumnsWriter, "collect_all_results", interrupt_wait)
     with pytest.raises(KeyboardInterrupt) as caught:
-        producer.send_table(topic, to_reader(batches_of_ten(3)))
+        producer.send_table(topic, to_reader(iterate_small_batches(3)))
     result = caught.value.table_result  # type: ignore[attr-defined]
     assert result.partitions[topic][0].rows == result.rows_written == 30
     assert (result.rows_failed, result.is_complete) == (0, False)
@@ -136,7 +136,7 @@ def test_attaches_result_of_completed_rows_to_interrupt(
 
 def raise_from_reader(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from batches_of_ten(3)
+        yield from iterate_small_batches(3)
         raise LookupError("the source is gone")
 
     producer.send_table(topic, to_reader(batches()))
@@ -144,7 +144,7 @@ def raise_from_reader(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, 
 
 def raise_from_reader_in_asyncio(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from batches_of_ten(3)
+        yield from iterate_small_batches(3)
         raise LookupError("the source is gone")
 
     asyncio.run(producer.send_table_async(topic, to_reader(batches())))
@@ -163,7 +163,7 @@ def interrupt_wait(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, top
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ColumnsWriter, "collect_results", interrupt)
-    producer.send_table(topic, to_reader(batches_of_ten(3)))
+    producer.send_table(topic, to_reader(iterate_small_batches(3)))
 
 
 def cancel_task(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
@@ -171,10 +171,10 @@ def cancel_task(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic:
         loop, is_reading, is_cancelled = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
         def batches() -> Iterator[pa.RecordBatch]:
-            yield from batches_of_ten(1)
+            yield from iterate_small_batches(1)
             loop.call_soon_threadsafe(is_reading.set)
             is_cancelled.wait()
-            yield from batches_of_ten(1)
+            yield from iterate_small_batches(1)
 
         task = asyncio.create_task(producer.send_table_async(topic, to_reader(batches())))
         await is_reading.wait()
@@ -230,7 +230,7 @@ def test_stops_reading_when_raising_calls_exceed_failed_rows_max(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
     fail_calls(monkeypatch, producer, range(3, 100), MetadataTimeoutError("gone"))
-    result = producer.send_table(topic, to_reader(batches_of_ten(9)), failed_rows_max=15)
+    result = producer.send_table(topic, to_reader(iterate_small_batches(9)), failed_rows_max=15)
     assert (result.rows_written, result.rows_failed, result.is_complete) == (20, 20, False)
     assert sorted(int(row) for failure in result.failures for row in failure.rows) == list(range(20, 40))
 
@@ -256,7 +256,7 @@ def test_cancelled_task_sends_no_rows_in_later_transaction(
         def batches() -> Iterator[pa.RecordBatch]:
             loop.call_soon_threadsafe(is_reading.set)
             is_cancelled.wait()
-            yield from batches_of_ten(1)
+            yield from iterate_small_batches(1)
 
         with producer.transaction():
             task = asyncio.create_task(producer.send_table_async(topic, to_reader(batches())))

@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, Metada
 from spark_kafka_sink.records.byte_column import ByteColumn
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, run_until, sender_of, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, get_loop, get_sender, run_until, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 MAX_BLOCK_MS = 20_000
@@ -35,7 +35,7 @@ Failures = Callable[[KafkaProducer, int], list[Exception]]
 def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     """A producer that knows topic t with two partitions."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 2})
-    producer = simulated_producer(cluster, max_block_ms=MAX_BLOCK_MS, linger_ms=0, **options)
+    producer = create_simulated_producer(cluster, max_block_ms=MAX_BLOCK_MS, linger_ms=0, **options)
     producer.partitions_for("t")
     return cluster, producer
 
@@ -50,7 +50,7 @@ def by_record(producer: KafkaProducer, partition: int) -> list[Exception]:
 def by_columns(producer: KafkaProducer, partition: int) -> list[Exception]:
     """One row names partition 0, the other the one that is asked for."""
     rows = RecordColumns(pa.array([b"zero", b"v"]))
-    result = outcome(producer, producer.send_columns("t", rows, pa.array([0, partition], pa.int32())))
+    result = wait_for_result(producer, producer.send_columns("t", rows, pa.array([0, partition], pa.int32())))
     assert result.rows_written + result.rows_failed == 2
     assert result.rows_failed == sum(failure.rows.tolist() == [1] for failure in result.failures)
     return [failure.error for failure in result.failures]
@@ -112,7 +112,7 @@ def test_the_rows_of_one_call_wait_once_for_the_highest_partition_that_they_name
     cluster.control.add_partitions("t", 4)
     started = cluster.system.now()
     rows = RecordColumns(pa.array([b"%d" % row for row in range(5)]))
-    result = outcome(producer, producer.send_columns("t", rows, pa.array([3, 9, 2, 8, None], pa.int32())))
+    result = wait_for_result(producer, producer.send_columns("t", rows, pa.array([3, 9, 2, 8, None], pa.int32())))
     assert cluster.system.now() - started < 2_500
     assert [failure.rows.tolist() for failure in result.failures] == [[1, 3]]
     assert "has no partition 8 or 9: it has 4" in str(result.failures[0].error)
@@ -125,7 +125,7 @@ def test_a_number_that_no_topic_can_have_as_partition_fails_without_a_wait(parti
     cluster, producer = simulated()
     started = cluster.system.now()
     for request_count in (partition, pa.array([partition], pa.int64())):
-        result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"])), request_count))
+        result = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"])), request_count))
         assert f"has no partition {partition}: it has 2" in str(result.failures[0].error)
     assert cluster.system.now() == started
 
@@ -145,7 +145,7 @@ def test_a_callback_cannot_wait_for_a_partition_and_its_row_fails_at_once(failur
             assert error is not None
             errors.append(error)
 
-    outcome(producer, producer.send(ProducerRecord("t", b"v"), send_more))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"v"), send_more))
     assert isinstance(errors[0], InvalidRecordError)
     assert "no partition 5: it has 2" in str(errors[0])
 
@@ -160,13 +160,13 @@ def test_rows_above_max_request_size_are_refused_before_their_keys_are_hashed(mo
 
     monkeypatch.setattr("spark_kafka_sink.producer.partitioner.compute_partitions", counted)
     columns = RecordColumns(pa.array([b"v"] * 3), pa.array([b"k", b"k" * 100_000, b"key"]))
-    result = outcome(producer, producer.send_columns("t", columns))
+    result = wait_for_result(producer, producer.send_columns("t", columns))
     assert [failure.rows.tolist() for failure in result.failures] == [[1]]
     assert hashed == [4]
 
 
 def pass_time(producer: KafkaProducer, ms: float) -> None:
-    loop_of(producer).run_until(lambda: False, ms)
+    get_loop(producer).run_until(lambda: False, ms)
 
 
 def metadata_requests(cluster: SimulatedCluster) -> int:
@@ -211,10 +211,10 @@ def test_a_stream_writes_to_a_topic_that_is_created_after_its_first_rows_failed(
 
 def test_the_metadata_that_a_wait_asks_for_comes_without_a_spin() -> None:
     cluster, producer = simulated()
-    rounds, request_count = loop_of(producer).rounds, metadata_requests(cluster)
+    rounds, request_count = get_loop(producer).rounds, metadata_requests(cluster)
     by_columns(producer, 5)
     assert metadata_requests(cluster) - request_count < 40
-    assert loop_of(producer).rounds - rounds < 200
+    assert get_loop(producer).rounds - rounds < 200
 
 
 def test_a_topic_that_answers_leave_out_is_asked_for_with_pauses_and_the_error_says_so() -> None:
@@ -232,7 +232,7 @@ def test_a_topic_that_answers_leave_out_is_asked_for_with_pauses_and_the_error_s
 
 def test_a_topic_that_vanishes_between_two_looks_is_known_by_the_first_one() -> None:
     cluster, producer = simulated()
-    known, gone = sender_of(producer).metadata.snapshot, ClusterSnapshot()
+    known, gone = get_sender(producer).metadata.snapshot, ClusterSnapshot()
     metadata = Mock(spec=Metadata)
     type(metadata).snapshot = PropertyMock(side_effect=[gone, known, gone, gone])
     topics = TopicMetadataWaiter(

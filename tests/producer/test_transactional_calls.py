@@ -22,17 +22,17 @@ from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.transactional_cases import (
     BOTH,
-    begun,
-    brokers,
-    committed,
-    initialised,
+    create_cluster,
+    create_initialized_producer,
+    create_producer,
+    create_producer_in_transaction,
     pass_time,
-    producer_of,
+    read_committed,
     send,
-    sent,
+    send_and_flush,
     state,
 )
-from tests.producer.virtual_time import loop_of, sender_of, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, get_loop, get_sender
 from tests.simulated_cluster import SimulatedCluster
 
 CALLS = ("init", "begin", "send-offsets", "commit", "abort")
@@ -43,15 +43,15 @@ CALLS = ("init", "begin", "send-offsets", "commit", "abort")
 
 def test_without_a_transactional_id_the_calls_fail_with_an_error_that_names_it() -> None:
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1})
-    producer = simulated_producer(cluster)
+    producer = create_simulated_producer(cluster)
     for call in (producer.init_transactions, producer.begin_transaction, producer.commit_transaction):
         with pytest.raises(IllegalStateError, match=r"no transactional\.id"):
             call()
 
 
 def test_a_record_outside_of_a_transaction_is_refused() -> None:
-    cluster = brokers(2)
-    producer = producer_of(cluster)
+    cluster = create_cluster(2)
+    producer = create_producer(cluster)
     with pytest.raises(IllegalStateError, match=r"Call init_transactions\(\) first"):
         send(producer, b"1")
     producer.init_transactions()
@@ -63,8 +63,8 @@ def test_a_record_outside_of_a_transaction_is_refused() -> None:
 
 def test_each_call_that_waits_wakes_the_sender_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread may be waiting for brokers that have nothing to say."""
-    _, producer = initialised(2)
-    loop = loop_of(producer)
+    _, producer = create_initialized_producer(2)
+    loop = get_loop(producer)
     wakeup, wait, events = Selector.wakeup, loop.wait, list[str]()
 
     def noted_wakeup(selector: Selector) -> None:
@@ -94,7 +94,7 @@ def send_offsets(producer: KafkaProducer) -> None:
 
 
 def test_a_callback_cannot_end_or_prepare_the_transaction_that_it_is_part_of() -> None:
-    _, producer = begun(2)
+    _, producer = create_producer_in_transaction(2)
     refused: list[object] = []
 
     def end(metadata: object, error: object) -> None:
@@ -114,8 +114,8 @@ def test_a_callback_cannot_end_or_prepare_the_transaction_that_it_is_part_of() -
 
 @BOTH
 def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int) -> None:
-    cluster, producer = begun(version, max_block_ms=1000, request_timeout_ms=5000)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, max_block_ms=1000, request_timeout_ms=5000)
+    send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.END_TXN).never_answer(applied=True)
     with pytest.raises(TransactionTimeoutError, match=r"Call commit_transaction\(\) again to learn its outcome"):
         producer.commit_transaction()
@@ -124,10 +124,10 @@ def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int
             call()
     pass_time(producer, 10_000)
     producer.commit_transaction()
-    assert committed(cluster) == [b"1"]
+    assert read_committed(cluster) == [b"1"]
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"1", b"2"]
+    assert read_committed(cluster) == [b"1", b"2"]
 
 
 # --- the end of a producer
@@ -135,8 +135,8 @@ def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int
 
 @BOTH
 def test_close_aborts_an_open_transaction(version: int) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"1")
     producer.close()
     assert state(cluster) is TransactionState.COMPLETE_ABORT
     assert not cluster.system.open_sockets
@@ -144,18 +144,18 @@ def test_close_aborts_an_open_transaction(version: int) -> None:
 
 @BOTH
 def test_close_waits_for_a_commit_that_is_under_way(version: int) -> None:
-    cluster, producer = begun(version, max_block_ms=100)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
+    send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.END_TXN).delay(150, before_applying=True)
     with pytest.raises(TransactionTimeoutError):
         producer.commit_transaction()
     producer.close()
-    assert committed(cluster) == [b"1"]
+    assert read_committed(cluster) == [b"1"]
 
 
 def test_a_close_that_may_not_wait_leaves_the_transaction_to_its_timeout() -> None:
-    cluster, producer = begun(2)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(2)
+    send_and_flush(producer, b"1")
     producer.close(timeout=0)
     assert state(cluster) is TransactionState.ONGOING
 
@@ -164,17 +164,17 @@ def test_a_producer_that_was_closed_at_once_may_be_closed_again_without_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As at the end of a `with`: no sender is there any more that could end the transaction."""
-    cluster, producer = begun(2)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(2)
+    send_and_flush(producer, b"1")
     producer.close(timeout=0)
-    monkeypatch.setattr(loop_of(producer), "wait", lambda *_: pytest.fail("it waits for a sender that is gone"))
+    monkeypatch.setattr(get_loop(producer), "wait", lambda *_: pytest.fail("it waits for a sender that is gone"))
     producer.close()
     assert state(cluster) is TransactionState.ONGOING
 
 
 def test_close_timeout_includes_abort_of_open_transaction(caplog: pytest.LogCaptureFixture) -> None:
-    cluster, producer = begun(2)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(2)
+    send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     send(producer, b"2")
     pass_time(producer, 1)
@@ -186,14 +186,14 @@ def test_close_timeout_includes_abort_of_open_transaction(caplog: pytest.LogCapt
 
 @BOTH
 def test_how_long_each_call_has_waited_is_measured(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, producer = initialised(version)
-    monkeypatch.setattr(sender_of(producer).accumulator, "unmute", lambda: cluster.system.advance(3))
+    cluster, producer = create_initialized_producer(version)
+    monkeypatch.setattr(get_sender(producer).accumulator, "unmute", lambda: cluster.system.advance(3))
     producer.begin_transaction()
     monkeypatch.undo()
     producer.send_offsets_to_transaction({("t", 0): 1}, "g")
     producer.commit_transaction()
     producer.begin_transaction()
-    sent(producer, b"1")
+    send_and_flush(producer, b"1")
     producer.abort_transaction()
     waited_ms = {call: producer.metric(f"txn-{call}-time-ns-total") / 1e6 for call in CALLS}
     assert waited_ms.pop("begin") == 3
@@ -201,8 +201,8 @@ def test_how_long_each_call_has_waited_is_measured(version: int, monkeypatch: py
 
 
 def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
-    cluster, producer = begun(2, max_block_ms=2000)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(2, max_block_ms=2000)
+    send_and_flush(producer, b"1")
     cluster.control.stop_node(0)
     started = cluster.system.now()
     producer.close()
@@ -210,8 +210,8 @@ def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
 
 
 def test_a_producer_that_was_closed_says_so_also_where_its_last_transaction_has_no_known_end() -> None:
-    cluster, producer = begun(2, max_block_ms=1000)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(2, max_block_ms=1000)
+    send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.END_TXN, times=None).never_answer()
     producer.close()
     with pytest.raises(ProducerClosedError, match="was closed"):
@@ -219,14 +219,14 @@ def test_a_producer_that_was_closed_says_so_also_where_its_last_transaction_has_
 
 
 def test_a_transaction_before_init_transactions_says_which_call_is_missing() -> None:
-    producer = producer_of(brokers(2))
+    producer = create_producer(create_cluster(2))
     with pytest.raises(IllegalStateError, match=r"Call init_transactions\(\) first"), producer.transaction():
         raise AssertionError("the block has begun")
 
 
 @BOTH
 def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(version: int) -> None:
-    cluster, producer = initialised(version)
+    cluster, producer = create_initialized_producer(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
     with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
         send(producer, b"1")
@@ -235,22 +235,22 @@ def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(ve
     assert "abort_transaction()" not in message
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 def test_a_block_whose_commit_had_no_answer_tries_no_abort(caplog: pytest.LogCaptureFixture) -> None:
     """It may be carried out yet: only the same call may follow."""
-    cluster, producer = initialised(2, max_block_ms=200)
+    cluster, producer = create_initialized_producer(2, max_block_ms=200)
     cluster.control.when(api=ApiKey.END_TXN).delay(300, before_applying=True)
     with pytest.raises(TransactionTimeoutError), producer.transaction():
         send(producer, b"1")
     assert "aborting the transaction failed" not in caplog.text
     producer.commit_transaction()
-    assert committed(cluster) == [b"1"]
+    assert read_committed(cluster) == [b"1"]
 
 
 def test_a_block_whose_abort_had_no_answer_advises_to_abort(caplog: pytest.LogCaptureFixture) -> None:
-    cluster, producer = initialised(2, max_block_ms=200)
+    cluster, producer = create_initialized_producer(2, max_block_ms=200)
     cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
     cluster.control.when(api=ApiKey.END_TXN, times=None).never_answer()
     with pytest.raises(TransactionAbortableError) as caught, producer.transaction():

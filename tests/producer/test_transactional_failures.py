@@ -33,17 +33,17 @@ from spark_kafka_sink.requests.transactions import DescribeTransactions
 from tests.producer.transactional_cases import (
     BOTH,
     ID,
-    begun,
-    brokers,
-    committed,
-    initialised,
+    create_cluster,
+    create_initialized_producer,
+    create_producer,
+    create_producer_in_transaction,
+    find_requests,
     pass_time,
-    producer_of,
-    requests_of,
+    read_committed,
     send,
-    sent,
+    send_and_flush,
 )
-from tests.producer.virtual_time import loop_of, sender_of
+from tests.producer.virtual_time import get_loop, get_sender
 
 
 @BOTH
@@ -52,8 +52,8 @@ from tests.producer.virtual_time import loop_of, sender_of
     [codes.INVALID_RECORD, codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.TRANSACTION_ABORTABLE],
 )
 def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_well(version: int, code: int) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"0", partition=1)
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"0", partition=1)
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(code)
     send(producer, b"1", key=b"order-17")
     with pytest.raises(TransactionAbortableError) as caught:
@@ -65,16 +65,16 @@ def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_w
     assert isinstance(record_error, DeliveryError)
     assert codes.lookup_error_code(code).name in str(record_error.__cause__)
     producer.abort_transaction()
-    assert [committed(cluster, partition) for partition in (0, 1)] == [[], []]
+    assert [read_committed(cluster, partition) for partition in (0, 1)] == [[], []]
     with producer.transaction():
         send(producer, b"2")
         send(producer, b"3", 1)
-    assert [committed(cluster, partition) for partition in (0, 1)] == [[b"2"], [b"3"]]
+    assert [read_committed(cluster, partition) for partition in (0, 1)] == [[b"2"], [b"3"]]
 
 
 @BOTH
 def test_a_transaction_of_which_brokers_took_nothing_can_be_aborted(version: int) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     send(producer, b"1")
     with pytest.raises(TransactionAbortableError):
@@ -82,12 +82,12 @@ def test_a_transaction_of_which_brokers_took_nothing_can_be_aborted(version: int
     producer.abort_transaction()
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 @BOTH
 def test_of_a_failed_batch_the_record_that_the_broker_names_is_reported(version: int) -> None:
-    cluster, producer = begun(version, linger_ms=50)
+    cluster, producer = create_producer_in_transaction(version, linger_ms=50)
     cluster.control.create_topic("c", config={"cleanup.policy": "compact"})
     futures = [producer.send(ProducerRecord("c", b"v", key=key)) for key in (b"a", None)]
     with pytest.raises(TransactionAbortableError, match="1 record for topic c, partition 0, failed"):
@@ -97,7 +97,7 @@ def test_of_a_failed_batch_the_record_that_the_broker_names_is_reported(version:
 
 @BOTH
 def test_a_record_that_is_too_large_to_be_sent_must_not_be_missed_by_the_commit(version: int) -> None:
-    _, producer = begun(version, max_request_size=1000)
+    _, producer = create_producer_in_transaction(version, max_request_size=1000)
     future = send(producer, b"x" * 2000)
     assert isinstance(future.exception(0), RecordTooLargeError)
     with pytest.raises(TransactionAbortableError, match=r"max\.request\.size"):
@@ -109,7 +109,7 @@ def test_a_record_that_is_too_large_to_be_sent_must_not_be_missed_by_the_commit(
 
 @BOTH
 def test_a_row_that_cannot_be_written_must_not_be_missed_by_the_commit(version: int) -> None:
-    _, producer = begun(version)
+    _, producer = create_producer_in_transaction(version)
     producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), pa.array([0, 9], pa.int32()))
     with pytest.raises(TransactionAbortableError) as caught:
         producer.commit_transaction()
@@ -118,7 +118,7 @@ def test_a_row_that_cannot_be_written_must_not_be_missed_by_the_commit(version: 
 
 @BOTH
 def test_call_that_raises_for_its_arguments_prevents_the_commit(version: int) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     columns = RecordColumns(pa.array([b"1", b"2"]))
     rejected_calls: list[Callable[[], object]] = [
         lambda: producer.send_columns("t", columns, pa.array(["0", "1"])),
@@ -136,14 +136,14 @@ def test_call_that_raises_for_its_arguments_prevents_the_commit(version: int) ->
         assert caught.value.__cause__ is rejection.value
         producer.abort_transaction()
         producer.begin_transaction()
-    assert committed(cluster) == []
+    assert read_committed(cluster) == []
 
 
 @BOTH
 def test_rows_whose_partition_is_waited_for_in_vain_must_not_be_missed_by_the_commit(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, producer = begun(version)
+    _, producer = create_producer_in_transaction(version)
     topic_infos = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no answer")])
 
     def await_topic(*_: object) -> object:
@@ -161,18 +161,18 @@ def test_rows_whose_partition_is_waited_for_in_vain_must_not_be_missed_by_the_co
 
 def test_ctrl_c_in_the_abort_of_a_close_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its thread and its connections would stay for as long as the process."""
-    _, producer = begun(2)
+    _, producer = create_producer_in_transaction(2)
     assert producer._transactions is not None
     monkeypatch.setattr(producer._transactions, "close", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         producer.close()
-    assert sender_of(producer).is_finished
+    assert get_sender(producer).is_finished
 
 
 @BOTH
 def test_what_is_behind_a_record_that_failed_is_not_stored_and_says_why(version: int) -> None:
-    cluster, producer = begun(version, batch_size=0)
-    sent(producer, b"0")
+    cluster, producer = create_producer_in_transaction(version, batch_size=0)
+    send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     futures = [send(producer, b"%d" % number) for number in (1, 2, 3)]
     producer.flush()
@@ -183,12 +183,12 @@ def test_what_is_behind_a_record_that_failed_is_not_stored_and_says_why(version:
     producer.abort_transaction()
     with producer.transaction():
         send(producer, b"4")
-    assert committed(cluster) == [b"4"]
+    assert read_committed(cluster) == [b"4"]
 
 
 @BOTH
 def test_what_an_abort_drops_does_not_blame_a_failure_of_an_earlier_transaction(version: int) -> None:
-    cluster, producer = begun(version, linger_ms=10_000)
+    cluster, producer = create_producer_in_transaction(version, linger_ms=10_000)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     send(producer, b"1")
     with pytest.raises(TransactionAbortableError):
@@ -205,9 +205,9 @@ def test_what_an_abort_drops_does_not_blame_a_failure_of_an_earlier_transaction(
 
 @BOTH
 def test_batches_in_flight_behind_a_refused_one_end_with_the_transaction(version: int) -> None:
-    cluster, producer = begun(version, batch_size=0)
-    sent(producer, b"0")
-    sent(producer, b"0")
+    cluster, producer = create_producer_in_transaction(version, batch_size=0)
+    send_and_flush(producer, b"0")
+    send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     futures = [send(producer, b"%d" % number) for number in range(1, 6)]
     pass_time(producer, 1)
@@ -219,14 +219,14 @@ def test_batches_in_flight_behind_a_refused_one_end_with_the_transaction(version
     assert all(future.done() for future in futures)
     with producer.transaction():
         send(producer, b"6")
-    assert committed(cluster) == [b"6"]
+    assert read_committed(cluster) == [b"6"]
 
 
 @BOTH
 def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch(version: int) -> None:
-    cluster, producer = begun(version, delivery_timeout_ms=500, request_timeout_ms=100)
-    sent(producer, b"0")
-    before = sender_of(producer).idempotence.id_and_epoch
+    cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=500, request_timeout_ms=100)
+    send_and_flush(producer, b"0")
+    before = get_sender(producer).idempotence.id_and_epoch
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = send(producer, b"1")
     with pytest.raises(TransactionAbortableError, match="not acknowledged within 500 ms"):
@@ -234,10 +234,10 @@ def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     cluster.control.clear()
     producer.abort_transaction()
-    assert sender_of(producer).idempotence.id_and_epoch.epoch == before.epoch + 1
+    assert get_sender(producer).idempotence.id_and_epoch.epoch == before.epoch + 1
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
@@ -257,8 +257,8 @@ def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
 @BOTH
 @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
 def test_a_sequence_that_does_not_fit_ends_the_transaction_and_is_never_changed(version: int, code: int) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"0")
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
     future = send(producer, b"1")
     with pytest.raises(TransactionAbortableError):
@@ -267,38 +267,38 @@ def test_a_sequence_that_does_not_fit_ends_the_transaction_and_is_never_changed(
     producer.abort_transaction()
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"2"]
-    ends = [request for _, request in requests_of(cluster, EndTxnRequest)]
+    assert read_committed(cluster) == [b"2"]
+    ends = [request for _, request in find_requests(cluster, EndTxnRequest)]
     assert [getattr(end, "committed", None) for end in ends] == [False, True]
-    epochs = [getattr(request, "producer_epoch", None) for _, request in requests_of(cluster, InitProducerIdRequest)]
+    epochs = [getattr(request, "producer_epoch", None) for _, request in find_requests(cluster, InitProducerIdRequest)]
     assert epochs == ([-1, 0] if version == 1 else [-1])
 
 
 @BOTH
 def test_a_batch_that_is_too_large_is_split_within_the_transaction(version: int) -> None:
-    cluster, producer = begun(version, linger_ms=20, batch_size=100_000)
+    cluster, producer = create_producer_in_transaction(version, linger_ms=20, batch_size=100_000)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     for number in range(20):
         send(producer, b"%02d" % number * 100)
     producer.commit_transaction()
-    assert committed(cluster) == [b"%02d" % number * 100 for number in range(20)]
+    assert read_committed(cluster) == [b"%02d" % number * 100 for number in range(20)]
 
 
 @BOTH
 def test_a_leader_that_moves_within_the_transaction_loses_and_doubles_nothing(version: int) -> None:
-    cluster, producer = begun(version, nodes=3)
+    cluster, producer = create_producer_in_transaction(version, nodes=3)
     for number in range(6):
         send(producer, b"%d" % number)
         if number == 2:
             cluster.control.move_leader("t", 0, 2)
         pass_time(producer, 3)
     producer.commit_transaction()
-    assert committed(cluster) == [b"%d" % number for number in range(6)]
+    assert read_committed(cluster) == [b"%d" % number for number in range(6)]
 
 
 @BOTH
 def test_an_error_that_ends_the_producer_is_raised_by_every_call(version: int) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     send(producer, b"1")
     for call in (producer.commit_transaction, producer.abort_transaction, producer.begin_transaction):
@@ -310,36 +310,36 @@ def test_an_error_that_ends_the_producer_is_raised_by_every_call(version: int) -
 @BOTH
 def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_failed_since(version: int) -> None:
     limits = {"max_block_ms": 1000, "request_timeout_ms": 1000, "delivery_timeout_ms": 5000}
-    cluster, producer = begun(version, **limits)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, **limits)
+    send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     send(producer, b"2")
     with pytest.raises(TransactionTimeoutError):
         producer.commit_transaction()
     pass_time(producer, 8000)
     producer.close()
-    assert sender_of(producer).is_finished
+    assert get_sender(producer).is_finished
     assert cluster.log("t").open_transaction_producer_ids() == []
-    assert committed(cluster) == []
+    assert read_committed(cluster) == []
 
 
 @BOTH
 def test_a_call_whose_time_is_up_says_what_the_broker_last_answered(version: int) -> None:
-    cluster, producer = begun(version, max_block_ms=1000)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, max_block_ms=1000)
+    send_and_flush(producer, b"1")
     loading = cluster.control.when(api=ApiKey.END_TXN, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(TransactionTimeoutError, match=r"The last request failed: .*COORDINATOR_LOAD_IN_PROGRESS"):
         producer.commit_transaction()
     loading.remove()
     producer.commit_transaction()
-    assert committed(cluster) == [b"1"]
+    assert read_committed(cluster) == [b"1"]
 
 
 @BOTH
 def test_a_broker_that_names_a_record_which_the_batch_does_not_have_fails_the_transaction_and_no_more(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     refusal = ApiError(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
     with monkeypatch.context() as refusing:
         refusing.setattr(cluster.log("t"), "append", Mock(side_effect=refusal))
@@ -349,17 +349,17 @@ def test_a_broker_that_names_a_record_which_the_batch_does_not_have_fails_the_tr
         producer.abort_transaction()
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 @BOTH
 def test_brokers_that_know_no_transactions_end_the_producer_at_once(version: int) -> None:
-    cluster = brokers(version, version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(1, 0)})
-    producer, since = producer_of(cluster), cluster.system.now()
+    cluster = create_cluster(version, version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(1, 0)})
+    producer, since = create_producer(cluster), cluster.system.now()
     with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID"):
         producer.init_transactions()
     assert cluster.system.now() - since < 5_000
-    assert isinstance(sender_of(producer).fatal_error, UnsupportedVersionError)
+    assert isinstance(get_sender(producer).fatal_error, UnsupportedVersionError)
     with pytest.raises(UnsupportedVersionError):
         producer.begin_transaction()
 
@@ -369,29 +369,29 @@ def test_a_broker_that_cannot_describe_transactions_fails_the_call_and_not_the_p
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while a cluster is upgraded."""
-    cluster, producer = initialised(version, nodes=2)
+    cluster, producer = create_initialized_producer(version, nodes=2)
     for node, name in enumerate("ab"):
         cluster.control.move_coordinator(name, node)
-    known = sender_of(producer).client.version_for
+    known = get_sender(producer).client.version_for
 
     def version_for(node: int, api: ApiKey, versions: VersionRange | None = None) -> int:
         if (node, api) == (1, ApiKey.DESCRIBE_TRANSACTIONS):
             raise UnsupportedVersionError("node 1 does not know DESCRIBE_TRANSACTIONS")
         return known(node, api, versions)
 
-    monkeypatch.setattr(sender_of(producer).client, "version_for", version_for)
+    monkeypatch.setattr(get_sender(producer).client, "version_for", version_for)
     with pytest.raises(UnsupportedVersionError, match="node 1 does not know DESCRIBE_TRANSACTIONS"):
         producer.describe_transactions("ab")
     assert [*producer.describe_transactions("a")] == []
     with producer.transaction():
         send(producer, b"1")
-    assert committed(cluster) == [b"1"]
+    assert read_committed(cluster) == [b"1"]
 
 
 @BOTH
 def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_one(version: int) -> None:
     """Of another thread, or about other ids."""
-    cluster, producer = initialised(version, nodes=3)
+    cluster, producer = create_initialized_producer(version, nodes=3)
     coordinators = {"a": 1, "b": 2}
     for name, node in coordinators.items():
         cluster.control.move_coordinator(name, node)
@@ -402,15 +402,15 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
     since = cluster.system.now()
     of_one, of_other = BlockingCall([DescribeTransactions(["a"])]), BlockingCall([DescribeTransactions(["b"])])
     for call in (of_one, of_other):
-        sender_of(producer)._requests.submit(call)
-    assert loop_of(producer).run_until(of_other.end_event.is_set, 60_000)
+        get_sender(producer)._requests.submit(call)
+    assert get_loop(producer).run_until(of_other.end_event.is_set, 60_000)
     assert cluster.system.now() - since < 1_000
     assert not of_one.end_event.is_set()
 
 
 @BOTH
 def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again(version: int) -> None:
-    cluster, producer = initialised(version, nodes=2)
+    cluster, producer = create_initialized_producer(version, nodes=2)
     known = cluster.core.find_coordinator(ID)
     assert known is not None
     old = known.id
@@ -423,8 +423,8 @@ def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again(version: i
 
 @BOTH
 def test_when_the_sender_has_failed_a_transaction_is_not_waited_for(version: int) -> None:
-    cluster, producer = begun(version)
-    sender, since = sender_of(producer), cluster.system.now()
+    cluster, producer = create_producer_in_transaction(version)
+    sender, since = get_sender(producer), cluster.system.now()
     with patch.object(sender, "run_once", Mock(side_effect=RuntimeError("a fault of ours"))):
         sender.run()
     for call in (producer.commit_transaction, producer.abort_transaction):

@@ -22,15 +22,15 @@ from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.producer.transactional_cases import (
     BOTH,
-    begun,
-    brokers,
-    committed,
-    initialised,
+    create_cluster,
+    create_initialized_producer,
+    create_producer,
+    create_producer_in_transaction,
+    find_requests,
     pass_time,
-    producer_of,
-    requests_of,
+    read_committed,
     send,
-    sent,
+    send_and_flush,
     state,
 )
 
@@ -41,8 +41,8 @@ EVERY_REQUEST = pytest.mark.parametrize("api", [*TALK, *GROUP_TALK, ApiKey.PRODU
 
 def two_transactions(producer_options: dict[str, object], version: int, api: ApiKey, fault: object) -> None:
     """Two transactions. The fault strikes the first request of the kind in each of them."""
-    cluster = brokers(version)
-    producer = producer_of(cluster, **producer_options)
+    cluster = create_cluster(version)
+    producer = create_producer(cluster, **producer_options)
     for value in (b"1", b"2"):
         fault(cluster.control.when(api=api))  # type: ignore[operator]
         producer.init_transactions()
@@ -50,7 +50,7 @@ def two_transactions(producer_options: dict[str, object], version: int, api: Api
         send(producer, value)
         producer.send_offsets_to_transaction({("t", 0): int(value)}, "g")
         producer.commit_transaction()
-    assert committed(cluster) == [b"1", b"2"]
+    assert read_committed(cluster) == [b"1", b"2"]
     assert cluster.core.offsets.committed["g"]["t", 0].offset == 2
     assert cluster.log("t").open_transaction_producer_ids() == []
 
@@ -105,7 +105,7 @@ def test_a_transaction_that_is_still_being_completed_is_waited_for(version: int,
 @BOTH
 @pytest.mark.parametrize("step", ["begin", "write", "commit", "next"])
 def test_22_the_coordinator_moves_at_each_step_and_the_commit_is_one(version: int, step: str) -> None:
-    cluster, producer = initialised(version, nodes=3)
+    cluster, producer = create_initialized_producer(version, nodes=3)
 
     def move(at: str) -> None:
         if at == step:
@@ -115,15 +115,15 @@ def test_22_the_coordinator_moves_at_each_step_and_the_commit_is_one(version: in
 
     producer.begin_transaction()
     move("begin")
-    sent(producer, b"1", partition=0)
+    send_and_flush(producer, b"1", partition=0)
     move("write")
-    sent(producer, b"2", partition=1)
+    send_and_flush(producer, b"2", partition=1)
     move("commit")
     producer.commit_transaction()
     move("next")
     with producer.transaction():
         send(producer, b"3")
-    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
+    assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
 
 
 @BOTH
@@ -131,19 +131,19 @@ def test_22_the_coordinator_moves_at_each_step_and_the_commit_is_one(version: in
 def test_22_the_coordinator_dies_while_it_ends_the_transaction_and_the_commit_is_one(
     version: int, applied: bool
 ) -> None:
-    cluster, producer = begun(version, nodes=3)
-    sent(producer, b"1")
-    sent(producer, b"2", partition=1)
+    cluster, producer = create_producer_in_transaction(version, nodes=3)
+    send_and_flush(producer, b"1")
+    send_and_flush(producer, b"2", partition=1)
     node = cluster.core.find_coordinator("x")
     assert node is not None
     cluster.control.when(api=ApiKey.END_TXN).never_answer(applied=applied)
     cluster.system.after(20, lambda: cluster.control.stop_node(node.id))
     cluster.system.after(3000, lambda: cluster.control.start_node(node.id))
     producer.commit_transaction()
-    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1"], [b"2"])
+    assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1"], [b"2"])
     with producer.transaction():
         send(producer, b"3")
-    assert committed(cluster, 0) == [b"1", b"3"]
+    assert read_committed(cluster, 0) == [b"1", b"3"]
 
 
 # --- 23: two producers of one id
@@ -151,9 +151,9 @@ def test_22_the_coordinator_dies_while_it_ends_the_transaction_and_the_commit_is
 
 @BOTH
 def test_23_a_second_producer_of_the_id_fences_the_first_and_nothing_of_the_first_is_seen(version: int) -> None:
-    cluster, first = begun(version)
-    sent(first, b"zombie")
-    second = producer_of(cluster)
+    cluster, first = create_producer_in_transaction(version)
+    send_and_flush(first, b"zombie")
+    second = create_producer(cluster)
     second.init_transactions()
     with second.transaction():
         send(second, b"heir")
@@ -163,36 +163,36 @@ def test_23_a_second_producer_of_the_id_fences_the_first_and_nothing_of_the_firs
         (first.abort_transaction if rejection.type is TransactionAbortableError else first.commit_transaction)()
     with pytest.raises((ProducerFencedError, ProducerClosedError)):
         send(first, b"more")
-    assert committed(cluster) == [b"heir"]
+    assert read_committed(cluster) == [b"heir"]
 
 
 @BOTH
 def test_23_a_late_write_of_a_producer_that_was_fenced_is_refused(version: int) -> None:
-    cluster, first = begun(version)
-    sent(first, b"0")
+    cluster, first = create_producer_in_transaction(version)
+    send_and_flush(first, b"0")
     cluster.executes_after_disconnect = True
     cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=True)
     late = send(first, b"zombie")
     pass_time(first, 10)
-    second = producer_of(cluster)
+    second = create_producer(cluster)
     second.init_transactions()
     with second.transaction():
         send(second, b"heir")
     pass_time(first, 2000)
     assert late.done()
     assert late.exception(0) is not None
-    assert committed(cluster) == [b"heir"]
+    assert read_committed(cluster) == [b"heir"]
     assert cluster.log("t").open_transaction_producer_ids() == []
     with second.transaction():
         send(second, b"again")
-    assert committed(cluster) == [b"heir", b"again"]
+    assert read_committed(cluster) == [b"heir", b"again"]
 
 
 @BOTH
 def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> None:
     """The batch expires in flight, the transaction is aborted, and then the broker takes up the batch."""
-    cluster, producer = begun(version, delivery_timeout_ms=300, request_timeout_ms=300)
-    sent(producer, b"0")
+    cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=300, request_timeout_ms=300)
+    send_and_flush(producer, b"0")
     cluster.executes_after_disconnect = True
     cluster.control.when(api=ApiKey.PRODUCE).delay(5000, before_applying=True)
     late = send(producer, b"late")
@@ -203,16 +203,18 @@ def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> No
     assert cluster.log("t").open_transaction_producer_ids() == []
     with producer.transaction():
         send(producer, b"1")
-    assert committed(cluster) == [b"1"]
+    assert read_committed(cluster) == [b"1"]
 
 
 @BOTH
 def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open(version: int) -> None:
     """Brokers without KIP-890 would take up the batch after the marker, in a transaction that is never ended."""
-    cluster, producer = begun(version, nodes=2, delivery_timeout_ms=500, request_timeout_ms=400)
+    cluster, producer = create_producer_in_transaction(
+        version, nodes=2, delivery_timeout_ms=500, request_timeout_ms=400
+    )
     cluster.control.move_leader("t", 0, 0)
     cluster.control.move_coordinator("x", 1)
-    sent(producer, b"0")
+    send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE, times=2).never_answer()
     started = cluster.system.now()
     late = send(producer, b"late")
@@ -232,19 +234,19 @@ def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open
 
 def test_13_a_topic_created_again_between_two_partitions_of_a_transaction_fails_the_commit() -> None:
     """Transactions of version 2 write by topic id; the leader rejects the id of the topic that was deleted."""
-    cluster, producer = begun(2)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(2)
+    send_and_flush(producer, b"1")
     cluster.control.delete_topic("t")
     cluster.control.create_topic("t", 2)
-    sent(producer, b"2", partition=1)
+    send_and_flush(producer, b"2", partition=1)
     with pytest.raises(TransactionAbortableError, match="Topic t was deleted and created again"):
         producer.commit_transaction()
     producer.abort_transaction()
-    assert committed(cluster, 1) == []
+    assert read_committed(cluster, 1) == []
     producer.begin_transaction()
-    sent(producer, b"3", partition=1)
+    send_and_flush(producer, b"3", partition=1)
     producer.commit_transaction()
-    assert committed(cluster, 1) == [b"3"]
+    assert read_committed(cluster, 1) == [b"3"]
 
 
 # --- 24: transactions that are never ended
@@ -252,51 +254,51 @@ def test_13_a_topic_created_again_between_two_partitions_of_a_transaction_fails_
 
 @BOTH
 def test_24_a_transaction_that_is_never_ended_is_aborted_at_its_timeout_and_stays_hidden(version: int) -> None:
-    cluster, producer = begun(version, transaction_timeout_ms=5000)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
+    send_and_flush(producer, b"1")
     producer.close(timeout=0)
     assert state(cluster) is TransactionState.ONGOING
-    other = producer_of(cluster, "other")
+    other = create_producer(cluster, "other")
     other.init_transactions()
     pass_time(other, 6000)
     assert state(cluster) is TransactionState.COMPLETE_ABORT
-    assert committed(cluster) == []
+    assert read_committed(cluster) == []
     assert cluster.log("t").last_stable_offset == cluster.log("t").log_end_offset
 
 
 @BOTH
 def test_24_a_commit_after_the_timeout_fails_and_nothing_is_seen(version: int) -> None:
-    cluster, producer = begun(version, transaction_timeout_ms=5000)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
+    send_and_flush(producer, b"1")
     pass_time(producer, 6000)
     rejection = {1: "PRODUCER_FENCED", 2: "INVALID_TXN_STATE"}[version]
     with pytest.raises(BrokerError, match=rejection):
         producer.commit_transaction()
-    assert committed(cluster) == []
+    assert read_committed(cluster) == []
 
 
 @BOTH
 def test_commit_after_the_timeout_names_transaction_timeout_ms_and_a_new_producer_works(version: int) -> None:
-    cluster, producer = begun(version, transaction_timeout_ms=5000)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
+    send_and_flush(producer, b"1")
     pass_time(producer, 6000)
     with pytest.raises(BrokerError, match=r"longer than transaction\.timeout\.ms \(5000 ms\)") as raised:
         producer.commit_transaction()
     assert "Another producer" not in str(raised.value)
     producer.close()
-    heir = producer_of(cluster)
+    heir = create_producer(cluster)
     heir.init_transactions()
     heir.begin_transaction()
-    sent(heir, b"2")
+    send_and_flush(heir, b"2")
     heir.commit_transaction()
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 @BOTH
 def test_commit_of_a_fenced_producer_does_not_name_a_timeout_before_it(version: int) -> None:
-    cluster, producer = begun(version, transaction_timeout_ms=5000)
-    sent(producer, b"1")
-    heir = producer_of(cluster)
+    cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
+    send_and_flush(producer, b"1")
+    heir = create_producer(cluster)
     heir.init_transactions()
     with pytest.raises(BrokerError) as raised:
         producer.commit_transaction()
@@ -305,15 +307,15 @@ def test_commit_of_a_fenced_producer_does_not_name_a_timeout_before_it(version: 
 
 @BOTH
 def test_24_a_record_after_the_timeout_fails_and_nothing_is_seen(version: int) -> None:
-    cluster, producer = begun(version, transaction_timeout_ms=5000)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, transaction_timeout_ms=5000)
+    send_and_flush(producer, b"1")
     pass_time(producer, 6000)
     future = send(producer, b"2")
     producer.flush()
     assert future.exception(0) is not None
     with pytest.raises(TransactionAbortableError, match="INVALID_PRODUCER_EPOCH"):
         producer.commit_transaction()
-    assert committed(cluster) == []
+    assert read_committed(cluster) == []
 
 
 # --- requests that are carried out when the transaction is over (KAFKA-17754)
@@ -323,26 +325,26 @@ def test_24_a_record_after_the_timeout_fails_and_nothing_is_seen(version: int) -
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_that_is_carried_out_late_does_not_end_the_next_transaction(version: int, commit: bool) -> None:
     """Clusters of Kafka 3 have finalized features, and none for transactions: level 0 is protocol version 1."""
-    cluster, producer = begun(version, request_timeout_ms=300)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, request_timeout_ms=300)
+    send_and_flush(producer, b"1")
     cluster.executes_after_disconnect = True
     cluster.control.when(api=ApiKey.END_TXN).delay(2000, before_applying=True)
     producer.commit_transaction()
     producer.begin_transaction()
-    sent(producer, b"2")
+    send_and_flush(producer, b"2")
     pass_time(producer, 3000)
-    assert committed(cluster) == [b"1"]
-    sent(producer, b"3")
+    assert read_committed(cluster) == [b"1"]
+    send_and_flush(producer, b"3")
     if commit:
         producer.commit_transaction()
     else:
         producer.abort_transaction()
-    assert committed(cluster) == ([b"1", b"2", b"3"] if commit else [b"1"])
+    assert read_committed(cluster) == ([b"1", b"2", b"3"] if commit else [b"1"])
 
 
 @BOTH
 def test_offsets_that_are_written_late_do_not_take_the_place_of_later_ones(version: int) -> None:
-    cluster, producer = begun(version, request_timeout_ms=300)
+    cluster, producer = create_producer_in_transaction(version, request_timeout_ms=300)
     cluster.executes_after_disconnect = True
     cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT).delay(2000, before_applying=True)
     producer.send_offsets_to_transaction({("t", 0): 1}, "g")
@@ -355,9 +357,9 @@ def test_offsets_that_are_written_late_do_not_take_the_place_of_later_ones(versi
 
 
 def test_without_a_lost_answer_no_further_producer_id_is_asked_for() -> None:
-    cluster, producer = begun(1)
+    cluster, producer = create_producer_in_transaction(1)
     for value in (b"1", b"2"):
-        sent(producer, value)
+        send_and_flush(producer, value)
         producer.commit_transaction()
         producer.begin_transaction()
-    assert len(requests_of(cluster, InitProducerIdRequest)) == 1
+    assert len(find_requests(cluster, InitProducerIdRequest)) == 1

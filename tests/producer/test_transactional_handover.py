@@ -22,14 +22,14 @@ from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMe
 from tests.producer.transactional_cases import (
     BOTH,
     ID,
-    begun,
-    brokers,
-    committed,
-    initialised,
-    producer_of,
-    requests_of,
+    create_cluster,
+    create_initialized_producer,
+    create_producer,
+    create_producer_in_transaction,
+    find_requests,
+    read_committed,
     send,
-    sent,
+    send_and_flush,
     state,
 )
 from tests.simulated_cluster import SimulatedCluster
@@ -45,7 +45,7 @@ def group_offset(cluster: SimulatedCluster, group: str = "g") -> int | None:
 @BOTH
 @pytest.mark.parametrize("group", ["g", GroupMetadata("g", -1, "")])
 def test_offsets_hold_with_the_commit(version: int, group: GroupMetadata | str) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
     producer.send_offsets_to_transaction({("t", 0): 7, ("t", 1): OffsetAndMetadata(8)}, group)
     assert group_offset(cluster) is None
@@ -55,7 +55,7 @@ def test_offsets_hold_with_the_commit(version: int, group: GroupMetadata | str) 
 
 @BOTH
 def test_offsets_of_an_aborted_transaction_do_not_hold(version: int) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     producer.send_offsets_to_transaction({("t", 0): 7}, "g")
     producer.abort_transaction()
     assert group_offset(cluster) is None
@@ -81,7 +81,7 @@ LONE_SURROGATE = "\ud800"
 def test_offsets_that_cannot_be_written_are_refused_at_the_call_and_the_producer_goes_on(
     offsets: Any, group: Any
 ) -> None:
-    cluster, producer = begun(2)
+    cluster, producer = create_producer_in_transaction(2)
     with pytest.raises(InvalidRecordError):
         producer.send_offsets_to_transaction(offsets, group)
     producer.send_offsets_to_transaction({("t", np.int64(0)): np.int64(7)}, "g")
@@ -102,7 +102,7 @@ def test_a_position_and_a_group_take_only_what_can_be_written() -> None:
 
 @pytest.mark.parametrize("name", [LONE_SURROGATE, "x" * 2**15, "", b"x"])
 def test_a_transactional_id_that_cannot_be_written_is_refused_at_the_call(name: Any) -> None:
-    _, producer = initialised(2)
+    _, producer = create_initialized_producer(2)
     with pytest.raises(ConfigurationError, match="A transactional id must"):
         producer.init_transactions(name)
     with pytest.raises(ConfigurationError, match="A transactional id must"):
@@ -116,53 +116,53 @@ def test_a_transactional_id_that_cannot_be_written_is_refused_at_the_call(name: 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_records_after_a_transaction_that_was_taken_over_are_stored(version: int) -> None:
     """The sequences of the other process are unknown, so the next transaction needs a new epoch or a new sequence."""
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
     prepared = producer.prepare_transaction()
     assert prepared is not None
-    other = producer_of(cluster, ID)
+    other = create_producer(cluster, ID)
     other.take_over_transaction(prepared)
     other.commit_transaction()
     with other.transaction():
         send(other, b"2")
-    assert committed(cluster) == [b"1", b"2"]
+    assert read_committed(cluster) == [b"1", b"2"]
 
 
 @BOTH
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_is_prepared_by_one_producer_and_ended_by_another(version: int, commit: bool) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     futures = [send(producer, b"1"), send(producer, b"2", 1)]
     prepared = producer.prepare_transaction()
     assert prepared is not None
     assert all(future.done() for future in futures)
     producer.close()
     assert state(cluster) is TransactionState.ONGOING
-    other = producer_of(cluster, prepared.transactional_id)
+    other = create_producer(cluster, prepared.transactional_id)
     other.take_over_transaction(prepared)
     (other.commit_transaction if commit else other.abort_transaction)()
-    assert (committed(cluster, 0), committed(cluster, 1)) == (([b"1"], [b"2"]) if commit else ([], []))
+    assert (read_committed(cluster, 0), read_committed(cluster, 1)) == (([b"1"], [b"2"]) if commit else ([], []))
 
 
 @BOTH
 def test_the_producer_that_prepared_goes_on_when_others_have_ended_it(version: int) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
     prepared = producer.prepare_transaction()
     assert prepared is not None
-    other = producer_of(cluster, ID)
+    other = create_producer(cluster, ID)
     other.take_over_transaction(prepared)
     other.commit_transaction()
     for transactional_id in (ID, "another"):
         producer.init_transactions(transactional_id)
         with producer.transaction():
             send(producer, b"2")
-    assert committed(cluster) == [b"1", b"2", b"2"]
+    assert read_committed(cluster) == [b"1", b"2", b"2"]
 
 
 @BOTH
 def test_to_prepare_reports_records_that_failed(version: int) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     send(producer, b"1", key=b"k1")
     with pytest.raises(TransactionAbortableError, match="with the key 'k1' for topic t, partition 0, failed"):
@@ -173,9 +173,9 @@ def test_to_prepare_reports_records_that_failed(version: int) -> None:
 @pytest.mark.parametrize("has_records", [True, False])
 def test_what_is_prepared_has_the_offsets_of_a_call_that_ran_out_of_time(version: int, has_records: bool) -> None:
     """Another process knows nothing of them, and would commit the records alone."""
-    cluster, producer = begun(version, max_block_ms=100)
+    cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     if has_records:
-        sent(producer, b"1")
+        send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(TransactionTimeoutError, match=r"Call send_offsets_to_transaction\(\) again"):
         producer.send_offsets_to_transaction({("t", 0): 7}, "g")
@@ -186,15 +186,15 @@ def test_what_is_prepared_has_the_offsets_of_a_call_that_ran_out_of_time(version
     cluster.control.clear()
     prepared = producer.prepare_transaction()
     assert prepared is not None
-    other = producer_of(cluster, ID)
+    other = create_producer(cluster, ID)
     other.take_over_transaction(prepared)
     other.commit_transaction()
-    assert (committed(cluster), group_offset(cluster)) == ([b"1"] if has_records else [], 7)
+    assert (read_committed(cluster), group_offset(cluster)) == ([b"1"] if has_records else [], 7)
 
 
 @BOTH
 def test_to_prepare_reports_offsets_that_were_refused_after_their_call(version: int) -> None:
-    cluster, producer = begun(version, max_block_ms=100)
+    cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(TransactionTimeoutError):
         producer.send_offsets_to_transaction({("t", 0): 7}, "g")
@@ -205,7 +205,7 @@ def test_to_prepare_reports_offsets_that_were_refused_after_their_call(version: 
 
 
 def test_to_prepare_where_no_transaction_is_open_says_which_call_is_missing() -> None:
-    producer = producer_of(brokers(2))
+    producer = create_producer(create_cluster(2))
     with pytest.raises(
         IllegalStateError, match=r"prepare_transaction\(\) requires .* Call init_transactions\(\) first"
     ):
@@ -218,7 +218,7 @@ def test_to_prepare_where_no_transaction_is_open_says_which_call_is_missing() ->
 
 
 def test_an_empty_transaction_is_not_left_open() -> None:
-    _, producer = begun(2)
+    _, producer = create_producer_in_transaction(2)
     assert producer.prepare_transaction() is None
     producer.begin_transaction()
 
@@ -229,16 +229,16 @@ def test_a_producer_that_has_ended_what_another_prepared_writes_the_next_transac
     version: int, commit: bool
 ) -> None:
     """In version 1 under a new epoch: it does not know which sequences come next."""
-    cluster, first = begun(version)
-    sent(first, b"1", b"2")
+    cluster, first = create_producer_in_transaction(version)
+    send_and_flush(first, b"1", b"2")
     prepared = first.prepare_transaction()
     assert prepared is not None
     first.close()
-    second = producer_of(cluster, ID)
+    second = create_producer(cluster, ID)
     second.take_over_transaction(prepared)
     (second.commit_transaction if commit else second.abort_transaction)()
     for value in (b"3", b"4"):
         with second.transaction():
             send(second, value)
-    assert committed(cluster) == [*([b"1", b"2"] if commit else []), b"3", b"4"]
-    assert len(requests_of(cluster, InitProducerIdRequest)) == (2 if version == 1 else 1)
+    assert read_committed(cluster) == [*([b"1", b"2"] if commit else []), b"3", b"4"]
+    assert len(find_requests(cluster, InitProducerIdRequest)) == (2 if version == 1 else 1)

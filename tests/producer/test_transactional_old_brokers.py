@@ -9,7 +9,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import simulated_producer
+from tests.producer.virtual_time import create_simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -17,7 +17,7 @@ def test_description_of_several_ids_fails_and_the_producer_goes_on_where_one_id_
     """Kafka 2.8, while the producer does not know its own coordinator either."""
     limits = {ApiKey.FIND_COORDINATOR: VersionRange(0, 3)}
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}, version_limits=limits)
-    producer = simulated_producer(cluster, linger_ms=0, transactional_id="own", max_block_ms=1_000)
+    producer = create_simulated_producer(cluster, linger_ms=0, transactional_id="own", max_block_ms=1_000)
     unavailable = cluster.control.when(api=ApiKey.FIND_COORDINATOR, times=None).fail(codes.COORDINATOR_NOT_AVAILABLE)
     with pytest.raises(TransactionTimeoutError):
         producer.init_transactions()

@@ -20,16 +20,16 @@ from spark_kafka_sink.records.header import parse_header
 from tests.producer.transactional_cases import (
     BOTH,
     ID,
-    begun,
-    committed,
-    initialised,
+    create_initialized_producer,
+    create_producer_in_transaction,
+    find_requests,
     pass_time,
-    requests_of,
+    read_committed,
     send,
-    sent,
+    send_and_flush,
     state,
 )
-from tests.producer.virtual_time import loop_of
+from tests.producer.virtual_time import get_loop
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -46,28 +46,28 @@ def batches(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, in
 
 @BOTH
 def test_a_commit_shows_all_records_of_all_partitions_at_once(version: int) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"1", b"2", partition=0)
-    sent(producer, b"3", partition=1)
-    assert (committed(cluster, 0), committed(cluster, 1)) == ([], [])
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"1", b"2", partition=0)
+    send_and_flush(producer, b"3", partition=1)
+    assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([], [])
     producer.commit_transaction()
-    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1", b"2"], [b"3"])
+    assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1", b"2"], [b"3"])
     assert state(cluster) is TransactionState.COMPLETE_COMMIT
 
 
 @BOTH
 def test_an_abort_shows_no_record_to_committed_readers(version: int) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"1", b"2")
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"1", b"2")
     producer.abort_transaction()
     assert cluster.values("t") == [b"1", b"2"]
-    assert committed(cluster) == []
+    assert read_committed(cluster) == []
     assert state(cluster) is TransactionState.COMPLETE_ABORT
 
 
 @BOTH
 def test_transactions_follow_each_other_and_each_is_what_it_was(version: int) -> None:
-    cluster, producer = initialised(version)
+    cluster, producer = create_initialized_producer(version)
     for number in range(6):
         producer.begin_transaction()
         for partition in (0, 1):
@@ -76,52 +76,52 @@ def test_transactions_follow_each_other_and_each_is_what_it_was(version: int) ->
             producer.abort_transaction()
         else:
             producer.commit_transaction()
-    assert [committed(cluster, partition) for partition in (0, 1)] == [[b"0", b"1", b"3", b"4"]] * 2
+    assert [read_committed(cluster, partition) for partition in (0, 1)] == [[b"0", b"1", b"3", b"4"]] * 2
 
 
 @BOTH
 def test_a_commit_sends_at_once_what_would_have_lingered_and_waits_for_its_answers(version: int) -> None:
-    cluster, producer = begun(version, linger_ms=60_000, delivery_timeout_ms=120_000)
+    cluster, producer = create_producer_in_transaction(version, linger_ms=60_000, delivery_timeout_ms=120_000)
     futures = [send(producer, b"1"), send(producer, b"2", 1)]
     started = cluster.system.now()
     producer.commit_transaction()
     assert cluster.system.now() - started < 1000
     assert [future.result(0).offset for future in futures] == [0, 0]
-    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1"], [b"2"])
+    assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1"], [b"2"])
 
 
 @BOTH
 def test_columns_are_part_of_the_transaction_like_records(version: int) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     columns = RecordColumns(pa.array([b"1", b"2", b"3"]))
     producer.send_columns("t", columns, pa.array([0, 1, 0], pa.int32()))
     producer.commit_transaction()
-    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
+    assert (read_committed(cluster, 0), read_committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
 
 
 @BOTH
 def test_a_block_commits_when_it_ends_well(version: int) -> None:
-    cluster, producer = initialised(version)
+    cluster, producer = create_initialized_producer(version)
     with producer.transaction():
         send(producer, b"1")
-    assert committed(cluster) == [b"1"]
+    assert read_committed(cluster) == [b"1"]
 
 
 @BOTH
 def test_a_block_that_an_error_leaves_is_aborted_and_the_error_goes_on(version: int) -> None:
-    cluster, producer = initialised(version)
+    cluster, producer = create_initialized_producer(version)
     with pytest.raises(ZeroDivisionError), producer.transaction():
-        _ = 1 // len(sent(producer, b"1")[1:])
+        _ = 1 // len(send_and_flush(producer, b"1")[1:])
     assert state(cluster) is TransactionState.COMPLETE_ABORT
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 @BOTH
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_empty_transaction_asks_the_brokers_nothing(version: int, commit: bool) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     before = len(cluster.requests)
     if commit:
         producer.commit_transaction()
@@ -136,45 +136,45 @@ def test_an_empty_transaction_asks_the_brokers_nothing(version: int, commit: boo
 
 @BOTH
 def test_requests_carry_the_id_and_are_of_the_transactions_version(version: int) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"1")
     producer.commit_transaction()
-    ((produce_version, produce),) = requests_of(cluster, ProduceRequest)
+    ((produce_version, produce),) = find_requests(cluster, ProduceRequest)
     assert isinstance(produce, ProduceRequest)
     assert produce.transactional_id == ID
-    ((end_version, _),) = requests_of(cluster, EndTxnRequest)
+    ((end_version, _),) = find_requests(cluster, EndTxnRequest)
     if version == 1:
         assert produce_version <= 11
         assert end_version <= 4
-        assert len(requests_of(cluster, AddPartitionsToTxnRequest)) == 1
+        assert len(find_requests(cluster, AddPartitionsToTxnRequest)) == 1
     else:
         assert produce_version >= 12
         assert end_version >= 5
-        assert requests_of(cluster, AddPartitionsToTxnRequest) == []
+        assert find_requests(cluster, AddPartitionsToTxnRequest) == []
 
 
 def test_in_version_1_sequences_go_on_from_transaction_to_transaction() -> None:
-    cluster, producer = initialised(1)
+    cluster, producer = create_initialized_producer(1)
     for commit in (True, False, True):
         producer.begin_transaction()
-        sent(producer, b"1")
-        sent(producer, b"2")
+        send_and_flush(producer, b"1")
+        send_and_flush(producer, b"2")
         (producer.commit_transaction if commit else producer.abort_transaction)()
     assert batches(cluster) == [(0, sequence) for sequence in range(6)]
 
 
 def test_in_version_2_each_transaction_has_an_epoch_and_sequences_of_its_own() -> None:
-    cluster, producer = initialised(2)
+    cluster, producer = create_initialized_producer(2)
     for commit in (True, False, True):
         producer.begin_transaction()
-        sent(producer, b"1")
-        sent(producer, b"2")
+        send_and_flush(producer, b"1")
+        send_and_flush(producer, b"2")
         (producer.commit_transaction if commit else producer.abort_transaction)()
     assert batches(cluster) == [(epoch, sequence) for epoch in range(3) for sequence in range(2)]
 
 
 def test_the_version_is_that_of_the_cluster_when_the_transaction_begins() -> None:
-    cluster, producer = initialised(1)
+    cluster, producer = create_initialized_producer(1)
     with producer.transaction():
         send(producer, b"1")
     cluster.core.coordinator.version = 2
@@ -182,15 +182,15 @@ def test_the_version_is_that_of_the_cluster_when_the_transaction_begins() -> Non
     for value in (b"2", b"3", b"4"):
         with producer.transaction():
             send(producer, value)
-    assert committed(cluster) == [b"1", b"2", b"3", b"4"]
-    assert [version for version, _ in requests_of(cluster, EndTxnRequest)] == [4, 4, 5, 5]
-    init_requests = [request for _, request in requests_of(cluster, InitProducerIdRequest)]
+    assert read_committed(cluster) == [b"1", b"2", b"3", b"4"]
+    assert [version for version, _ in find_requests(cluster, EndTxnRequest)] == [4, 4, 5, 5]
+    init_requests = [request for _, request in find_requests(cluster, InitProducerIdRequest)]
     assert [getattr(request, "producer_id", None) for request in init_requests] == [-1, 0]
     assert batches(cluster) == [(0, 0), (0, 1), (1, 0), (2, 0)]
 
 
 def test_transaction_timeout_ms_reaches_the_coordinator() -> None:
-    cluster, _ = initialised(2, transaction_timeout_ms=1234)
+    cluster, _ = create_initialized_producer(2, transaction_timeout_ms=1234)
     assert cluster.core.coordinator.transactions[ID].timeout_ms == 1234
 
 
@@ -199,7 +199,7 @@ def test_transaction_timeout_ms_reaches_the_coordinator() -> None:
 
 @BOTH
 def test_an_abort_drops_unsent_records_and_fails_their_futures(version: int) -> None:
-    cluster, producer = begun(version, linger_ms=60_000, delivery_timeout_ms=120_000)
+    cluster, producer = create_producer_in_transaction(version, linger_ms=60_000, delivery_timeout_ms=120_000)
     future = send(producer, b"1")
     producer.abort_transaction()
     assert isinstance(future.exception(0), TransactionAbortedError)
@@ -207,30 +207,30 @@ def test_an_abort_drops_unsent_records_and_fails_their_futures(version: int) -> 
     producer.begin_transaction()
     send(producer, b"2")
     producer.commit_transaction()
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 @BOTH
 def test_an_abort_waits_for_what_is_on_the_wire(version: int) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"0")
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=True)
     future = send(producer, b"1")
-    loop_of(producer).run_until(lambda: False, 5)
+    get_loop(producer).run_until(lambda: False, 5)
     producer.abort_transaction()
     assert future.result(0).offset == 1
     assert cluster.values("t") == [b"0", b"1"]
-    assert committed(cluster) == []
+    assert read_committed(cluster) == []
     assert cluster.log("t").open_transaction_producer_ids() == []
 
 
 @BOTH
 def test_what_waits_for_a_retry_is_dropped_by_an_abort(version: int) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"0")
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     future = send(producer, b"1")
-    loop_of(producer).run_until(lambda: False, 50)
+    get_loop(producer).run_until(lambda: False, 50)
     started = cluster.system.now()
     producer.abort_transaction()
     assert cluster.system.now() - started < 1000
@@ -238,18 +238,18 @@ def test_what_waits_for_a_retry_is_dropped_by_an_abort(version: int) -> None:
     cluster.control.clear()
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 def test_adds_partition_before_batches_that_wait_for_the_connection() -> None:
-    cluster, producer = begun(1, batch_size=1, max_in_flight_requests_per_connection=2)
-    sent(producer, b"0")
+    cluster, producer = create_producer_in_transaction(1, batch_size=1, max_in_flight_requests_per_connection=2)
+    send_and_flush(producer, b"0")
     cluster.control.when(api=ApiKey.PRODUCE, times=None).delay(10)
     futures = [send(producer, b"%d" % number) for number in range(20)]
     pass_time(producer, 1)
     futures.append(send(producer, b"other partition", partition=1))
-    loop_of(producer).run_until(lambda: len(requests_of(cluster, AddPartitionsToTxnRequest)) > 1)
+    get_loop(producer).run_until(lambda: len(find_requests(cluster, AddPartitionsToTxnRequest)) > 1)
     # The first record, two requests in flight, and the one with which the sender found the new partition.
-    assert len(requests_of(cluster, ProduceRequest)) == 4
+    assert len(find_requests(cluster, ProduceRequest)) == 4
     producer.commit_transaction()
     assert [future.exception(0) for future in futures] == [None] * 21

@@ -32,9 +32,9 @@ from tests.leak_check import assert_no_leaks
 from tests.producer.explorer import check_partition_queues
 from tests.producer.schedules import TOPIC
 from tests.producer.second_caller import serialize_paused
-from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
+from tests.producer.transaction_lives import Committer, Life, Numbers, Written, build_group_id
 from tests.producer.transaction_schedules import TransactionSchedule
-from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, get_loop, get_reserved_bytes, get_sender
 from tests.rare_branches import TRANSACTION_BRANCHES
 from tests.simulated_cluster import SimulatedCluster
 
@@ -90,9 +90,9 @@ class TransactionRun:
 
     # --- producers
 
-    def producer_of(self, transactional_id: str) -> KafkaProducer:
+    def create_producer(self, transactional_id: str) -> KafkaProducer:
         random = self.random
-        producer = simulated_producer(
+        producer = create_simulated_producer(
             self.cluster,
             random.randrange(1 << 30),
             serialize_paused,
@@ -107,14 +107,14 @@ class TransactionRun:
             retry_backoff_max_ms=500,
             max_block_ms=3000,
         )
-        loop_of(producer).after_round = partial(self.after_round, producer)
+        get_loop(producer).after_round = partial(self.after_round, producer)
         self.producers.append(producer)
         return producer
 
     def live(self, transactional_id: str) -> Life:
         for earlier in self.lives:
             earlier.succeeded |= earlier.transactional_id == transactional_id
-        producer = self.producer_of(transactional_id)
+        producer = self.create_producer(transactional_id)
         life = Life(producer, transactional_id, self.random, self.numbers, self.partitions)
         life.takes_over = self.takes_over
         life.later_random = self.later_random
@@ -157,7 +157,7 @@ class TransactionRun:
     def hand_over(self) -> None:
         """To a driver that ends what was prepared, at once or later, or dies and leaves it to the next one."""
         for life in self.lives:
-            if life.prepared is not None and not self.drivers_of(life.written[-1]):
+            if life.prepared is not None and not self.find_drivers(life.written[-1]):
                 self.drive(life.prepared, life.written[-1], commit=self.random.random() < 0.8)
         for driver in [driver for driver in self.committers if not driver.over]:
             if self.random.random() < 0.3:
@@ -166,11 +166,11 @@ class TransactionRun:
             elif self.random.random() < 0.7:
                 driver.step()
 
-    def drivers_of(self, written: Written) -> list[Committer]:
+    def find_drivers(self, written: Written) -> list[Committer]:
         return [driver for driver in self.committers if driver.written is written]
 
     def drive(self, prepared: TransactionIdentity, written: Written, *, commit: bool) -> None:
-        producer = self.producer_of(written.transactional_id)
+        producer = self.create_producer(written.transactional_id)
         self.committers.append(Committer(producer, prepared, written, commit=commit))
 
     def _watch_timeouts(self) -> None:
@@ -242,7 +242,7 @@ class TransactionRun:
         for life in self.lives:
             self.check_why_it_ended(life)
         for producer in self.producers:
-            assert memory_used(producer) == 0, "memory did not come back"
+            assert get_reserved_bytes(producer) == 0, "memory did not come back"
         assert not self.system.open_sockets
 
     def check_futures(self, written: Written) -> None:
@@ -258,12 +258,12 @@ class TransactionRun:
     def check_offsets(self, transactional_id: str, places: set[Place]) -> None:
         own = [life for life in self.lives if life.transactional_id == transactional_id]
         writes = [as_write(written) for life in own for written in life.written]
-        found = self.cluster.core.offsets.get(group_of(transactional_id), (TOPIC, 0))
+        found = self.cluster.core.offsets.get(build_group_id(transactional_id), (TOPIC, 0))
         anomalies = offsets_anomalies(writes, places, None if found is None else found.offset)
         assert not anomalies, str(anomalies[0])
 
     def check_why_it_ended(self, life: Life) -> None:
-        ousted = sender_of(life.producer).idempotence.id_and_epoch in self.ousted
+        ousted = get_sender(life.producer).idempotence.id_and_epoch in self.ousted
         lawful = life.rivalled_before_it_ended or self.timed_out or ousted or self.schedule.fences_senders
         assert life.reason is None or lawful, f"a producer gave up: {life.reason!r}"
 

@@ -26,13 +26,13 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from tests.fake_system import WALL_MS
 from tests.producer.schedules import TOPIC
 from tests.producer.second_caller import PausedValue, SecondCaller
-from tests.producer.virtual_time import loop_of
+from tests.producer.virtual_time import get_loop
 
 TRIES_MAX = 100
 """Of one call that is made again and again. Faults end long before."""
 
 
-def group_of(transactional_id: str) -> str:
+def build_group_id(transactional_id: str) -> str:
     """The consumer group whose offsets go into the transactions of an id."""
     return f"group-{transactional_id}"
 
@@ -195,12 +195,14 @@ class Life:
             for _ in range(self._random.choice((1, 1, 3, 12))):
                 self.send_to(to, self._random.randrange(self.partitions))
         if self._random.random() < 0.4:
-            loop_of(self.producer).run_until(lambda: False, self._random.choice((20, 300, 1000)))
+            get_loop(self.producer).run_until(lambda: False, self._random.choice((20, 300, 1000)))
         # Once in a transaction: of two, the first might be carried out last.
         if to.offset is None and self._random.random() < 0.2:
             to.offset = self._numbers.take()
             with contextlib.suppress(TransactionAbortableError, TransactionTimeoutError):
-                self.producer.send_offsets_to_transaction({(TOPIC, 0): to.offset}, group_of(self.transactional_id))
+                self.producer.send_offsets_to_transaction(
+                    {(TOPIC, 0): to.offset}, build_group_id(self.transactional_id)
+                )
 
     def call_from_second_thread(self) -> None:
         """Begin a send() in another thread, or let the one that has begun go on."""
@@ -278,15 +280,15 @@ class Life:
     def pass_time(self, ms: float) -> None:
         if not self._busy and not self.closed:
             self._busy = True
-            loop_of(self.producer).run_until(lambda: False, ms)
+            get_loop(self.producer).run_until(lambda: False, ms)
             self._busy = False
 
     def serve(self) -> None:
         """One round of its thread, while another life waits."""
         if not self._busy and not self.closed:
             self._busy = True
-            loop_of(self.producer).sender.client.wakeup()
-            loop_of(self.producer).run_once()
+            get_loop(self.producer).sender.client.wakeup()
+            get_loop(self.producer).run_once()
             self._busy = False
 
 

@@ -13,22 +13,22 @@ from spark_kafka_sink.broker.control import FaultBuilder
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.producer.schedules import DOUBTS, REFUSALS, TOPIC
-from tests.producer.transaction_lives import group_of
+from tests.producer.transaction_lives import build_group_id
 from tests.simulated_cluster import SimulatedCluster
 
-_OF_COORDINATORS = (
+_COORDINATOR_CODES = (
     codes.NOT_COORDINATOR,
     codes.COORDINATOR_NOT_AVAILABLE,
     codes.COORDINATOR_LOAD_IN_PROGRESS,
 )
-_OF_TRANSACTIONS = (*_OF_COORDINATORS, codes.CONCURRENT_TRANSACTIONS)
+_TRANSACTION_CODES = (*_COORDINATOR_CODES, codes.CONCURRENT_TRANSACTIONS)
 _REFUSALS: dict[ApiKey, tuple[int, ...]] = {
     ApiKey.FIND_COORDINATOR: (codes.COORDINATOR_NOT_AVAILABLE, codes.COORDINATOR_LOAD_IN_PROGRESS),
-    ApiKey.INIT_PRODUCER_ID: _OF_TRANSACTIONS,
-    ApiKey.ADD_PARTITIONS_TO_TXN: (*_OF_TRANSACTIONS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.TRANSACTION_ABORTABLE),
-    ApiKey.ADD_OFFSETS_TO_TXN: (*_OF_TRANSACTIONS, codes.GROUP_AUTHORIZATION_FAILED),
-    ApiKey.TXN_OFFSET_COMMIT: (*_OF_COORDINATORS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.ILLEGAL_GENERATION),
-    ApiKey.END_TXN: _OF_TRANSACTIONS,
+    ApiKey.INIT_PRODUCER_ID: _TRANSACTION_CODES,
+    ApiKey.ADD_PARTITIONS_TO_TXN: (*_TRANSACTION_CODES, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.TRANSACTION_ABORTABLE),
+    ApiKey.ADD_OFFSETS_TO_TXN: (*_TRANSACTION_CODES, codes.GROUP_AUTHORIZATION_FAILED),
+    ApiKey.TXN_OFFSET_COMMIT: (*_COORDINATOR_CODES, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.ILLEGAL_GENERATION),
+    ApiKey.END_TXN: _TRANSACTION_CODES,
     ApiKey.PRODUCE: (*REFUSALS, codes.CONCURRENT_TRANSACTIONS, codes.TRANSACTION_ABORTABLE, codes.INVALID_TXN_STATE),
 }
 _FENCING = (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN)
@@ -114,7 +114,9 @@ class TransactionSchedule:
         return self._random.choice(list(self._cluster.core.nodes))
 
     def _move_coordinator(self) -> None:
-        self._control.move_coordinator(self._random.choice((*self._ids, *map(group_of, self._ids))), self._any_node())
+        self._control.move_coordinator(
+            self._random.choice((*self._ids, *map(build_group_id, self._ids))), self._any_node()
+        )
 
     def _move_leader(self) -> None:
         self._control.move_leader(TOPIC, self._random.randrange(self._partitions), self._any_node())

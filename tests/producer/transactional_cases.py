@@ -13,7 +13,7 @@ from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.protocol.headers import decode_request
 from spark_kafka_sink.protocol.message import Message
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, get_loop
 from tests.simulated_cluster import SimulatedCluster
 
 BOTH = pytest.mark.parametrize("version", [1, 2])
@@ -22,28 +22,28 @@ ID = "x"
 Sent = Future[RecordMetadata]
 
 
-def brokers(version: int, *, nodes: int = 1, partitions: int = 2, **options: object) -> SimulatedCluster:
+def create_cluster(version: int, *, nodes: int = 1, partitions: int = 2, **options: object) -> SimulatedCluster:
     return SimulatedCluster(
         FakeSystem(latency_ms=2), nodes=nodes, topics={"t": partitions}, transaction_version=version, **options
     )
 
 
-def producer_of(cluster: SimulatedCluster, transactional_id: str = ID, /, **options: object) -> KafkaProducer:
-    given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, "retry_backoff_max_ms": 10, **options}
-    return simulated_producer(cluster, transactional_id=transactional_id, **given)
+def create_producer(cluster: SimulatedCluster, transactional_id: str = ID, /, **options: object) -> KafkaProducer:
+    configuration: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, "retry_backoff_max_ms": 10, **options}
+    return create_simulated_producer(cluster, transactional_id=transactional_id, **configuration)
 
 
-def initialised(
+def create_initialized_producer(
     version: int, *, nodes: int = 1, partitions: int = 2, **options: object
 ) -> tuple[SimulatedCluster, KafkaProducer]:
-    cluster = brokers(version, nodes=nodes, partitions=partitions)
-    producer = producer_of(cluster, **options)
+    cluster = create_cluster(version, nodes=nodes, partitions=partitions)
+    producer = create_producer(cluster, **options)
     producer.init_transactions()
     return cluster, producer
 
 
-def begun(version: int, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
-    cluster, producer = initialised(version, **options)  # type: ignore[arg-type]
+def create_producer_in_transaction(version: int, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster, producer = create_initialized_producer(version, **options)  # type: ignore[arg-type]
     producer.begin_transaction()
     return cluster, producer
 
@@ -52,7 +52,7 @@ def send(producer: KafkaProducer, value: bytes, partition: int = 0, key: bytes |
     return producer.send(ProducerRecord("t", value, key=key, partition=partition))
 
 
-def sent(producer: KafkaProducer, *values: bytes, partition: int = 0) -> list[Sent]:
+def send_and_flush(producer: KafkaProducer, *values: bytes, partition: int = 0) -> list[Sent]:
     """Send the values and wait until they are acknowledged."""
     futures = [send(producer, value, partition) for value in values]
     producer.flush()
@@ -60,7 +60,7 @@ def sent(producer: KafkaProducer, *values: bytes, partition: int = 0) -> list[Se
     return futures
 
 
-def committed(cluster: SimulatedCluster, partition: int = 0) -> list[bytes | None]:
+def read_committed(cluster: SimulatedCluster, partition: int = 0) -> list[bytes | None]:
     return cluster.values("t", partition, committed=True)
 
 
@@ -68,11 +68,11 @@ def state(cluster: SimulatedCluster, transactional_id: str = ID) -> TransactionS
     return cluster.core.coordinator.transactions[transactional_id].state
 
 
-def requests_of(cluster: SimulatedCluster, kind: type[Message]) -> list[tuple[int, Message]]:
+def find_requests(cluster: SimulatedCluster, kind: type[Message]) -> list[tuple[int, Message]]:
     """(version, request) of all requests of a kind that the brokers took."""
     decoded = [decode_request(memoryview(frame)) for _, _, frame in cluster.requests]
     return [(header.api_version, request) for header, request in decoded if isinstance(request, kind)]
 
 
 def pass_time(producer: KafkaProducer, ms: float) -> None:
-    loop_of(producer).run_until(lambda: False, ms)
+    get_loop(producer).run_until(lambda: False, ms)

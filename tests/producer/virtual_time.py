@@ -2,9 +2,9 @@
 
     system = FakeSystem(latency_ms=1)
     cluster = SimulatedCluster(system, topics={"t": 3})
-    producer = simulated_producer(cluster, linger_ms=5)
+    producer = create_simulated_producer(cluster, linger_ms=5)
     future = producer.send(ProducerRecord("t", b"v"))
-    outcome(producer, future)
+    wait_for_result(producer, future)
 
 Where a caller would block, the sender is run until what the caller waits for has come.
 """
@@ -95,7 +95,7 @@ class InlineLoop:
         return self._running
 
 
-def memory_used(producer: KafkaProducer) -> float:
+def get_reserved_bytes(producer: KafkaProducer) -> float:
     """Bytes of buffer.memory that are reserved now."""
     return producer.metric("buffer-total-bytes") - producer.metric("buffer-available-bytes")
 
@@ -114,30 +114,30 @@ class SimulatedProducer(KafkaProducer):
         return self.loop.system, self.loop, self._random
 
 
-def simulated_producer(
+def create_simulated_producer(
     cluster: SimulatedCluster, seed: int = 0, value_serializer: Serializer | None = None, /, **options: object
 ) -> KafkaProducer:
     """Options by their names with underscores."""
-    given: dict[str, object] = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": "test"}
-    given.update({name.replace("_", "."): value for name, value in options.items()})
-    return SimulatedProducer(cluster.system, given, random=Random(seed), value_serializer=value_serializer)
+    configuration: dict[str, object] = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": "test"}
+    configuration.update({name.replace("_", "."): value for name, value in options.items()})
+    return SimulatedProducer(cluster.system, configuration, random=Random(seed), value_serializer=value_serializer)
 
 
-def loop_of(producer: KafkaProducer) -> InlineLoop:
+def get_loop(producer: KafkaProducer) -> InlineLoop:
     assert isinstance(producer, SimulatedProducer)
     return producer.loop
 
 
-def sender_of(producer: KafkaProducer) -> Sender:
+def get_sender(producer: KafkaProducer) -> Sender:
     """What a loop is given to run. It has what the producer shares with it: memory, batches, metadata, the client."""
-    return loop_of(producer).sender
+    return get_loop(producer).sender
 
 
 def run_until(producer: KafkaProducer, condition: Callable[[], bool], timeout_ms: float = 600_000) -> None:
-    assert loop_of(producer).run_until(condition, timeout_ms), "it did not happen"
+    assert get_loop(producer).run_until(condition, timeout_ms), "it did not happen"
 
 
-def outcome(producer: KafkaProducer, future: Future[T]) -> T:
+def wait_for_result(producer: KafkaProducer, future: Future[T]) -> T:
     """Run the sender until the future is done."""
     run_until(producer, future.done)
     return future.result(0)

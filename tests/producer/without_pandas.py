@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.topic_rows import split_by_topic
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import outcome, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 ROWS = 64
@@ -61,8 +61,8 @@ def send_columns(producer: KafkaProducer, kind: pa.DataType, time: pa.DataType, 
     # A partition that there is not: the row is refused, the others are taken out.
     refused = producer.send_columns("t", rows, numbers(pa.int32(), nulls, highest=2))
     for future in waiting:
-        outcome(producer, future).raise_for_failures()
-    result = outcome(producer, refused)
+        wait_for_result(producer, future).raise_for_failures()
+    result = wait_for_result(producer, refused)
     assert result.rows_failed
     assert result.rows_written
 
@@ -74,7 +74,7 @@ def send_records(producer: KafkaProducer) -> None:
         producer.send(ProducerRecord("t", "text")),
     ]
     for future in waiting:
-        outcome(producer, future)
+        wait_for_result(producer, future)
 
 
 def split_topics() -> None:
@@ -91,7 +91,7 @@ def must_not_be_there(after: Any) -> None:
 def main() -> None:
     must_not_be_there("the imports")
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 2})
-    producer = simulated_producer(cluster)
+    producer = create_simulated_producer(cluster)
     send_records(producer)
     must_not_be_there("send")
     split_topics()

@@ -90,7 +90,7 @@ def test_follows_leader_that_moves_during_read() -> None:
             if len(read) == 3:
                 log.leader = 1
     assert read == [(0, offset, b"v%d" % offset) for offset in range(6)]
-    assert cluster.brokers[1].requests_of(ApiKey.FETCH)
+    assert cluster.brokers[1].find_requests(ApiKey.FETCH)
 
 
 def test_continues_at_new_leader_when_broker_dies() -> None:
@@ -119,14 +119,14 @@ def test_waits_for_partition_without_leader() -> None:
         log.errors = [error_codes.NOT_LEADER_OR_FOLLOWER]
         cluster.system.after(3_000, lambda: setattr(log, "leader", 1))
         assert rows(next(tables)) == [(0, 1, b"b")]
-    assert cluster.brokers[1].requests_of(ApiKey.FETCH)
+    assert cluster.brokers[1].find_requests(ApiKey.FETCH)
 
 
 def test_fetches_from_leaders_concurrently_and_shares_byte_limit() -> None:
     cluster = Cluster(Log([batch(0, b"a")]), Log([batch(0, b"b")], leader=1))
     with cluster.reader() as reader:
         assert rows(reader.read("t")) == [(0, 0, b"a"), (1, 0, b"b")]
-    fetches = [broker.requests_of(ApiKey.FETCH) for broker in cluster.brokers]
+    fetches = [broker.find_requests(ApiKey.FETCH) for broker in cluster.brokers]
     assert [len(requests) for requests in fetches] == [1, 1]
     assert [requests[0].message.max_bytes for requests in fetches] == [MAX_FETCH_BYTES // 2] * 2  # type: ignore[attr-defined]
 

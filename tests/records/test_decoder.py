@@ -41,14 +41,14 @@ from tests.records.reference_encoder import Row, reference_record, reference_var
 from tests.records.slices import BatchSlice, encode_slices, to_rows
 
 
-def batch_of(body: bytes, count: int, codec: int = Codec.NONE, **fields: int | bool) -> bytes:
+def build_batch(body: bytes, count: int, codec: int = Codec.NONE, **fields: int | bool) -> bytes:
     records = bytes(compress(Codec(codec), [body]))
     settings: dict[str, int | bool] = {"base_timestamp": NOW, "max_timestamp": NOW + 5, **fields}
     return build_header(segments=[records], record_count=count, codec=codec, **settings) + records
 
 
 def reference_batch(rows: Sequence[Row], **fields: int | bool) -> bytes:
-    return batch_of(b"".join(reference_record(row, i, 0) for i, row in enumerate(rows)), len(rows), **fields)
+    return build_batch(b"".join(reference_record(row, i, 0) for i, row in enumerate(rows)), len(rows), **fields)
 
 
 def decoded(buffer: bytes) -> pa.Table:
@@ -69,7 +69,7 @@ def test_decodes_encoded_rows(data: st.DataObject, rows: list[Row], codec: Codec
     )
     buffer = b""
     for part, piece in zip(plan, encode_slices(columns, plan, NOW), strict=True):
-        buffer += batch_of(
+        buffer += build_batch(
             bytes(piece.segment),
             piece.record_count,
             codec,
@@ -114,14 +114,14 @@ def test_log_append_time_replaces_record_timestamps() -> None:
 
 
 def test_empty_compacted_batch_keeps_its_offsets() -> None:
-    batch = batch_of(b"", 0, base_offset=10, last_offset_delta=4)
+    batch = build_batch(b"", 0, base_offset=10, last_offset_delta=4)
     ((header, columns),) = decode_batches(batch)
     assert (columns.num_rows, header.last_offset) == (0, 14)
 
 
 def test_offsets_may_have_gaps_after_compaction() -> None:
     body = reference_record(Row(b"a"), 2, 0) + reference_record(Row(b"b"), 7, 1)
-    assert decoded(batch_of(body, 2, base_offset=100, last_offset_delta=9))["offset"].to_pylist() == [102, 107]
+    assert decoded(build_batch(body, 2, base_offset=100, last_offset_delta=9))["offset"].to_pylist() == [102, 107]
 
 
 def test_decodes_control_batch_with_its_flags() -> None:
@@ -189,12 +189,12 @@ BAD_BODIES = {
 @pytest.mark.parametrize(("body", "count"), BAD_BODIES.values(), ids=BAD_BODIES.keys())
 def test_rejects_body_that_contradicts_header(body: bytes, count: int) -> None:
     with pytest.raises(DecodeError):
-        list(decode_batches(batch_of(body, count, last_offset_delta=max(0, count - 1))))
+        list(decode_batches(build_batch(body, count, last_offset_delta=max(0, count - 1))))
 
 
 def test_rejects_negative_record_count_of_empty_body() -> None:
     with pytest.raises(DecodeError, match="batch of -1 records"):
-        list(decode_batches(batch_of(b"", -1, last_offset_delta=0)))
+        list(decode_batches(build_batch(b"", -1, last_offset_delta=0)))
 
 
 def test_limits_number_of_records_that_compress_to_nothing() -> None:
@@ -210,14 +210,14 @@ def test_limits_number_of_records_that_compress_to_nothing() -> None:
 def test_rejects_record_count_that_does_not_fit_body() -> None:
     body = reference_record(Row(b"a"), 0, 0)
     with pytest.raises(DecodeError, match=f"1000 records do not fit into {len(body)} bytes"):
-        list(decode_batches(batch_of(body, 1_000, last_offset_delta=999)))
+        list(decode_batches(build_batch(body, 1_000, last_offset_delta=999)))
 
 
 @pytest.mark.parametrize("count", [-1, 2, 1 << 20])
 def test_rejects_header_count_that_does_not_fit_record(count: int) -> None:
     fields = b"\0\0\0\1\1" + reference_varint(count) + b"\0\0\0"
     with pytest.raises(DecodeError, match="the count of headers is negative, or exceeds its record"):
-        list(decode_batches(batch_of(reference_varint(len(fields)) + fields, 1)))
+        list(decode_batches(build_batch(reference_varint(len(fields)) + fields, 1)))
 
 
 @pytest.mark.parametrize("rows", [1, 40])
@@ -227,7 +227,7 @@ def test_rejects_invalid_headers_in_few_and_many_records(rows: int) -> None:
             reference_varint(5 + len(tail)) + b"\0\0" + reference_varint(i) + b"\1\1" + tail for i in range(rows)
         )
         with pytest.raises(DecodeError):
-            list(decode_batches(batch_of(body, rows)))
+            list(decode_batches(build_batch(body, rows)))
 
 
 def test_decodes_header_keys_that_are_not_utf8_like_kafka() -> None:
@@ -237,7 +237,7 @@ def test_decodes_header_keys_that_are_not_utf8_like_kafka() -> None:
     headers = pa.array([[{"key": key, "value": b"x"} for key in keys], None, [{"key": b"\x80", "value": None}]], kind)
     columns = RecordColumns(pa.array([b"v"] * 3), headers=headers)
     (piece,) = encode_slices(columns, [BatchSlice(0, 0, 3)], NOW)
-    header = parse_header(batch_of(bytes(piece.segment), 3))
+    header = parse_header(build_batch(bytes(piece.segment), 3))
     find_keyless_records(header, piece.segment)
     table = pa.Table.from_batches([decode_records(header, piece.segment)])
     table.validate(full=True)
@@ -246,7 +246,7 @@ def test_decodes_header_keys_that_are_not_utf8_like_kafka() -> None:
 
 
 def test_rejects_compressed_batch_above_limit() -> None:
-    bomb = batch_of(bytes(20 << 20), 1, Codec.ZSTD)
+    bomb = build_batch(bytes(20 << 20), 1, Codec.ZSTD)
     with pytest.raises(DecodeError, match="more than 1000000 bytes"):
         list(decode_batches(bomb, max_bytes=1_000_000))
 
@@ -255,7 +255,7 @@ def test_decodes_record_with_many_headers_quickly() -> None:
     body = b"\0\0\0\1\1" + reference_varint(200_000) + b"\0\1" * 200_000
     others = b"".join(reference_record(Row(b"x"), i, 0) for i in range(1, 5))
     started = time.process_time()
-    table = decoded(batch_of(reference_varint(len(body)) + body + others, 5))
+    table = decoded(build_batch(reference_varint(len(body)) + body + others, 5))
     assert len(table["headers"][0]) == 200_000
     assert time.process_time() - started < 20
 

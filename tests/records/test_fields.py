@@ -30,7 +30,7 @@ extremes = [*borders, *(b // 2 for b in borders), (1 << 63) - 1, -(1 << 63), (1 
 numbers = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-70, 70), st.sampled_from(extremes))
 
 
-def bytes_of(fields: Sequence[Field], rows: int) -> list[bytes]:
+def encode_rows(fields: Sequence[Field], rows: int) -> list[bytes]:
     """The fields of each row; whatever does not count must be 0, and no width above the highest."""
     written = [b""] * rows
     for field in fields:
@@ -47,7 +47,7 @@ def bytes_of(fields: Sequence[Field], rows: int) -> list[bytes]:
 @settings(max_examples=200, deadline=None)
 def test_varint_column_equals_single_varints(column: list[int]) -> None:
     expected = [reference_varint(value) for value in column]
-    assert bytes_of(build_signed_varint_fields(np.array(column, np.int64)), len(column)) == expected
+    assert encode_rows(build_signed_varint_fields(np.array(column, np.int64)), len(column)) == expected
     assert [encode_varint(value) for value in column] == expected
 
 
@@ -55,13 +55,13 @@ def test_varint_column_equals_single_varints(column: list[int]) -> None:
 @settings(max_examples=100, deadline=None)
 def test_varints_of_32_and_64_bit_integers_are_equal(column: list[int]) -> None:
     expected = [reference_varint(value) for value in column]
-    assert bytes_of(build_signed_varint_fields(np.array(column, np.int32)), len(column)) == expected
+    assert encode_rows(build_signed_varint_fields(np.array(column, np.int32)), len(column)) == expected
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.uint16, np.uint32])
 def test_varints_of_narrow_integers_are_equal(kind: type[np.integer]) -> None:
     column = [int(np.iinfo(kind).min), 0, 1, 100, int(np.iinfo(kind).max)]
-    assert bytes_of(build_signed_varint_fields(np.array(column, kind)), 5) == [
+    assert encode_rows(build_signed_varint_fields(np.array(column, kind)), 5) == [
         reference_varint(value) for value in column
     ]
 
@@ -70,7 +70,7 @@ def test_varints_of_narrow_integers_are_equal(kind: type[np.integer]) -> None:
 @settings(max_examples=100, deadline=None)
 def test_unsigned_varints_use_no_zigzag(column: list[int]) -> None:
     expected = [reference_varint(code >> 1 if code % 2 == 0 else -(code >> 1) - 1) for code in column]
-    assert bytes_of(build_unsigned_varint_fields(np.array(column, np.uint64)), len(column)) == expected
+    assert encode_rows(build_unsigned_varint_fields(np.array(column, np.uint64)), len(column)) == expected
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -91,14 +91,14 @@ def test_merged_fields_have_bytes_of_all_fields(seed: int) -> None:
             mask = np.array([chance.random() < 0.5 for _ in range(rows)])
             fields += [mask_field(field, mask) for field in found] if kind == "masked" else found
     merged = merge_fields(fields)
-    assert bytes_of(merged, rows) == bytes_of(fields, rows)
+    assert encode_rows(merged, rows) == encode_rows(fields, rows)
     assert all(first.max_width + second.max_width > 8 for first, second in pairwise(merged))
 
 
 def test_merge_keeps_position_of_other_items() -> None:
     one, two = build_constant_fields(b"a"), build_constant_fields(b"b")
     merged = merge_fields([*one, *two, "places", *two])
-    assert [column if isinstance(column, str) else bytes_of([column], 1) for column in merged] == [
+    assert [column if isinstance(column, str) else encode_rows([column], 1) for column in merged] == [
         [b"ab"],
         "places",
         [b"b"],

@@ -35,7 +35,7 @@ def write(sink_options: SinkOptions, pool: ProducerPool) -> TaskReport:
     return write_rows(sink_options, KEYLESS, iter(batches), pool)
 
 
-def racks_of(broker: EmbeddedBroker, report: TaskReport) -> set[str | None]:
+def find_leader_racks(broker: EmbeddedBroker, report: TaskReport) -> set[str | None]:
     leaders = [broker.cluster.partition(TOPIC, index).leader for index in report.partitions[TOPIC]]
     return {broker.cluster.nodes[leader].rack for leader in leaders if leader is not None}
 
@@ -45,7 +45,7 @@ def test_task_writes_rows_without_key_to_leaders_in_the_rack_of_its_executor(
 ) -> None:
     for rack in ("a", "b"):
         monkeypatch.setenv(VARIABLE, rack)
-        assert racks_of(broker, write(rack_options(broker), pool)) == {rack}
+        assert find_leader_racks(broker, write(rack_options(broker), pool)) == {rack}
     assert not [record for record in caplog.records if "clientRackEnv" in record.getMessage()]
 
 
@@ -62,7 +62,7 @@ def test_task_without_rack_warns_once_and_writes_to_all_racks(
     else:
         monkeypatch.setenv(VARIABLE, value)
     report = write(rack_options(broker, kafka__batch__size="16384"), pool)
-    assert racks_of(broker, report) == {"a", "b", "c"}
+    assert find_leader_racks(broker, report) == {"a", "b", "c"}
     (warning,) = [record.getMessage() for record in caplog.records if "clientRackEnv" in record.getMessage()]
     assert f"The environment variable {VARIABLE}, which clientRackEnv names, is not set on " in warning
 

@@ -19,7 +19,7 @@ def letters(columns: RecordColumns, error: KafkaSinkError | None = None, partiti
     return build_dead_letters(columns, topic="orders", partition=partition, error=error, batch="q/12")
 
 
-def headers_of(columns: RecordColumns) -> list[list[tuple[str, Any]]]:
+def read_headers(columns: RecordColumns) -> list[list[tuple[str, Any]]]:
     assert columns.headers is not None
     return [[(header["key"], header["value"]) for header in row] for row in columns.headers.to_pylist()]
 
@@ -30,7 +30,7 @@ def test_dead_letter_headers_contain_destination_and_error() -> None:
     assert letters_table.key is not None
     assert letters_table.key.to_pylist() == ["k"]
     assert letters_table.timestamp is None
-    assert headers_of(letters_table) == [
+    assert read_headers(letters_table) == [
         [
             ("pykafka.topic", b"orders"),
             ("pykafka.partition", b"7"),
@@ -45,17 +45,17 @@ def test_dead_letter_headers_contain_destination_and_error() -> None:
 def test_dead_letter_keeps_rejected_timestamp_as_header() -> None:
     before_1970 = pa.array([-86_400_000_001], pa.timestamp("us", "UTC"))
     letters_table = letters(RecordColumns(value=pa.array([b"v"]), timestamp=before_1970))
-    assert ("pykafka.timestamp", b"-86400001") in headers_of(letters_table)[0]
+    assert ("pykafka.timestamp", b"-86400001") in read_headers(letters_table)[0]
 
 
 def test_error_header_has_kafkas_error_name() -> None:
     letters_table = letters(RecordColumns(value=pa.array([b"v"])), BrokerError("no", code=87, name="INVALID_RECORD"))
-    assert ("pykafka.error", b"INVALID_RECORD") in headers_of(letters_table)[0]
+    assert ("pykafka.error", b"INVALID_RECORD") in read_headers(letters_table)[0]
 
 
 def test_partition_header_is_null_when_unknown() -> None:
     letters_table = letters(RecordColumns(value=pa.array([b"v"])), partition=None)
-    assert ("pykafka.partition", None) in headers_of(letters_table)[0]
+    assert ("pykafka.partition", None) in read_headers(letters_table)[0]
 
 
 def test_own_headers_precede_added_headers() -> None:
@@ -68,7 +68,7 @@ def test_own_headers_precede_added_headers() -> None:
         ],
         HEADERS,
     )
-    rows = headers_of(letters(RecordColumns(value=pa.array([b"0", b"1", b"2", b"3"]), headers=own)))
+    rows = read_headers(letters(RecordColumns(value=pa.array([b"0", b"1", b"2", b"3"]), headers=own)))
     added = rows[1]
     assert len(added) == 5
     assert rows == [[("a", b"1"), ("b", None), *added], added, added, [("c", b"3"), *added]]
@@ -77,13 +77,13 @@ def test_own_headers_precede_added_headers() -> None:
 def test_keeps_headers_of_maps_and_slices() -> None:
     own = pa.array([[("x", "0")], [("a", "1"), ("b", "2")], [("c", "3")]], pa.map_(pa.string(), pa.string()))
     columns = RecordColumns(value=pa.array([b"0", b"1", b"2"]), headers=own).slice(1)
-    rows = headers_of(letters(columns))
+    rows = read_headers(letters(columns))
     assert [row[:-5] for row in rows] == [[("a", b"1"), ("b", b"2")], [("c", b"3")]]
 
 
 def test_header_without_key_gets_empty_key() -> None:
     own = pa.array([[{"key": None, "value": b"1"}]], HEADERS)
-    assert headers_of(letters(RecordColumns(value=pa.array([b"0"]), headers=own)))[0][0] == ("", b"1")
+    assert read_headers(letters(RecordColumns(value=pa.array([b"0"]), headers=own)))[0][0] == ("", b"1")
 
 
 def test_truncates_large_key_and_value_and_adds_value_size() -> None:
@@ -93,7 +93,7 @@ def test_truncates_large_key_and_value_and_adds_value_size() -> None:
     assert letters_table.value.to_pylist() == [value[:MAX_TRUNCATED_BYTES], None, b"small"]
     assert letters_table.key is not None
     assert letters_table.key.to_pylist() == [key.encode()[:MAX_TRUNCATED_BYTES], b"k", None]
-    sizes = [row[-1] for row in headers_of(letters_table)]
+    sizes = [row[-1] for row in read_headers(letters_table)]
     assert sizes == [
         ("pykafka.value.bytes", str(len(value)).encode()),
         ("pykafka.value.bytes", None),

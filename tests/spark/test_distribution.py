@@ -156,7 +156,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def partitions_of(topic: str, **options: str) -> int:
+def find_partition_count(topic: str, **options: str) -> int:
     sink_options = {"topic": topic, "checkConnection": "false", "distribution": "partition", **options}
     options_and_plan = check_options_and_schema(sink_options, SCHEMA)
     row_distribution = build_distribution(*options_and_plan, SCHEMA)
@@ -168,9 +168,9 @@ def test_micro_batches_share_one_client_and_see_new_partitions(broker: EmbeddedB
     broker.create_topic("asked-each-time", 3)
     distribution._clients.close()
     with patch.object(distribution, "BlockingClient", wraps=BlockingClient) as client_class:
-        assert partitions_of("asked-each-time", **broker.spark_options) == 3
+        assert find_partition_count("asked-each-time", **broker.spark_options) == 3
         broker.control.add_partitions("asked-each-time", 5)
-        assert partitions_of("asked-each-time", **broker.spark_options) == 5
+        assert find_partition_count("asked-each-time", **broker.spark_options) == 5
     assert client_class.call_count == 1
 
 
@@ -179,7 +179,7 @@ def test_partition_lookup_error_names_option_and_remedy() -> None:
     with pytest.raises(
         PreflightError, match=r"(?s)'distribution' is 'partition'.*topic 'there'.*set distribution to 'key'"
     ):
-        partitions_of("there", **unreachable)
+        find_partition_count("there", **unreachable)
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def rows(spark: SparkSession) -> DataFrame:
     )
 
 
-def asked_of(frame: DataFrame, by: str) -> Distribution:
+def build_frame_distribution(frame: DataFrame, by: str) -> Distribution:
     names = frame.columns
     own = names.index("partition") if by == "partition" else None
     content = (names.index("key"), names.index("value"))
@@ -267,7 +267,7 @@ def test_one_task_writes_all_rows_of_a_key_in_order(rows: DataFrame, broker: Emb
 @pytest.mark.needs("java")
 def test_distribution_by_key_runs_no_python(rows: DataFrame) -> None:
     def plan(by: str) -> str:
-        frame: Any = distribute_rows(rows, asked_of(rows, by), [0, 1])
+        frame: Any = distribute_rows(rows, build_frame_distribution(rows, by), [0, 1])
         return str(frame._jdf.queryExecution().executedPlan().toString())
 
     assert "Python" not in plan("key")
@@ -281,7 +281,9 @@ def test_uses_sparks_default_when_shuffle_partitions_is_not_a_number(
     """Databricks has `auto`; Spark itself does not take it."""
     monkeypatch.setattr(distribution, "_SHUFFLE_PARTITIONS_CONF", "spark.shuffle.partitions.of.databricks")
     rows.sparkSession.conf.set("spark.shuffle.partitions.of.databricks", "auto")
-    row_distribution = dataclasses.replace(asked_of(rows, "partition"), task_count=None, partition_count=300)
+    row_distribution = dataclasses.replace(
+        build_frame_distribution(rows, "partition"), task_count=None, partition_count=300
+    )
     assert distribute_rows(rows, row_distribution, [0, 1]).rdd.getNumPartitions() == 200
 
 
@@ -291,9 +293,11 @@ def test_uses_sparks_default_when_shuffle_partitions_is_unset(rows: DataFrame) -
     session = rows.sparkSession
     session.conf.unset(distribution._SHUFFLE_PARTITIONS_CONF)
     try:
-        row_distribution = dataclasses.replace(asked_of(rows, "partition"), task_count=None, partition_count=300)
+        row_distribution = dataclasses.replace(
+            build_frame_distribution(rows, "partition"), task_count=None, partition_count=300
+        )
         assert distribute_rows(rows, row_distribution, [0, 1]).rdd.getNumPartitions() == 200
-        with_state = dataclasses.replace(asked_of(rows, "key"), task_count=None)
+        with_state = dataclasses.replace(build_frame_distribution(rows, "key"), task_count=None)
         session.conf.set("spark.sql.adaptive.enabled", "false")
         assert distribution.limit_micro_batch_tasks(with_state, session).task_count == 2, "as many as run at once"
     finally:
@@ -307,7 +311,7 @@ def test_rerun_task_has_same_rows_in_same_order(rows: DataFrame, by: str) -> Non
     """In whatever order, and from whatever tasks, the rows come."""
 
     def of_tasks(sink_options: DataFrame) -> list[list[str]]:
-        moved: DataFrame = distribute_rows(sink_options, asked_of(sink_options, by), [0, 1])
+        moved: DataFrame = distribute_rows(sink_options, build_frame_distribution(sink_options, by), [0, 1])
         return [[row.value for row in task] for task in moved.rdd.glom().collect()]
 
     first, again = of_tasks(rows), of_tasks(rows.orderBy(F.rand(1)).repartition(3))

@@ -21,7 +21,7 @@ from tests.spark.test_exactly_once_writers import Spark, micro_batch, rows
 from tests.spark.test_exactly_once_writers import broker as broker
 
 
-def job_of(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], **options: str) -> None:
+def run_job(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], **options: str) -> None:
     job = Spark(broker, monkeypatch, **options)
     writer = job.job()
     writer.commit([job.task(writer, rows(*values))])
@@ -44,15 +44,15 @@ def test_same_key_for_two_topics_identifies_two_jobs(
 ) -> None:
     """A date is the key that people take, in every job."""
     for topic in ("t", "u", "t", "u"):
-        job_of(both_topics, monkeypatch, ("a",), topic=topic, idempotencyKey="2026-11-22", **prefix)
+        run_job(both_topics, monkeypatch, ("a",), topic=topic, idempotencyKey="2026-11-22", **prefix)
     assert (seen_in(both_topics, "t"), seen_in(both_topics, "u")) == (["a"], ["a"])
 
 
 def test_rejects_key_of_other_rows_with_both_counts(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_of(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
-    job_of(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
+    run_job(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
+    run_job(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
     with pytest.raises(ExactlyOnceError) as error:
-        job_of(broker, monkeypatch, ("c",), idempotencyKey="today")
+        run_job(broker, monkeypatch, ("c",), idempotencyKey="today")
     message = str(error.value)
     assert message.startswith("the job with the idempotencyKey 'today' is in Kafka already")
     assert "2 rows of 2 bytes (t: 2) were committed" in message
@@ -64,7 +64,7 @@ def test_does_not_trust_commit_of_key_that_no_driver_wrote(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One who may write to the log, and whose transactional id this user may not see."""
-    job = partial(job_of, broker, monkeypatch, ("a", "b"), decisionLogTopic=LOG)
+    job = partial(run_job, broker, monkeypatch, ("a", "b"), decisionLogTopic=LOG)
     job(idempotencyKey="yesterday")  # creates the log
     prefix, batch, content = (
         derive_prefix("key", "t\ntoday"),
@@ -85,11 +85,11 @@ def test_rejects_batch_number_as_key_after_new_checkpoint_restarts_at_0(
 ) -> None:
     """With the query's id in the key, as the documents show it, all are written."""
     for number in range(2):
-        job_of(broker, monkeypatch, ("a",), transactionalIdPrefix="mine", idempotencyKey=str(number))
+        run_job(broker, monkeypatch, ("a",), transactionalIdPrefix="mine", idempotencyKey=str(number))
     with pytest.raises(ExactlyOnceError, match="the key is used for another job"):
-        job_of(broker, monkeypatch, ("b", "c"), transactionalIdPrefix="mine", idempotencyKey="0")
+        run_job(broker, monkeypatch, ("b", "c"), transactionalIdPrefix="mine", idempotencyKey="0")
     for query in ("q1", "q2"):
-        job_of(broker, monkeypatch, ("d",), transactionalIdPrefix="mine", idempotencyKey=f"{query}-0")
+        run_job(broker, monkeypatch, ("d",), transactionalIdPrefix="mine", idempotencyKey=f"{query}-0")
     assert read_values(broker) == ["a", "a", "d", "d"]
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tools.error_document import rows_that_explain
+from tools.error_document import find_explaining_rows
 
 pytestmark = pytest.mark.needs("java")
 
@@ -27,7 +27,7 @@ def rows(spark: SparkSession) -> DataFrame:
     return spark.newSession().range(1).selectExpr("CAST(id AS STRING) AS value")
 
 
-def words_of(write: Callable[[], object]) -> str:
+def read_error_text(write: Callable[[], object]) -> str:
     with pytest.raises((PySparkException, Py4JJavaError)) as error:
         write()
     return str(error.value)
@@ -36,9 +36,9 @@ def words_of(write: Callable[[], object]) -> str:
 @pytest.mark.data_source
 def test_first_row_explains_sparks_advice_to_overwrite(rows: DataFrame) -> None:
     save = inspect.unwrap(DataFrameWriter.save)
-    message = words_of(lambda: save(rows.write.format("pykafka").options(**NOWHERE)))
+    message = read_error_text(lambda: save(rows.write.format("pykafka").options(**NOWHERE)))
     assert "Overwrite" in message
-    (row,) = rows_that_explain(message)
+    (row,) = find_explaining_rows(message)
     assert row.place == 0
     assert "`register(spark)` was not called" in row.advice
 
@@ -54,7 +54,7 @@ def test_page_explains_sparks_errors_about_real_time_mode(spark: SparkSession, t
     writer = writer.trigger(realTime="5 seconds")  # type: ignore[call-overload]
     writer = writer.option("checkpointLocation", str(tmp_path))
     start = inspect.unwrap(DataStreamWriter.start)
-    (row,) = rows_that_explain(words_of(lambda: start(writer).awaitTermination()))
+    (row,) = find_explaining_rows(read_error_text(lambda: start(writer).awaitTermination()))
     assert "streams.md" in row.advice
 
 
@@ -62,6 +62,6 @@ def test_page_explains_error_of_thread_without_session(rows: DataFrame) -> None:
     save = inspect.unwrap(DataFrameWriter.save)
     writer = rows.write.format("pykafka").mode("append").options(**NOWHERE)
     with ThreadPoolExecutor(1) as threads:
-        message = threads.submit(words_of, lambda: save(writer)).result()
-    (row,) = rows_that_explain(message)
+        message = threads.submit(read_error_text, lambda: save(writer)).result()
+    (row,) = find_explaining_rows(message)
     assert "call `register(spark)`" in row.advice

@@ -56,29 +56,29 @@ def faults(schema: StructType = SCHEMA, **options: str) -> tuple[str, ...]:
     return error_info.value.faults
 
 
-def value_of(planned: ColumnPlan) -> ColumnsEncoder:
+def get_value_encoder(planned: ColumnPlan) -> ColumnsEncoder:
     assert isinstance(planned.value, ColumnsEncoder)
     return planned.value
 
 
 def test_value_contains_all_columns_without_a_role() -> None:
     planned = plan(valueFormat="json")
-    assert value_of(planned).names == ("id", "name", "payload")
+    assert get_value_encoder(planned).names == ("id", "name", "payload")
     assert (planned.key, planned.timestamp) == (1, 3)
 
 
 def test_value_columns_keep_their_order_and_may_have_a_role() -> None:
-    value = value_of(plan(valueFormat="JSON", valueColumns=" name,timestamp , id"))
+    value = get_value_encoder(plan(valueFormat="JSON", valueColumns=" name,timestamp , id"))
     assert (value.names, value.positions, value.parent) == (("name", "timestamp", "id"), (2, 3, 0), None)
 
 
 def test_backticks_quote_column_name_with_comma() -> None:
     schema = StructType([StructField("a, b", LongType()), StructField("c`d", LongType())])
-    assert value_of(plan(schema, valueFormat="json", valueColumns="`a, b`, `c``d`")).names == ("a, b", "c`d")
+    assert get_value_encoder(plan(schema, valueFormat="json", valueColumns="`a, b`, `c``d`")).names == ("a, b", "c`d")
 
 
 def test_value_can_be_the_fields_of_a_struct() -> None:
-    value = value_of(plan(valueFormat="json", valueColumns="payload.*"))
+    value = get_value_encoder(plan(valueFormat="json", valueColumns="payload.*"))
     assert (value.names, value.positions, value.parent) == (("a", "b"), (0, 1), 4)
 
 
@@ -221,8 +221,8 @@ def test_avro_schema_is_set_by_user_or_derived_from_columns(tmp_path: Path) -> N
     path.write_text(schema)
     for option, value in (("valueSchema", schema), ("valueSchemaFile", str(path))):
         planned = plan(SCHEMA, **{"valueFormat": "avro", "valueColumns": "id", option: value})
-        assert value_of(planned).format == AvroFormat(schema)
-    values = value_of(plan(valueFormat="avro", valueColumns="id", valueSchemaName="com.acme.Order")).format
+        assert get_value_encoder(planned).format == AvroFormat(schema)
+    values = get_value_encoder(plan(valueFormat="avro", valueColumns="id", valueSchemaName="com.acme.Order")).format
     assert isinstance(values, AvroFormat)
     assert json.loads(values.schema) == {
         "type": "record",

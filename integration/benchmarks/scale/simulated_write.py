@@ -69,7 +69,7 @@ class Write:
     def waves(self) -> int:
         return ceil(self.tasks / self.at_once)
 
-    def partitions_of(self, task: int) -> npt.NDArray[np.int64]:
+    def find_task_partitions(self, task: int) -> npt.NDArray[np.int64]:
         """Where the rows of a task may go."""
         if not self.distributed:
             return np.arange(self.partitions)
@@ -161,7 +161,7 @@ class SimulatedWrite:
     def _service_weight(self) -> float:
         """How many tasks a broker serves at one time, by how many of those that are simulated."""
         write, cluster = self.write, self.cluster.core
-        leaders = {cluster.partition(TOPIC, int(index)).leader for index in write.partitions_of(0)}
+        leaders = {cluster.partition(TOPIC, int(index)).leader for index in write.find_task_partitions(0)}
         share = len(leaders) / write.brokers  # of the brokers that a task writes to
         return max(1.0, min(write.at_once, write.tasks) * share) / max(1.0, write.places * share)
 
@@ -187,7 +187,7 @@ class SimulatedWrite:
 
     def _run_task(self, caller: Caller, producer: KafkaProducer, task: int, written_to: npt.NDArray[np.bool_]) -> None:
         calls = []
-        for columns, partitions in self._rows_of(task):
+        for columns, partitions in self._iterate_rows(task):
             caller.pause(columns.num_rows / self.write.rows_per_second * 1000.0)
             calls.append(producer.send_columns(TOPIC, columns, partition=pa.array(partitions, pa.int32())))
             written_to[partitions] = True
@@ -199,15 +199,15 @@ class SimulatedWrite:
             for partition, written in result.partitions.items():
                 self.acknowledged[partition] += written.rows
 
-    def _rows_of(self, task: int) -> Iterator[tuple[RecordColumns, npt.NDArray[np.int64]]]:
+    def _iterate_rows(self, task: int) -> Iterator[tuple[RecordColumns, npt.NDArray[np.int64]]]:
         generator = np.random.default_rng([self.write.seed, task])
-        mine = self.write.partitions_of(task)
+        task_partitions = self.write.find_task_partitions(task)
         for first in range(0, self.write.rows, ARROW_ROWS):
             count = min(ARROW_ROWS, self.write.rows - first)
             data = pa.py_buffer(bytes(count * self.write.row_bytes))
             offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * self.write.row_bytes)
             values = pa.Array.from_buffers(pa.binary(), count, [None, offsets, data])
-            yield RecordColumns(values), generator.choice(mine, count)
+            yield RecordColumns(values), generator.choice(task_partitions, count)
 
     # --- what came of it
 

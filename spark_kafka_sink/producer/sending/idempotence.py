@@ -320,7 +320,7 @@ class Idempotence:
         """
         if state.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:
-                self._await_end_of_transaction(state)
+                self._await_transaction_end(state)
                 return
             self._bump_epoch()  # resets id_and_epoch until the broker has assigned the next epoch
         if self.id_and_epoch == NO_PRODUCER_ID:
@@ -331,7 +331,7 @@ class Idempotence:
         state.in_doubt_batches = frozenset()
         state.start_sequences(self.id_and_epoch)
 
-    def _await_end_of_transaction(self, state: PartitionState) -> None:
+    def _await_transaction_end(self, state: PartitionState) -> None:
         """Abandon all pending batches of a partition, because a record of the transaction is missing.
 
         The transaction will be aborted. Only brokers assign its next epoch.

@@ -27,7 +27,7 @@ from tests.exactly_once.two_driver_simulation import (
     restart_and_check,
     simulate_first_batch,
 )
-from tests.producer.virtual_time import simulated_producer
+from tests.producer.virtual_time import create_simulated_producer
 
 
 def committed_ids(simulation: Simulation, driver: str) -> list[str]:
@@ -200,7 +200,7 @@ def test_dead_driver_with_open_decision_delays_no_other_query(version: int) -> N
 @pytest.mark.parametrize("value", [b"", b"{}", b"[" * 5000, b"\xff"], ids=["empty", "no entry", "deep", "no text"])
 def test_foreign_records_in_the_log_stop_no_query(version: int, value: bytes) -> None:
     simulation = simulate_first_batch(version)
-    other_producer = simulated_producer(simulation.cluster)
+    other_producer = create_simulated_producer(simulation.cluster)
     for key in (None, b"another", b"p"):
         other_producer.send(ProducerRecord(LOG, value, key=key, partition=0))
         other_producer.flush()  # each in its own batch

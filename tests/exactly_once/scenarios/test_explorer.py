@@ -112,7 +112,7 @@ def test_compaction_keeps_decision_after_claim_based_on_stale_leader(version: in
 
 
 def test_batch_is_written_twice_if_claims_have_the_key_of_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules.write_claims_with_key_of_decisions(monkeypatch)
+    rules.write_claims_with_decision_key(monkeypatch)
     pinned_runs = (Run(2, changes, batches=1).play() for changes in STALE_CLAIMS)
     runs = chain(pinned_runs, _play_with_stale_leader(2, 100))
     assert any(_violates(decided_batches_are_read_exactly_once, run) for run in runs)

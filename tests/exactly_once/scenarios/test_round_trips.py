@@ -23,7 +23,7 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import simulated_producer
+from tests.producer.virtual_time import create_simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,7 +52,7 @@ class Kept:
 
         monkeypatch.setattr(clients, "create_client", kept)
         monkeypatch.setattr(BlockingClient, "close", lambda client: None)
-        self.producer: KafkaProducer = simulated_producer(self.cluster, transactional_id="x")
+        self.producer: KafkaProducer = create_simulated_producer(self.cluster, transactional_id="x")
 
     def begin(self) -> BatchStart:
         with Driver(self.delivery, system=self.system) as driver:

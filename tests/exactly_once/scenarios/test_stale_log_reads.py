@@ -196,7 +196,7 @@ def test_stale_read_overwrites_decision_if_invalid_claims_are_accepted(
 def test_stale_read_misses_newer_driver_if_epochs_are_not_compared(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules.ignore_epoch_of_last_entry(monkeypatch)
+    rules.ignore_last_entry_epoch(monkeypatch)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         test_next_batch_with_stale_read_detects_newer_driver(query, 2)
 

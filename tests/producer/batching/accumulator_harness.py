@@ -71,7 +71,7 @@ def cluster(leaders: Iterable[int | None], *, epoch: int = 1, topic: str = TOPIC
     return ClusterSnapshot(nodes=nodes, topics={topic: TopicInfo(topic, partitions=partitions)})
 
 
-def columns_of(values: list[bytes | None]) -> RecordColumns:
+def build_columns(values: list[bytes | None]) -> RecordColumns:
     return RecordColumns(pa.array(values, pa.binary()))
 
 
@@ -80,7 +80,7 @@ BATCH_ROWS = (1024 - 61) // RECORD_BYTES
 ERROR = DeliveryTimeoutError("too late")
 
 
-def values_of(batch: ProducerBatch) -> list[bytes | None]:
+def decode_values(batch: ProducerBatch) -> list[bytes | None]:
     decoded = list(decode_batches(b"".join(batch.build_wire_segments()), max_bytes=1 << 24))
     values: list[bytes | None] = decoded[0].columns["value"].to_pylist()
     return values
@@ -147,7 +147,7 @@ class Harness:
     def append_rows(
         self, values: list[bytes | None], partitions: list[int], call: object = None, topic: str = TOPIC
     ) -> tuple[int, KafkaSinkError | None]:
-        return self.accumulator.append_columns(topic, assigned_rows(columns_of(values), partitions, call))
+        return self.accumulator.append_columns(topic, assigned_rows(build_columns(values), partitions, call))
 
     def append_record(self, partition: int, value: bytes = VALUE, call: object = None) -> None:
         size = len(value) + RECORD_BYTES - 100

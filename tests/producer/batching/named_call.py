@@ -40,7 +40,7 @@ class NamedCall:
         pass
 
 
-def name_of(call: Call) -> object:
+def get_name(call: Call) -> object:
     """Return the name of a NamedCall, or the names of single records (`named`)."""
     if not isinstance(call, RecordFutures):
         return call.name if isinstance(call, NamedCall) else call

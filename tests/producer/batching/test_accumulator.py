@@ -21,7 +21,7 @@ from tests.producer.batching.accumulator_harness import (
     Harness,
     OpenFlush,
     cluster,
-    values_of,
+    decode_values,
 )
 
 
@@ -307,7 +307,7 @@ def test_concurrent_appends_and_sends_lose_and_reorder_nothing() -> None:
     seen: dict[tuple[int, int], list[int]] = {}
     while any(thread.is_alive() for thread in threads) or h.accumulator.has_incomplete():
         for batch in h.take():
-            for value in values_of(batch):
+            for value in decode_values(batch):
                 task, row = (value or b"").split(b"-")
                 seen.setdefault((batch.topic_partition.partition, int(task)), []).append(int(row))
             h.acknowledge(batch)

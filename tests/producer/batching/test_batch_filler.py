@@ -13,7 +13,7 @@ from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.encoder import encode_records
 from tests.producer.batching.accumulator_harness import ERROR, RECORD_BYTES, VALUE, Harness
-from tests.producer.batching.named_call import name_of
+from tests.producer.batching.named_call import get_name
 
 BATCH_ROWS = (1024 - 61) // RECORD_BYTES
 FAULTS = [MemoryError, ValueError]
@@ -34,7 +34,7 @@ def fail_nth_call(real: Callable[..., Any], fault: type[BaseException], failing_
 
 def list_rows(batches: list[ProducerBatch]) -> list[tuple[object, int]]:
     return sorted(
-        (name_of(call), int(row)) for batch in batches for call, rows, _ in batch.split_rows_by_call() for row in rows
+        (get_name(call), int(row)) for batch in batches for call, rows, _ in batch.split_rows_by_call() for row in rows
     )
 
 
@@ -117,7 +117,7 @@ def test_fails_single_records_that_cannot_be_converted_to_columns(
     monkeypatch.undo()
     sent, (failed,) = sent_and_failed(h)
     assert sent == []
-    assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.split_rows_by_call()] == [(["a", "b"], [0, 1])]
+    assert [(get_name(call), rows.tolist()) for call, rows, _ in failed.split_rows_by_call()] == [(["a", "b"], [0, 1])]
 
 
 def test_abort_reports_single_records_that_cannot_be_converted_to_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_abort_reports_single_records_that_cannot_be_converted_to_columns(monkey
         "spark_kafka_sink.producer.batching.grouping.bytes_to_arrow", fail_nth_call(lambda values: None, MemoryError)
     )
     (aborted,) = h.accumulator.abort_incomplete_batches(ValueError("closed"))
-    assert [name_of(call) for call, _, _ in aborted.split_rows_by_call()] == [["a"]]
+    assert [get_name(call) for call, _, _ in aborted.split_rows_by_call()] == [["a"]]
     assert h.pool.free_bytes == h.pool.total_bytes
 
 

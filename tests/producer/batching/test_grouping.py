@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.producer.batching.assigned_rows import assigned_rows
-from tests.producer.batching.named_call import name_of, named
+from tests.producer.batching.named_call import get_name, named
 
 
 def staged_rows(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> Rows:
@@ -75,7 +75,7 @@ def test_grouping_equals_stable_sort_of_rows(calls: list[list[int]], spread: int
         assert values[start:stop] == [value for value, _, _ in expected[partition]]
         assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in expected[partition]]
         runs = BatchRows(grouped.origins, start, stop, 7).split_by_call()
-        found = [(name_of(call), row) for call, rows, _ in runs for row in rows.tolist()]
+        found = [(get_name(call), row) for call, rows, _ in runs for row in rows.tolist()]
         assert found == [(call, row) for _, call, row in expected[partition]]
         lengths = [len(rows) for _, rows, _ in runs]
         assert [first for _, _, first in runs] == [7 + sum(lengths[:i]) for i in range(len(lengths))]
@@ -87,7 +87,7 @@ def test_splits_batches_that_begin_within_a_call_into_runs() -> None:
     )
     parts = [BatchRows(grouped.origins, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
     assert [
-        [(name_of(call), rows.tolist(), first) for call, rows, first in part.split_by_call()] for part in parts
+        [(get_name(call), rows.tolist(), first) for call, rows, first in part.split_by_call()] for part in parts
     ] == [
         [("x", [0], 8)],
         [("x", [10, 20], 0), ("y", [0], 2)],
@@ -106,7 +106,7 @@ def test_converts_single_records_to_columns_with_their_futures() -> None:
     assert rows.columns.headers.to_pylist()[0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert (rows.partitions.tolist(), rows.row_counts.tolist()) == ([3, 1], [0, 1, 0, 1])
     assert rows.sizes.tolist() == compute_record_size_bounds(rows.columns).tolist()
-    assert name_of(rows.call) == [0, 1]
+    assert get_name(rows.call) == [0, 1]
 
 
 def test_omits_columns_that_no_record_uses() -> None:
@@ -151,7 +151,7 @@ def test_groups_rows_with_different_header_types_separately_in_order() -> None:
         staged_rows([b"5"], [0], 5, as_map),
     ]
     runs = list(split_into_compatible_runs(entries))
-    assert [[name_of(rows.call) for rows in run] for run in runs] == [[1, 2, 3], [4], [5]]
+    assert [[get_name(rows.call) for rows in run] for run in runs] == [[1, 2, 3], [4], [5]]
     for run in runs:
         assert group_by_partition(run).columns.num_rows == len(run)
 
@@ -159,7 +159,7 @@ def test_groups_rows_with_different_header_types_separately_in_order() -> None:
 def test_groups_rows_separately_when_they_exceed_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "MAX_GROUPED_BYTES", 10)
     entries = [staged_rows([b"x" * size], [0], call) for call, size in enumerate((4, 6, 1, 30, 1, 9, 1))]
-    assert [[name_of(rows.call) for rows in run] for run in split_into_compatible_runs(entries)] == [
+    assert [[get_name(rows.call) for rows in run] for run in split_into_compatible_runs(entries)] == [
         [0, 1],
         [2],
         [3],

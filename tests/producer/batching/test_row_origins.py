@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, select_rows
 from spark_kafka_sink.producer.calls import StoredRange
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordFutures
-from tests.producer.batching.named_call import NamedCall, name_of
+from tests.producer.batching.named_call import NamedCall, get_name
 
 LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 
@@ -26,10 +26,10 @@ def test_splits_range_into_runs_like_a_scan_of_rows(lengths: list[int], data: st
         np.arange(len(row_calls)) * 10, [NamedCall(call) for call in range(len(lengths))], np.array(row_calls)
     )
     expected = [(call, list(rows)) for call, rows in groupby(range(start, stop), key=row_calls.__getitem__)]
-    runs = [(name_of(call), first, last) for call, first, last in origins.split_by_call(start, stop)]
+    runs = [(get_name(call), first, last) for call, first, last in origins.split_by_call(start, stop)]
     assert runs == [(call, rows[0], rows[-1] + 1) for call, rows in expected]
     actual = BatchRows(origins, start, stop, 4).split_by_call()
-    assert [(name_of(call), rows.tolist(), first) for call, rows, first in actual] == [
+    assert [(get_name(call), rows.tolist(), first) for call, rows, first in actual] == [
         (call, [10 * row for row in rows], rows[0] - start + 4) for call, rows in expected
     ]
 
@@ -55,7 +55,7 @@ def test_splits_few_or_many_stored_ranges_by_call_like_a_scan_of_rows(
             expected.setdefault(call, []).append((rows[0], rows[-1] + 1, partition, run_offset, time))
     for repeats in (1, 20):  # 20 times as many ranges are always split as an array
         actual = {
-            name_of(stored.call): (stored.stored_ranges, stored.row_count)
+            get_name(stored.call): (stored.stored_ranges, stored.row_count)
             for stored in origins.split_stored_ranges(ranges * repeats)
         }
         assert {

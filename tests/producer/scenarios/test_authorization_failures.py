@@ -18,7 +18,13 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import (
+    create_simulated_producer,
+    get_loop,
+    get_reserved_bytes,
+    run_until,
+    wait_for_result,
+)
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
@@ -32,7 +38,7 @@ PASSWORD = "a-secret-of-alice"
 
 def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 1, "u": 1})
-    return cluster, simulated_producer(cluster, linger_ms=0, max_block_ms=60_000, **options)
+    return cluster, create_simulated_producer(cluster, linger_ms=0, max_block_ms=60_000, **options)
 
 
 @pytest.mark.parametrize(("code", "kind", "name"), FINAL)
@@ -53,7 +59,7 @@ def test_unauthorized_topic_fails_immediately_and_other_topics_continue(
     with pytest.raises(kind, match=name):
         producer.partitions_for("u")
     assert cluster.system.now() - started < 2000  # of the sixty seconds that max.block.ms allows
-    assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
 
 
 def test_writes_to_topic_after_authorization_is_granted() -> None:
@@ -61,7 +67,7 @@ def test_writes_to_topic_after_authorization_is_granted() -> None:
     rule = cluster.control.when(api=ApiKey.METADATA, topic="u", times=None).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     assert isinstance(producer.send(ProducerRecord("u", b"v")).exception(0), AuthorizationError)
     rule.remove()
-    assert outcome(producer, producer.send(ProducerRecord("u", b"v"))).offset == 0
+    assert wait_for_result(producer, producer.send(ProducerRecord("u", b"v"))).offset == 0
 
 
 @pytest.mark.parametrize(("code", "kind", "name"), FINAL)
@@ -70,19 +76,19 @@ def test_records_time_out_with_reason_when_topic_becomes_unauthorized(
 ) -> None:
     cluster, producer = simulated(delivery_timeout_ms=5000, request_timeout_ms=1000, metadata_max_age_ms=500)
     for topic in ("t", "u"):
-        outcome(producer, producer.send(ProducerRecord(topic, b"0")))
+        wait_for_result(producer, producer.send(ProducerRecord(topic, b"0")))
     cluster.control.when(api=ApiKey.PRODUCE, topic="u", times=None).fail(codes.NOT_LEADER_OR_FOLLOWER)
     waiting = producer.send(ProducerRecord("u", b"1"))
-    loop_of(producer).run_until(lambda: False, 100)
+    get_loop(producer).run_until(lambda: False, 100)
     cluster.control.when(api=ApiKey.METADATA, topic="u", times=None).fail(code)
     run_until(producer, waiting.done, 5100)
     error = waiting.exception(0)
     assert isinstance(error, kind | DeliveryTimeoutError)
     assert name in str(error)
     assert "topic u" in str(error)
-    assert outcome(producer, producer.send(ProducerRecord("t", b"1"))).offset == 1
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", b"1"))).offset == 1
     producer.close()
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
 
 
 @pytest.mark.parametrize("lost", ["the leader", "every broker"])
@@ -91,7 +97,7 @@ def test_error_of_unsent_records_says_so_and_names_the_reason(lost: str) -> None
     producer.partitions_for("t")
     if lost == "the leader":
         cluster.core.topic("t").partitions[0].leader = None
-        loop_of(producer).run_until(lambda: False, 1000)
+        get_loop(producer).run_until(lambda: False, 1000)
     else:
         for node in range(2):
             cluster.control.stop_node(node)

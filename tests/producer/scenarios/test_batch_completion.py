@@ -17,7 +17,7 @@ from tests.producer.batching.accumulator_harness import (
     TOPIC,
     VALUE,
     Harness,
-    values_of,
+    decode_values,
 )
 from tests.producer.batching.assigned_rows import assigned_rows
 
@@ -44,7 +44,7 @@ def test_split_keeps_sequences_and_age_of_batch(compression: str) -> None:
     while h.accumulator.has_undrained():
         sent += h.take()
     assert sent == children
-    assert [v for child in sent for v in values_of(child)] == [b"%03d" % i * 20 for i in range(60)]
+    assert [v for child in sent for v in decode_values(child)] == [b"%03d" % i * 20 for i in range(60)]
     rows = [row for child in sent for _, its_rows, _ in child.split_rows_by_call() for row in its_rows.tolist()]
     assert rows == list(range(60))
     for child in sent:
@@ -77,7 +77,7 @@ def test_sends_children_uncompressed_when_compression_fails(monkeypatch: pytest.
     batch.mark_request_ended()
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", no_memory)
     children = h.accumulator.split_and_reenqueue(batch, h.clock.now)
-    assert [(child.codec, values_of(child)) for child in children] == [(Codec.NONE, [VALUE])] * 2
+    assert [(child.codec, decode_values(child)) for child in children] == [(Codec.NONE, [VALUE])] * 2
     for child in h.take() + h.take():
         h.acknowledge(child)
     assert h.pool.free_bytes == h.pool.total_bytes

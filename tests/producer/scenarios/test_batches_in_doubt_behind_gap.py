@@ -15,14 +15,20 @@ from spark_kafka_sink.producer.sending import idempotence
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import (
+    create_simulated_producer,
+    get_loop,
+    get_reserved_bytes,
+    run_until,
+    wait_for_result,
+)
 from tests.simulated_cluster import SimulatedCluster
 
 
 def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=2, topics={"t": 1})
-    producer = simulated_producer(cluster, linger_ms=0, retry_backoff_ms=10, **options)
-    outcome(producer, producer.send(ProducerRecord("t", b"0")))
+    producer = create_simulated_producer(cluster, linger_ms=0, retry_backoff_ms=10, **options)
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"0")))
     return cluster, producer
 
 
@@ -31,7 +37,7 @@ def pipelined(producer: KafkaProducer, *values: bytes) -> Sequence[Future[Record
     futures = []
     for value in values:
         futures.append(producer.send(ProducerRecord("t", value)))
-        loop_of(producer).run_until(lambda: False, 0.2)
+        get_loop(producer).run_until(lambda: False, 0.2)
     run_until(producer, lambda: all(future.done() for future in futures))
     return futures
 
@@ -44,9 +50,9 @@ def forgotten(first_is: int) -> tuple[list[bytes | None], list[BaseException | N
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).drop(applied=True)
     futures = pipelined(producer, b"1", b"2", b"3")
     after = producer.send(ProducerRecord("t", b"4"))
-    outcome(producer, after)
+    wait_for_result(producer, after)
     producer.close()
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
     return cluster.values("t"), [future.exception(0) for future in futures]
 
 

@@ -19,8 +19,14 @@ from spark_kafka_sink.producer.topic_waits import TopicMetadataWaiter
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.producer.threaded import ThreadedProducer
-from tests.producer.transactional_cases import BOTH, begun, committed, send, sent
-from tests.producer.virtual_time import memory_used, sender_of
+from tests.producer.transactional_cases import (
+    BOTH,
+    create_producer_in_transaction,
+    read_committed,
+    send,
+    send_and_flush,
+)
+from tests.producer.virtual_time import get_reserved_bytes, get_sender
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 ENDED = "has ended while the call waited"
@@ -72,8 +78,8 @@ def test_blocked_send_raises_when_its_transaction_ends(
     wait: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"first")
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"first")
 
     def happens() -> None:
         ENDS[end](producer)
@@ -85,17 +91,17 @@ def test_blocked_send_raises_when_its_transaction_ends(
         CALLS[call](producer)
     if not begins_another:
         producer.begin_transaction()
-    sent(producer, b"next")
+    send_and_flush(producer, b"next")
     producer.commit_transaction()
-    assert committed(cluster) == ([b"first", b"next"] if end == "committed" else [b"next"])
-    assert memory_used(producer) == 0
+    assert read_committed(cluster) == ([b"first", b"next"] if end == "committed" else [b"next"])
+    assert get_reserved_bytes(producer) == 0
 
 
 @BOTH
 def test_send_that_fails_after_its_transaction_does_not_affect_the_next(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
 
     def fails(*_: object) -> object:
         monkeypatch.undo()
@@ -106,14 +112,14 @@ def test_send_that_fails_after_its_transaction_does_not_affect_the_next(
     monkeypatch.setattr(TopicMetadataWaiter, "await_partitions", fails)
     future = send(producer, b"late")
     assert isinstance(future.exception(0), MetadataTimeoutError)
-    sent(producer, b"next")
+    send_and_flush(producer, b"next")
     producer.commit_transaction()
-    assert committed(cluster) == [b"next"]
+    assert read_committed(cluster) == [b"next"]
 
 
 @BOTH
 def test_failed_send_prevents_commit_of_its_transaction(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
 
     def fails(*_: object) -> object:
         monkeypatch.undo()
@@ -123,13 +129,13 @@ def test_failed_send_prevents_commit_of_its_transaction(version: int, monkeypatc
     send(producer, b"late")
     with pytest.raises(TransactionAbortableError, match="the topic did not become known"):
         producer.commit_transaction()
-    assert committed(cluster) == []
+    assert read_committed(cluster) == []
 
 
 @BOTH
 def test_rejects_sends_while_transaction_is_prepared(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prepared one would wait for it for ever, or it would be in the next."""
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
     refused: list[BaseException] = []
     flush = RecordAccumulator.flush
@@ -146,23 +152,23 @@ def test_rejects_sends_while_transaction_is_prepared(version: int, monkeypatch: 
     assert producer.prepare_transaction() is not None
     assert len(refused) == 2
     producer.commit_transaction()
-    assert committed(cluster) == [b"1"]
+    assert read_committed(cluster) == [b"1"]
 
 
 @BOTH
 def test_begin_transaction_unmutes_partitions(version: int) -> None:
-    cluster, producer = begun(version)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version)
+    send_and_flush(producer, b"1")
     producer.commit_transaction()
     # No call of a user can stage a record now. If something else does, the next transaction must not hang.
-    inside = sender_of(producer)
+    inside = get_sender(producer)
     future = inside.accumulator.append_record("t", (b"2", None, None, 0, 0), 100, inside.metadata.snapshot)
     with pytest.raises(TimeoutError):
         producer.flush(timeout=1)
     producer.begin_transaction()
     producer.commit_transaction()
     assert future.result(0).offset >= 1
-    assert committed(cluster) == [b"1", b"2"]
+    assert read_committed(cluster) == [b"1", b"2"]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.topic_waits import TopicMetadataWaiter
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import outcome, run_until, sender_of, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, get_sender, run_until, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 MAX_BLOCK_MS = 2000
@@ -22,13 +22,13 @@ MAX_BLOCK_MS = 2000
 
 def simulated(partitions: int = 1, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=1, topics={"t": partitions})
-    return cluster, simulated_producer(cluster, max_block_ms=MAX_BLOCK_MS, **options)
+    return cluster, create_simulated_producer(cluster, max_block_ms=MAX_BLOCK_MS, **options)
 
 
 def test_sends_full_batches_immediately_despite_sparse_partitions() -> None:
     """Twelve do, of single records, when less than two more are there."""
     cluster, producer = simulated(101, linger_ms=3000, batch_size=16_384)
-    outcome(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
     began_ms = cluster.system.now()
     value = b"v" * 1_000
     for partition in range(1, 101):
@@ -43,7 +43,7 @@ def test_sends_full_batches_immediately_despite_sparse_partitions() -> None:
 
 def test_sends_full_batches_of_columns_immediately_despite_sparse_partitions() -> None:
     cluster, producer = simulated(101, linger_ms=3000, batch_size=16_384)
-    outcome(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
     began_ms = cluster.system.now()
     partitions = [0] * (12 * 17) + list(range(1, 101))
     columns = RecordColumns(pa.array([b"v" * 1_000] * len(partitions)))
@@ -56,7 +56,7 @@ def test_sends_full_batches_of_columns_immediately_despite_sparse_partitions() -
 @pytest.mark.parametrize("spent_ms", [0, 1500])
 def test_send_shares_max_block_ms_between_metadata_and_memory(spent_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = simulated()
-    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"first")))
     await_partitions = TopicMetadataWaiter.await_partitions
 
     def slow(*arguments: Any) -> object:
@@ -82,11 +82,11 @@ def test_send_shares_max_block_ms_between_metadata_and_memory(spent_ms: int, mon
 @pytest.mark.parametrize("way", ["send", "send_columns"])
 def test_send_in_callback_fails_immediately_when_memory_is_full(way: str) -> None:
     cluster, producer = simulated(linger_ms=0, buffer_memory=20_000)
-    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"first")))
     found: list[tuple[float, BaseException | None]] = []
 
     def more(*_: object) -> None:
-        memory = sender_of(producer).accumulator.pool
+        memory = get_sender(producer).accumulator.pool
         free = memory.free_bytes
         assert memory.try_reserve(free)
         began_ms = cluster.system.now()
@@ -98,7 +98,7 @@ def test_send_in_callback_fails_immediately_when_memory_is_full(way: str) -> Non
         found.append((cluster.system.now() - began_ms, error))
         memory.release(free)
 
-    outcome(producer, producer.send(ProducerRecord("t", b"second"), more))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"second"), more))
     ((waited_ms, error),) = found
     assert waited_ms == 0
     assert isinstance(error, BufferExhaustedError)

@@ -17,13 +17,19 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import (
+    create_simulated_producer,
+    get_loop,
+    get_reserved_bytes,
+    run_until,
+    wait_for_result,
+)
 from tests.simulated_cluster import SimulatedCluster
 
 
 def simulated(partitions: int, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": partitions})
-    return cluster, simulated_producer(cluster, **options)
+    return cluster, create_simulated_producer(cluster, **options)
 
 
 class Seen:
@@ -68,7 +74,7 @@ def test_callback_order_of_records_and_columns_for_many_partitions(seed: int, co
         record = ProducerRecord("t", b"v" * chance.randrange(200), partition=chance.randrange(partitions))
         futures.append(producer.send(record, seen.note(number)))
         if chance.random() < 0.05:
-            loop_of(producer).run_once()
+            get_loop(producer).run_once()
     run_until(producer, lambda: all(future.done() for future in futures))
     assert sum(map(len, seen.offsets.values())) == 200
     assert {partition: sorted(offsets) for partition, offsets in seen.offsets.items()} == seen.offsets
@@ -78,7 +84,7 @@ def test_stored_record_completes_before_later_record_that_fails_in_same_round() 
     cluster, producer = simulated(
         1, linger_ms=0, batch_size=200, retries=0, enable_idempotence=False, request_timeout_ms=1_000
     )
-    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"first")))
     cluster.control.when(api=ApiKey.PRODUCE, nth=1).delay(998)  # its answer comes when the other's time is over
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).never_answer()
     seen = Seen()
@@ -91,7 +97,7 @@ def test_stored_record_completes_before_later_record_that_fails_in_same_round() 
 
 def test_staged_records_fail_after_records_in_batches() -> None:
     cluster, producer = simulated(1, linger_ms=50, batch_size=1_000, max_in_flight_requests_per_connection=1)
-    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"first")))
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
     seen = Seen()
     futures = [producer.send(ProducerRecord("t", b"v" * 100), seen.note(n)) for n in range(60)]
@@ -101,7 +107,7 @@ def test_staged_records_fail_after_records_in_batches() -> None:
 
 def test_stored_records_fail_when_memory_for_their_results_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = simulated(1, linger_ms=5)
-    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"first")))
 
     def no_memory(*_: object) -> None:
         raise MemoryError("at a bad moment")
@@ -110,8 +116,8 @@ def test_stored_records_fail_when_memory_for_their_results_is_missing(monkeypatc
     future = producer.send(ProducerRecord("t", b"v"))
     with pytest.raises(MemoryError):
         run_until(producer, future.done)
-    sender = loop_of(producer).sender
+    sender = get_loop(producer).sender
     sender.shut_down()
     assert "may have been stored" in str(future.exception(0))
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
     assert not sender.has_incomplete

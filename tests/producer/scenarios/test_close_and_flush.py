@@ -23,7 +23,14 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, sender_of, simulated_producer
+from tests.producer.virtual_time import (
+    create_simulated_producer,
+    get_loop,
+    get_reserved_bytes,
+    get_sender,
+    run_until,
+    wait_for_result,
+)
 from tests.simulated_cluster import SimulatedCluster
 
 DELIVERY_MS = 3000
@@ -36,7 +43,7 @@ class ProducerCase:
     def __init__(self, **options: object) -> None:
         self.cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 1})
         case: dict[str, object] = {"linger_ms": 1500, "request_timeout_ms": 1000, "delivery_timeout_ms": DELIVERY_MS}
-        self.producer: KafkaProducer = simulated_producer(self.cluster, **{**case, **options})
+        self.producer: KafkaProducer = create_simulated_producer(self.cluster, **{**case, **options})
         self.single: Future[RecordMetadata]
         self.columns: Future[ColumnsResult]
 
@@ -52,7 +59,7 @@ class ProducerCase:
         return self
 
     def produce_requests(self) -> int:
-        return sum(len(state.in_flight_batches) for state in sender_of(self.producer).idempotence)
+        return sum(len(state.in_flight_batches) for state in get_sender(self.producer).idempotence)
 
     def silent(self) -> ProducerCase:
         self.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
@@ -72,7 +79,7 @@ class ProducerCase:
         return [single, *(by_row.get(row) for row in range(3))]
 
     def nothing_is_left(self) -> bool:
-        return memory_used(self.producer) == 0 and not self.cluster.system.open_sockets
+        return get_reserved_bytes(self.producer) == 0 and not self.cluster.system.open_sockets
 
     @property
     def now(self) -> float:
@@ -96,9 +103,9 @@ def test_flush_sends_lingering_records_and_later_records_linger() -> None:
     assert case.now - started < 1000
     assert case.errors() == [None] * 4
     later = case.producer.send(ProducerRecord("t", b"5"))
-    loop_of(case.producer).run_until(lambda: False, 1000)
+    get_loop(case.producer).run_until(lambda: False, 1000)
     assert not later.done()
-    assert outcome(case.producer, later).offset == 4
+    assert wait_for_result(case.producer, later).offset == 4
 
 
 def test_close_sends_lingering_records_immediately() -> None:
@@ -203,7 +210,7 @@ def test_flush_raises_fatal_error_and_close_ends_immediately(timeout: float | No
 
 def test_fatal_error_fails_queued_records_and_lets_those_in_flight_complete() -> None:
     case = ProducerCase(linger_ms=0, batch_size=0)
-    outcome(case.producer, case.producer.send(ProducerRecord("t", b"0")))
+    wait_for_result(case.producer, case.producer.send(ProducerRecord("t", b"0")))
     control = case.cluster.control
     control.when(api=ApiKey.PRODUCE).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
     futures = [case.producer.send(ProducerRecord("t", b"%d" % i)) for i in range(1, 20)]
@@ -220,12 +227,12 @@ def test_fatal_error_fails_queued_records_and_lets_those_in_flight_complete() ->
 def test_close_with_zero_timeout_fails_unencodable_rows_with_their_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def out_of_memory(*_: object) -> None:
+    def raise_memory_error(*_: object) -> None:
         raise MemoryError("none left")
 
     case = ProducerCase(batch_size=0)
     case.producer.partitions_for("t")
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", raise_memory_error)
     case.staged()  # with batches of one row they are grouped at once, in the caller's thread
     case.producer.close(timeout=0)
     for error in case.errors():
@@ -241,7 +248,7 @@ def test_send_to_unknown_topic_in_callback_fails_immediately() -> None:
     def send_elsewhere(metadata: RecordMetadata | None, error: Exception | None) -> None:
         errors.append(case.producer.send(ProducerRecord("elsewhere", b"v")).exception(0))  # type: ignore[arg-type]
 
-    outcome(case.producer, case.producer.send(ProducerRecord("t", b"v"), send_elsewhere))
+    wait_for_result(case.producer, case.producer.send(ProducerRecord("t", b"v"), send_elsewhere))
     assert isinstance(errors[0], MetadataTimeoutError)
 
 
@@ -279,7 +286,7 @@ def test_raising_callback_does_not_affect_other_records(
     together = case.producer.send(ProducerRecord("t", b"2"))
     run_until(case.producer, lambda: first.done() and together.done())
     assert (first.exception(0) is None) == (result == "stored")
-    assert outcome(case.producer, case.producer.send(ProducerRecord("t", b"3"))).offset >= 0
+    assert wait_for_result(case.producer, case.producer.send(ProducerRecord("t", b"3"))).offset >= 0
     assert "a user's way to give up" in caplog.text
     case.producer.close()
     assert case.nothing_is_left()

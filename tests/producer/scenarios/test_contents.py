@@ -15,10 +15,10 @@ from tests.producer.batching.accumulator_harness import (
     VALUE,
     WALL_MS,
     Harness,
-    values_of,
+    decode_values,
 )
 from tests.producer.batching.assigned_rows import assigned_rows
-from tests.producer.batching.named_call import name_of
+from tests.producer.batching.named_call import get_name
 
 
 def test_rows_keep_partition_order_and_are_reported_to_their_calls() -> None:
@@ -26,13 +26,13 @@ def test_rows_keep_partition_order_and_are_reported_to_their_calls() -> None:
     h.append_rows([b"a0", b"b0", b"a1", None], [0, 1, 0, 0], call="first")
     h.append_rows([b"a2", b"b1"], [0, 1], call="second")
     batches = {batch.topic_partition.partition: batch for batch in h.take()}
-    assert values_of(batches[0]) == [b"a0", b"a1", None, b"a2"]
-    assert values_of(batches[1]) == [b"b0", b"b1"]
-    assert [(name_of(call), rows.tolist(), first) for call, rows, first in batches[0].split_rows_by_call()] == [
+    assert decode_values(batches[0]) == [b"a0", b"a1", None, b"a2"]
+    assert decode_values(batches[1]) == [b"b0", b"b1"]
+    assert [(get_name(call), rows.tolist(), first) for call, rows, first in batches[0].split_rows_by_call()] == [
         ("first", [0, 2, 3], 0),
         ("second", [0], 3),
     ]
-    assert [(name_of(call), rows.tolist(), first) for call, rows, first in batches[1].split_rows_by_call()] == [
+    assert [(get_name(call), rows.tolist(), first) for call, rows, first in batches[1].split_rows_by_call()] == [
         ("first", [1], 0),
         ("second", [1], 1),
     ]
@@ -45,8 +45,8 @@ def test_single_records_and_columns_keep_append_order() -> None:
     h.append_rows([b"3"], [0], call="three")
     h.append_record(0, b"4", call="four")
     (batch,) = h.take()
-    assert values_of(batch) == [b"1", b"2", b"3", b"4"]
-    parts = [(name_of(call), rows.tolist(), first) for call, rows, first in batch.split_rows_by_call()]
+    assert decode_values(batch) == [b"1", b"2", b"3", b"4"]
+    parts = [(get_name(call), rows.tolist(), first) for call, rows, first in batch.split_rows_by_call()]
     assert parts == [(["one", "two"], [0, 1], 0), ("three", [0], 2), (["four"], [0], 3)]
 
 
@@ -76,7 +76,7 @@ def test_appended_pieces_continue_offset_deltas_of_batch() -> None:
         for call, rows, first_delta in batch.split_rows_by_call():
             assert first_delta == index
             index += len(rows)
-            build_batch_rows[str(name_of(call))] += rows.tolist()
+            build_batch_rows[str(get_name(call))] += rows.tolist()
         assert index == batch.record_count
     assert build_batch_rows == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
 
@@ -89,7 +89,7 @@ def test_record_above_limit_gets_its_own_batch(compression: str) -> None:
     batches: list[ProducerBatch] = []
     while len(batches) < 3:
         batches += h.take()
-    assert [values_of(batch) for batch in batches] == [[b"small"], [large], [b"small"]]
+    assert [decode_values(batch) for batch in batches] == [[b"small"], [large], [b"small"]]
     assert h.ready_nodes() == set()
 
 
@@ -107,7 +107,7 @@ def test_groups_rows_with_different_header_types_in_order() -> None:
     h.accumulator.append_columns(TOPIC, assigned_rows(columns, [0], "c"))
     h.accumulator.append_record(TOPIC, (b"3", None, [("x", None)], 0, WALL_MS), 60, h.snapshot)
     (batch,) = h.take()
-    assert values_of(batch) == [b"1", b"2", b"3"]
+    assert decode_values(batch) == [b"1", b"2", b"3"]
 
 
 def test_fills_compressed_batches_to_estimated_size() -> None:
@@ -125,17 +125,17 @@ def test_fills_compressed_batches_to_estimated_size() -> None:
 def test_unencodable_rows_fail_with_their_error_and_release_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def out_of_memory(*_: object) -> None:
+    def raise_memory_error(*_: object) -> None:
         raise MemoryError("none left")
 
     h = Harness(linger_ms=0)
     h.append(0, 2, call="x")
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", raise_memory_error)
     assert h.ready_nodes() == set()
     (failed,) = h.accumulator.take_failed_batches()
     assert failed.is_done
     assert isinstance(failed.error, MemoryError)
-    assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.split_rows_by_call()] == [("x", [0, 1])]
+    assert [(get_name(call), rows.tolist()) for call, rows, _ in failed.split_rows_by_call()] == [("x", [0, 1])]
     assert h.accumulator.take_failed_batches() == []
     h.accumulator.remove_completed(failed)
     assert not h.accumulator.has_incomplete()
@@ -167,39 +167,39 @@ def test_unencodable_rows_fail_later_rows_of_their_stage(
         columns = RecordColumns(pa.array([VALUE]), headers=header_column)
         h.accumulator.append_columns(TOPIC, assigned_rows(columns, [0], None))
 
-    def out_of_memory(*_: object) -> None:
+    def raise_memory_error(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", raise_memory_error)
     h.ready()
     assert sum(batch.record_count for batch in h.accumulator.take_failed_batches()) == 2
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
 def test_unencodable_rows_do_not_block_later_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(*_: object) -> None:
+    def raise_memory_error(*_: object) -> None:
         raise MemoryError
 
     h = Harness()
     h.append(0, BATCH_ROWS + 1, call="before")  # leaves an open batch, which the next grouping pins
     with monkeypatch.context() as patch:
-        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
+        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", raise_memory_error)
         h.append(0, 20, call="failed")
     (failed,) = h.accumulator.take_failed_batches()
-    assert [(name_of(call), len(rows)) for call, rows, _ in failed.split_rows_by_call()] == [("failed", 20)]
+    assert [(get_name(call), len(rows)) for call, rows, _ in failed.split_rows_by_call()] == [("failed", 20)]
     h.accumulator.remove_completed(failed)
     h.clock.now += 10
     assert sum(batch.record_count for _ in range(2) for batch in h.take()) == BATCH_ROWS + 1
 
 
 def test_sends_batch_uncompressed_when_memory_for_compression_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(*_: object) -> None:
+    def raise_memory_error(*_: object) -> None:
         raise MemoryError
 
     h = Harness(compression_type="gzip", linger_ms=0)
     h.append(0, 3)
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", raise_memory_error)
     (batch,) = h.take()
-    assert values_of(batch) == [b"v" * 100] * 3
+    assert decode_values(batch) == [b"v" * 100] * 3
     h.acknowledge(batch)
     assert h.pool.free_bytes == h.pool.total_bytes

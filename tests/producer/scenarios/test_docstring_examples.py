@@ -29,7 +29,7 @@ TRANSACTIONS = [name for name in METHODS if "transaction" in name]
 OTHERS = [name for name in (*CLASSES, *METHODS) if name not in TRANSACTIONS]
 
 
-def example_of(name: str) -> str:
+def find_example(name: str) -> str:
     """Return the indented lines after "Example:" at the end of the docstring; empty if there are none."""
     documented = reduce(getattr, name.split("."), spark_kafka_sink)
     _, _, example = (inspect.getdoc(documented) or "").partition("\nExample:\n\n")
@@ -37,7 +37,7 @@ def example_of(name: str) -> str:
 
 
 def run_example(name: str, broker: EmbeddedBroker, variables: dict[str, object]) -> None:
-    code = example_of(name).replace(ADDRESS, broker.bootstrap_servers)
+    code = find_example(name).replace(ADDRESS, broker.bootstrap_servers)
     compiled = compile(code, f"example of {name}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     awaited = eval(compiled, variables)
     if inspect.iscoroutine(awaited):
@@ -57,7 +57,7 @@ def variables() -> dict[str, object]:
 
 @pytest.mark.parametrize("name", [*CLASSES, *METHODS, "register"])
 def test_public_docstring_has_an_example(name: str) -> None:
-    assert example_of(name)
+    assert find_example(name)
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -17,7 +17,7 @@ from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
 from tests.locks import find_locks
-from tests.producer.virtual_time import InlineLoop, loop_of, run_until, simulated_producer
+from tests.producer.virtual_time import InlineLoop, create_simulated_producer, get_loop, run_until
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
@@ -35,11 +35,11 @@ class Holder:
 def unanswered() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
     """A producer with a record in flight that no broker answers."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
-    producer = simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=DELIVERY_MS)
+    producer = create_simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=DELIVERY_MS)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", b"v"))
     run_until(producer, lambda: producer.metric("requests-in-flight") > 0)
-    return producer, loop_of(producer), future
+    return producer, get_loop(producer), future
 
 
 def test_collecting_producer_does_not_deadlock_while_thread_holds_any_of_its_locks(
@@ -74,10 +74,10 @@ def test_collecting_producer_does_not_deadlock_while_thread_holds_any_of_its_loc
 def test_dropping_producer_without_records_in_flight_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
-    producer = simulated_producer(cluster, linger_ms=0)
+    producer = create_simulated_producer(cluster, linger_ms=0)
     producer.send(ProducerRecord("t", b"v"))
     producer.flush()
-    loop = loop_of(producer)
+    loop = get_loop(producer)
     del producer
     gc.collect()
     assert loop.sender.is_finished
@@ -88,9 +88,9 @@ def test_dropping_producer_without_records_in_flight_logs_nothing(caplog: pytest
 
 def test_dropped_producer_delivers_accepted_records() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
-    producer = simulated_producer(cluster, linger_ms=60_000)
+    producer = create_simulated_producer(cluster, linger_ms=60_000)
     futures = [producer.send(ProducerRecord("t", b"%d" % number)) for number in range(3)]
-    loop = loop_of(producer)
+    loop = get_loop(producer)
     del producer
     gc.collect()
     assert loop.join(1_000)
@@ -104,8 +104,8 @@ def test_call_that_drops_its_producer_gets_its_result() -> None:
     loops: list[InlineLoop] = []
 
     def send() -> Future[RecordMetadata]:
-        producer = simulated_producer(cluster)
-        loops.append(loop_of(producer))
+        producer = create_simulated_producer(cluster)
+        loops.append(get_loop(producer))
         return producer.send("t", b"v")
 
     future = send()
@@ -119,10 +119,10 @@ def test_undelivered_records_of_dropped_producer_fail_after_timeout_and_are_logg
 ) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 2})
-    producer = simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=3_000, request_timeout_ms=1_000)
+    producer = create_simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=3_000, request_timeout_ms=1_000)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     futures = [producer.send("t", b"v", partition=partition) for partition in (0, 1)]
-    loop = loop_of(producer)
+    loop = get_loop(producer)
     del producer
     gc.collect()
     assert not loop.join(2_900)
@@ -135,11 +135,11 @@ def test_undelivered_records_of_dropped_producer_fail_after_timeout_and_are_logg
 
 def test_dropped_producer_abandons_open_transaction_immediately(caplog: pytest.LogCaptureFixture) -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
-    producer = simulated_producer(cluster, linger_ms=60_000, transactional_id="x")
+    producer = create_simulated_producer(cluster, linger_ms=60_000, transactional_id="x")
     producer.init_transactions()
     producer.begin_transaction()
     future = producer.send("t", b"v")
-    loop = loop_of(producer)
+    loop = get_loop(producer)
     del producer
     gc.collect()
     assert loop.sender.is_finished

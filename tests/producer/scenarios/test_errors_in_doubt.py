@@ -10,7 +10,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import established, send, simulated, wait
-from tests.producer.virtual_time import outcome
+from tests.producer.virtual_time import wait_for_result
 
 MAY_BE_STORED = "The records may have been stored."
 NAMELESS = {codes.UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR (-1)", 9_999: "UNKNOWN_9999 (9999)"}
@@ -30,7 +30,7 @@ def test_unknown_error_code_fails_records_in_doubt(code: int, applied: bool, ide
     assert isinstance(error.__cause__, BrokerError)
     assert f"topic t, partition 0: {NAMELESS[code]}" in str(error)
     assert str(error).endswith(MAY_BE_STORED)
-    assert outcome(producer, send(producer, b"2")).offset == (2 if applied else 1)
+    assert wait_for_result(producer, send(producer, b"2")).offset == (2 if applied else 1)
     assert cluster.values("t") == ([b"0", b"1", b"2"] if applied else [b"0", b"2"])
     producer.close()
 
@@ -69,7 +69,7 @@ def test_batch_in_doubt_is_not_stored_twice_after_split() -> None:
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(codes.MESSAGE_TOO_LARGE)
     cluster.control.when(api=ApiKey.PRODUCE, nth=3).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), 0))
+    result = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), 0))
     values = cluster.values("t")
     assert [values.count(value) for value in (b"1", b"2")] == [1, 1]
     assert result.rows_failed > 0

@@ -32,7 +32,7 @@ def test_explored_faults_lose_duplicate_and_reorder_nothing_acknowledged(seed: i
     explore(seed)
 
 
-def requests_of(seed: int) -> list[tuple[float, int, int]]:
+def record_requests(seed: int) -> list[tuple[float, int, int]]:
     """When, to which node, how many bytes."""
     run = Run(seed)
     run.run()
@@ -41,7 +41,7 @@ def requests_of(seed: int) -> list[tuple[float, int, int]]:
 
 @pytest.mark.parametrize("seed", range(100, 105))
 def test_seed_reproduces_the_same_run(seed: int) -> None:
-    assert requests_of(seed) == requests_of(seed)
+    assert record_requests(seed) == record_requests(seed)
 
 
 def no_rule_1(state: PartitionState, connection: NodeApiVersions | None) -> bool:
@@ -77,13 +77,13 @@ def test_explorer_detects_removed_rule(
         explore(seed)
     for rule, without in rules.items():
         monkeypatch.setattr(idempotence, rule, without)
-    assert any(": violated: " in fault_of(seed) for seed in seeds), "the states of the partitions do not show it"
+    assert any(": violated: " in find_fault(seed) for seed in seeds), "the states of the partitions do not show it"
     monkeypatch.setattr(Run, "check_partitions", lambda run: None)
     # Of several: a change of the producer may well make another run of one of them.
-    assert any(harm in fault_of(seed) for seed in seeds)
+    assert any(harm in find_fault(seed) for seed in seeds)
 
 
-def fault_of(seed: int) -> str:
+def find_fault(seed: int) -> str:
     try:
         explore(seed)
     except AssertionError as error:

@@ -12,8 +12,8 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.batching.accumulator_harness import Harness
-from tests.producer.batching.named_call import name_of
-from tests.producer.virtual_time import loop_of, outcome, simulated_producer
+from tests.producer.batching.named_call import get_name
+from tests.producer.virtual_time import create_simulated_producer, get_loop, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 REQUEST_BYTES = 900
@@ -44,7 +44,7 @@ def test_lingered_rows_stay_staged_while_every_leader_has_a_full_request() -> No
     h.append(1, 2, call="second")
     h.ready()  # the full batches are gone
     (batch,) = [batch for batch in h.drain() if batch.topic_partition.partition == 1]
-    assert [name_of(call) for call, _, _ in batch.split_rows_by_call()] == ["first", "second"]
+    assert [get_name(call) for call, _, _ in batch.split_rows_by_call()] == ["first", "second"]
 
 
 def test_groups_rows_when_one_leader_could_accept_more() -> None:
@@ -108,22 +108,22 @@ def test_no_extra_linger_for_available_leader_when_memory_is_short(
 def test_rows_after_extra_linger_are_sent_with_next_request_without_waiting_for_response() -> None:
     latency_ms = 20
     cluster = SimulatedCluster(FakeSystem(latency_ms=latency_ms), nodes=1, topics={"t": 2})
-    producer = simulated_producer(cluster, linger_ms=0, batch_size=1024, max_request_size=REQUEST_BYTES)
+    producer = create_simulated_producer(cluster, linger_ms=0, batch_size=1024, max_request_size=REQUEST_BYTES)
 
     def rows(count: int) -> RecordColumns:
         return RecordColumns(pa.array([b"v" * 100] * count))
 
-    outcome(producer, producer.send_columns("t", rows(1), 0))
-    outcome(producer, producer.send_columns("t", rows(1), 1))
+    wait_for_result(producer, producer.send_columns("t", rows(1), 0))
+    wait_for_result(producer, producer.send_columns("t", rows(1), 1))
     began_ms = cluster.system.now()
     full = producer.send_columns("t", rows(9), 0)
     held = producer.send_columns("t", rows(2), 1)
-    assert loop_of(producer).run_until(lambda: full.done() and held.done(), HOLD_MS)
+    assert get_loop(producer).run_until(lambda: full.done() and held.done(), HOLD_MS)
     assert cluster.system.now() - began_ms <= 2 * latency_ms + 2
     producer.close()
 
 
-def after_a_fill_of(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness:
+def create_filled_harness(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A harness where lingering rows were filled into batches, which took `spent_ms`; then a row was appended."""
     h = Harness(linger_ms=0, max_request_size=REQUEST_BYTES)
     fill = BatchFiller.fill_batches
@@ -143,7 +143,7 @@ def after_a_fill_of(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness
 
 @pytest.mark.parametrize(("spent_ms", "pause_ms"), [(20, 40), (49, 98), (500, 100)])
 def test_fill_pause_is_twice_the_fill_time(spent_ms: float, pause_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    h = after_a_fill_of(spent_ms, monkeypatch)
+    h = create_filled_harness(spent_ms, monkeypatch)
     h.clock.now += pause_ms - 1
     assert h.take() == []
     assert h.ready().next_ready_check_delay_ms == 1
@@ -152,12 +152,12 @@ def test_fill_pause_is_twice_the_fill_time(spent_ms: float, pause_ms: float, mon
 
 
 def test_no_fill_pause_after_instant_fill(monkeypatch: pytest.MonkeyPatch) -> None:
-    h = after_a_fill_of(2, monkeypatch)
+    h = create_filled_harness(2, monkeypatch)
     assert [batch.topic_partition.partition for batch in h.take()] == [1]
 
 
 def test_flush_does_not_wait_for_fill_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    h = after_a_fill_of(49, monkeypatch)
+    h = create_filled_harness(49, monkeypatch)
     flush = h.begin_flush()
     (batch,) = h.take()
     h.acknowledge(batch)
@@ -167,7 +167,7 @@ def test_flush_does_not_wait_for_fill_pause(monkeypatch: pytest.MonkeyPatch) -> 
 def test_available_leader_does_not_wait_for_fill_pause_when_memory_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    h = after_a_fill_of(49, monkeypatch)
+    h = create_filled_harness(49, monkeypatch)
     monkeypatch.setattr(BufferPool, "waiter_count", 1)
     assert [batch.topic_partition.partition for batch in h.take()] == [1]
 
@@ -175,7 +175,7 @@ def test_available_leader_does_not_wait_for_fill_pause_when_memory_is_short(
 def test_fill_pause_continues_when_memory_is_short_and_every_leader_has_a_full_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    h = after_a_fill_of(49, monkeypatch)
+    h = create_filled_harness(49, monkeypatch)
     for partition in (0, 2):
         h.append(partition, 9)
     monkeypatch.setattr(BufferPool, "waiter_count", 1)

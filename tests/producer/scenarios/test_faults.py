@@ -16,21 +16,28 @@ from spark_kafka_sink.producer.sending import idempotence
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, sender_of, simulated_producer
+from tests.producer.virtual_time import (
+    create_simulated_producer,
+    get_loop,
+    get_reserved_bytes,
+    get_sender,
+    run_until,
+    wait_for_result,
+)
 from tests.simulated_cluster import SimulatedCluster
 
 
 def simulated(nodes: int = 2, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=nodes, topics={"t": 1})
     given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, **options}
-    return cluster, simulated_producer(cluster, **given)
+    return cluster, create_simulated_producer(cluster, **given)
 
 
 def send(producer: KafkaProducer, value: bytes) -> Future[RecordMetadata]:
     return producer.send(ProducerRecord("t", value, partition=0))
 
 
-def leader_of(cluster: SimulatedCluster) -> int:
+def find_leader(cluster: SimulatedCluster) -> int:
     leader = cluster.core.topic("t").partitions[0].leader
     assert leader is not None
     return leader
@@ -40,20 +47,20 @@ def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseE
     """Record 1 is stored, its answer is lost; 2 to 9, a batch each, come when there is another leader."""
     cluster, producer = simulated(request_timeout_ms=1000, batch_size=1)
     cluster.control.add_partitions("t", 2)
-    outcome(producer, send(producer, b"0"))
-    old = leader_of(cluster)
+    wait_for_result(producer, send(producer, b"0"))
+    old = find_leader(cluster)
     # A connection to the other broker stands: by it the producer hears of the new leader while the old one is silent.
     cluster.control.move_leader("t", 1, 1 - old)
-    outcome(producer, producer.send(ProducerRecord("t", b"there", partition=1)))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"there", partition=1)))
     cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=True)
     futures = [send(producer, b"1")]
-    loop_of(producer).run_until(lambda: False, 3)
+    get_loop(producer).run_until(lambda: False, 3)
     cluster.control.move_leader("t", 0, 1 - old)
-    sender_of(producer).metadata.request_update()
+    get_sender(producer).metadata.request_update()
     run_until(producer, lambda: producer.partitions_for("t")[0].leader != old)
     for i in range(2, 10):
         futures.append(send(producer, b"%d" % i))
-        loop_of(producer).run_until(lambda: False, 5)
+        get_loop(producer).run_until(lambda: False, 5)
     run_until(producer, lambda: all(future.done() for future in futures))
     producer.close()
     return cluster.values("t"), [future.exception(0) for future in futures]
@@ -90,15 +97,15 @@ def test_8_without_rules_1_and_2_stored_batch_is_not_recognized(monkeypatch: pyt
 @pytest.mark.parametrize("recreated_while", ["idle", "pipelining"])
 def test_13_writes_to_recreated_topic_in_order(recreated_while: str) -> None:
     cluster, producer = simulated()
-    outcome(producer, send(producer, b"0"))
+    wait_for_result(producer, send(producer, b"0"))
     before = [] if recreated_while == "idle" else [send(producer, b"%d" % i) for i in range(1, 4)]
     if before:
-        loop_of(producer).run_until(lambda: False, 1)
+        get_loop(producer).run_until(lambda: False, 1)
     cluster.control.delete_topic("t")
     cluster.control.create_topic("t", 1)
     after = [send(producer, b"%d" % i) for i in range(4, 8)]
     for future in before + after:
-        outcome(producer, future)
+        wait_for_result(producer, future)
     values = cluster.values("t")
     assert values == sorted(set(values), key=lambda value: value or b"")
     assert values[-4:] == [b"4", b"5", b"6", b"7"]
@@ -107,7 +114,7 @@ def test_13_writes_to_recreated_topic_in_order(recreated_while: str) -> None:
 
 def test_13_records_of_deleted_topic_time_out_with_its_name() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=3000)
-    outcome(producer, send(producer, b"0"))
+    wait_for_result(producer, send(producer, b"0"))
     cluster.control.delete_topic("t")
     future = send(producer, b"1")
     run_until(producer, future.done, 3100)
@@ -118,7 +125,7 @@ def test_13_records_of_deleted_topic_time_out_with_its_name() -> None:
 
 def test_delivers_record_sent_in_callback_of_expired_record() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=800)
-    outcome(producer, send(producer, b"0"))
+    wait_for_result(producer, send(producer, b"0"))
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     again: list[Future[RecordMetadata]] = []
 
@@ -142,14 +149,14 @@ def test_sender_does_not_spin_while_all_brokers_are_unreachable(retry_backoff_ms
     )
     producer.partitions_for("t")
     if known == "the leader":
-        outcome(producer, send(producer, b"0"))
+        wait_for_result(producer, send(producer, b"0"))
     for node in range(2):
         cluster.control.stop_node(node)
-    before = loop_of(producer).rounds
+    before = get_loop(producer).rounds
     future = send(producer, b"1")
     run_until(producer, future.done)
     assert isinstance(future.exception(0), KafkaSinkError)
-    assert loop_of(producer).rounds - before < 3000
+    assert get_loop(producer).rounds - before < 3000
     producer.close()
 
 
@@ -159,11 +166,11 @@ def outcome_without_new_metadata(
     """After the leader has moved: is the record acknowledged within a second, and what is stored?"""
     cluster, producer = simulated()
     cluster.control.move_leader("t", 0, 1 - new_leader)
-    outcome(producer, send(producer, b"0"))
+    wait_for_result(producer, send(producer, b"0"))
     cluster.control.move_leader("t", 0, new_leader)
-    monkeypatch.setattr(sender_of(producer).metadata, "request_update", lambda: None)
+    monkeypatch.setattr(get_sender(producer).metadata, "request_update", lambda: None)
     future = send(producer, b"1")
-    done = loop_of(producer).run_until(future.done, 1000)
+    done = get_loop(producer).run_until(future.done, 1000)
     producer.close(timeout=0)
     return done and future.exception(0) is None, cluster.values("t")
 
@@ -180,12 +187,12 @@ def test_needs_new_metadata_without_leader_hints(monkeypatch: pytest.MonkeyPatch
 
 def test_permanent_rejection_without_doubt_fails_only_its_record() -> None:
     cluster, producer = simulated()
-    outcome(producer, send(producer, b"0"))
+    wait_for_result(producer, send(producer, b"0"))
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
     first = send(producer, b"1")
-    loop_of(producer).run_until(lambda: False, 0.2)
+    get_loop(producer).run_until(lambda: False, 0.2)
     second = send(producer, b"2")
-    outcome(producer, second)
+    wait_for_result(producer, second)
     assert "POLICY_VIOLATION" in str(first.exception(0))
     assert cluster.values("t") == [b"0", b"2"]
     producer.close()
@@ -203,10 +210,10 @@ def move_to_other_addresses(strategy: str) -> tuple[SimulatedCluster, Future[Rec
         node.port = 9092
         cluster.accept_connections(node.id)
     options: dict[str, object] = {"request_timeout_ms": 1000, "delivery_timeout_ms": 20_000, "linger_ms": 0}
-    producer = simulated_producer(
+    producer = create_simulated_producer(
         cluster, bootstrap_servers="kafka:9092", metadata_recovery_strategy=strategy, **options
     )
-    outcome(producer, send(producer, b"0"))
+    wait_for_result(producer, send(producer, b"0"))
     for node in nodes:
         cluster.stop_node(node.id)
         node.host = f"elsewhere{node.id}"
@@ -240,7 +247,7 @@ def test_20_record_times_out_without_metadata_recovery() -> None:
 
 def test_26_call_fails_after_max_block_ms_when_memory_is_full_without_brokers() -> None:
     cluster, producer = simulated(buffer_memory=40_000, max_block_ms=200, delivery_timeout_ms=60_000)
-    outcome(producer, send(producer, b"0"))
+    wait_for_result(producer, send(producer, b"0"))
     for node in range(2):
         cluster.control.stop_node(node)
     began_ms = cluster.system.now()
@@ -253,7 +260,7 @@ def test_26_call_fails_after_max_block_ms_when_memory_is_full_without_brokers() 
     for node in range(2):
         cluster.control.start_node(node)
     for future in waiting:
-        outcome(producer, future)
+        wait_for_result(producer, future)
     assert len(cluster.values("t")) == 1 + len(waiting)
     producer.close()
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0

@@ -16,7 +16,14 @@ from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, sender_of, simulated_producer
+from tests.producer.virtual_time import (
+    create_simulated_producer,
+    get_loop,
+    get_reserved_bytes,
+    get_sender,
+    run_until,
+    wait_for_result,
+)
 from tests.simulated_cluster import SimulatedCluster
 
 TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
@@ -25,21 +32,21 @@ TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
 def established(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=1, topics={"t": 1})
     given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, **options}
-    producer = simulated_producer(cluster, **given)
-    outcome(producer, send(producer, b"0"))
+    producer = create_simulated_producer(cluster, **given)
+    wait_for_result(producer, send(producer, b"0"))
     return cluster, producer
 
 
 def send(producer: KafkaProducer, value: bytes) -> Future[RecordMetadata]:
     """Send a record in a request of its own."""
     future = producer.send(ProducerRecord("t", value, partition=0))
-    loop_of(producer).run_until(lambda: False, 0.2)
+    get_loop(producer).run_until(lambda: False, 0.2)
     return future
 
 
 def four_more_are_stored_once_and_in_order(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
     for future in [send(producer, b"%d" % i) for i in range(1, 5)]:
-        outcome(producer, future)
+        wait_for_result(producer, future)
     assert cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -47,7 +54,7 @@ def test_10_sequence_error_at_head_restarts_sequences_and_keeps_order() -> None:
     cluster, producer = established()
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     four_more_are_stored_once_and_in_order(cluster, producer)
-    assert sender_of(producer).idempotence.id_and_epoch.epoch == 1
+    assert get_sender(producer).idempotence.id_and_epoch.epoch == 1
     producer.close()
 
 
@@ -56,7 +63,7 @@ def test_10_sequence_error_behind_head_keeps_the_epoch() -> None:
     cluster.control.when(api=ApiKey.PRODUCE).delay(20)  # so that it is still under way when the next is refused
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
     four_more_are_stored_once_and_in_order(cluster, producer)
-    assert sender_of(producer).idempotence.id_and_epoch.epoch == 0
+    assert get_sender(producer).idempotence.id_and_epoch.epoch == 0
     producer.close()
 
 
@@ -99,5 +106,5 @@ def test_25_broker_with_only_malformed_responses_causes_timeout_without_memory_g
     assert str(error).endswith(". The records may have been stored.")
     assert "broker0:9092" in str(error)
     assert peak_bytes < 8 * 1024 * 1024
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
     producer.close()

@@ -36,7 +36,7 @@ from spark_kafka_sink.spark import distribution
 from spark_kafka_sink.spark.pool import POOL, lease_producer
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import outcome, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
@@ -103,8 +103,8 @@ def held(lock: threading.Condition | threading.Lock) -> Iterator[None]:
 
 def write_in_virtual_time() -> bool:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
-    producer = simulated_producer(cluster)
-    stored = outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+    producer = create_simulated_producer(cluster)
+    stored = wait_for_result(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
     producer.close()
     return stored
 

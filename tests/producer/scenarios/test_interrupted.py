@@ -19,7 +19,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.locks import find_locks
 from tests.producer.scenarios.test_threads import Caller
 from tests.producer.threaded import ThreadedProducer
-from tests.producer.virtual_time import memory_used
+from tests.producer.virtual_time import get_reserved_bytes
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 VALUE = b"v" * 1000
@@ -37,7 +37,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_kafka_sink.producer.producer._FORCED_CLOSE_TIMEOUT_MS", 100.0)
 
 
-def producer_of(broker: EmbeddedBroker, **options: object) -> ThreadedProducer:
+def create_producer(broker: EmbeddedBroker, **options: object) -> ThreadedProducer:
     """Each record is a full batch, so that the caller's thread fills it."""
     producer = ThreadedProducer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 1, **options})
     producer.partitions_for("t")
@@ -46,7 +46,7 @@ def producer_of(broker: EmbeddedBroker, **options: object) -> ThreadedProducer:
 
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> ThreadedProducer:
-    return producer_of(broker)
+    return create_producer(broker)
 
 
 def interrupt_at(owner: type, function: str, handler: Callable[[], None]) -> list[str]:
@@ -83,16 +83,16 @@ def test_close_in_signal_handler_returns_and_remaining_records_fail_afterwards(
         returned.append(True)
 
     interrupted = interrupt_at(owner, function, handler)
-    error = Caller(lambda: error_of_the_interrupted(producer, way)).finish().returned
+    error = Caller(lambda: get_error_of_interrupted_call(producer, way)).finish().returned
     assert (interrupted, returned) == ([function], [True])
     assert isinstance(error, ProducerClosedError)
     assert isinstance(earlier.exception(WAIT_TIMEOUT_SECONDS), ProducerClosedError)
     producer.close()
     assert producer.thread.join(0)
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
 
 
-def error_of_the_interrupted(producer: KafkaProducer, way: str) -> BaseException | None:
+def get_error_of_interrupted_call(producer: KafkaProducer, way: str) -> BaseException | None:
     try:
         if way == "send":
             return producer.send(ProducerRecord("t", VALUE)).exception(WAIT_TIMEOUT_SECONDS)
@@ -109,12 +109,12 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_any_lock(
     monkeypatch.setattr("spark_kafka_sink.producer.producer._FORCED_CLOSE_TIMEOUT_MS", 1.0)
     options: dict[str, object] = {"transactional.id": "x", "linger.ms": 60_000} if transactional else {}
 
-    with producer_of(broker, **options) as idle:
+    with create_producer(broker, **options) as idle:
         # The thread's lock is locked until the sender has ended, whoever calls.
         ways = [way for way in find_locks(idle) if not way.endswith("._is_running")]
     assert len(ways) > 5
     for way in ways:
-        producer = producer_of(broker, **options)
+        producer = create_producer(broker, **options)
         lock = find_locks(producer)[way]
         if transactional:
             producer.init_transactions()

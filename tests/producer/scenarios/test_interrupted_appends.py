@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
 from tests.locks import held_locks
-from tests.producer.virtual_time import outcome, run_until, sender_of, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, get_sender, run_until, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 ROOM = "spark_kafka_sink/producer/batching/"
@@ -74,7 +74,7 @@ class Case:
 
     def interrupt(self, call: Callable[[], object], interrupting: Interrupting) -> str:
         """Interrupt an append. Return where that was; empty if the append ended before."""
-        accumulator = sender_of(self.producer).accumulator
+        accumulator = get_sender(self.producer).accumulator
 
         def traced(append: Callable[..., object]) -> Callable[..., object]:
             def traced_append(*arguments: Any, **named: Any) -> object:
@@ -98,12 +98,12 @@ class Case:
         return interrupting.where
 
 
-def case_of(**options: object) -> Case:
+def create_case(**options: object) -> Case:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=1, topics={"t": 3})
-    producer = simulated_producer(cluster, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, **options)
+    producer = create_simulated_producer(cluster, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, **options)
     case = Case(cluster, producer)
     case.send(0, b"first")
-    outcome(producer, case.earlier[b"first"])
+    wait_for_result(producer, case.earlier[b"first"])
     return case
 
 
@@ -133,7 +133,7 @@ def every_interruption(
     """Interrupt each line once, without SOAK=1 every fourth one: of those in loops, when they are reached first (0) or
     last (-1).
     """
-    noted, case = Interrupting(), case_of(**options)
+    noted, case = Interrupting(), create_case(**options)
     case.interrupt(prepare(case), noted)
     reached: dict[str, list[int]] = {}
     for nth, line in enumerate(noted.lines, 1):
@@ -141,7 +141,7 @@ def every_interruption(
     assert len(reached) > 100
     interrupted = [times[occurrence] for times in reached.values()]
     for nth in interrupted if os.environ.get("SOAK") else interrupted[::4]:
-        case = case_of(**options)
+        case = create_case(**options)
         print(case.interrupt(prepare(case), Interrupting(nth)))  # which one it was, if the test fails
         yield case
 
@@ -173,7 +173,7 @@ def test_append_interrupted_at_any_line_ends_producer_and_all_records(
 
 
 def nothing_is_left(case: Case) -> None:
-    assert not sender_of(case.producer).has_incomplete
+    assert not get_sender(case.producer).has_incomplete
     assert held_locks(case.producer) == []
 
 
@@ -192,7 +192,7 @@ def each_outcome_is_true(case: Case) -> None:
 
 
 def test_records_in_flight_are_acknowledged_when_later_call_is_interrupted() -> None:
-    case = case_of()
+    case = create_case()
     case.send_columns([0] * 40, b"a")
     run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
     assert case.interrupt(rows_that_fill(case), Interrupting(30))
@@ -203,7 +203,7 @@ def test_records_in_flight_are_acknowledged_when_later_call_is_interrupted() -> 
 
 
 def test_close_after_interruption_does_not_wait_for_unresponsive_brokers() -> None:
-    case = case_of()
+    case = create_case()
     case.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     case.send_columns([0] * 40, b"a")
     run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
@@ -216,7 +216,7 @@ def test_close_after_interruption_does_not_wait_for_unresponsive_brokers() -> No
 
 
 def test_fatal_response_after_interruption_does_not_replace_its_error() -> None:
-    case = case_of()
+    case = create_case()
     case.cluster.control.when(api=ApiKey.PRODUCE).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
     case.send_columns([0] * 40, b"a")
     run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
@@ -231,7 +231,7 @@ def test_fatal_response_after_interruption_does_not_replace_its_error() -> None:
 
 def test_transaction_with_interrupted_append_cannot_be_committed() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=1, topics={"t": 3})
-    producer = simulated_producer(cluster, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, transactional_id="x")
+    producer = create_simulated_producer(cluster, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, transactional_id="x")
     producer.init_transactions()
     producer.begin_transaction()
     case = Case(cluster, producer)
@@ -244,14 +244,14 @@ def test_transaction_with_interrupted_append_cannot_be_committed() -> None:
 
 def test_exception_while_appending_to_batches_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only Ctrl-C: after a MemoryError there, what the batches hold is as little known."""
-    case = case_of()
+    case = create_case()
     action = rows_that_fill(case)
 
-    def out_of_memory(*_: object) -> None:
+    def raise_memory_error(*_: object) -> None:
         raise MemoryError("none left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.ProducerBatch.append", out_of_memory)
+        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.ProducerBatch.append", raise_memory_error)
         with pytest.raises(MemoryError):
             action()
     with pytest.raises(ProducerClosedError, match="Create a new KafkaProducer"):

@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.fake_system import FakeSystem
 from tests.producer.sending.sender_cases import established, pass_time, send, wait
-from tests.producer.virtual_time import outcome, run_until, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, run_until, wait_for_result
 from tests.simulated_cluster import Conversation, SimulatedCluster
 
 SASL = {
@@ -75,7 +75,7 @@ def simulated(
     for node in range(nodes):
         cluster.control.move_leader("t", node, node)
     given: dict[str, object] = {"linger_ms": 0, "delivery_timeout_ms": 20_000, "request_timeout_ms": 5000, **options}
-    return cluster, simulated_producer(cluster, **SASL, **given)
+    return cluster, create_simulated_producer(cluster, **SASL, **given)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -85,7 +85,7 @@ def test_19_sends_records_to_other_brokers_while_one_rejects_authentication(node
     cluster.refuse_the_user(1)
     held = send(producer, b"held", 1)
     for i in range(20):
-        assert outcome(producer, send(producer, b"%d" % i, 0)).offset == i + 1
+        assert wait_for_result(producer, send(producer, b"%d" % i, 0)).offset == i + 1
         pass_time(producer, 200)
     assert cluster.refused > 2
     assert not held.done()
@@ -101,7 +101,7 @@ def test_sends_record_once_its_broker_accepts_the_credentials() -> None:
     pass_time(producer, 8000)
     assert not held.done()
     cluster.refusing.clear()
-    assert outcome(producer, held).offset == 1
+    assert wait_for_result(producer, held).offset == 1
     producer.close()
 
 
@@ -125,7 +125,7 @@ def test_19_record_times_out_and_names_broker_that_rejects_authentication(before
     assert "broker 1 (broker1:9093) rejected the authentication" in str(error)
     assert "unknown user" in str(error)
     assert ("may have been stored" in str(error)) == (before == "its answer was lost")
-    assert outcome(producer, send(producer, b"other", 0)).offset == 1
+    assert wait_for_result(producer, send(producer, b"other", 0)).offset == 1
     producer.close()
 
 
@@ -141,7 +141,7 @@ def test_19_fails_everything_immediately_when_all_brokers_reject_authentication(
     assert all(isinstance(future.exception(0), AuthenticationError) for future in futures)
     cluster.refusing.clear()
     pass_time(producer, 3000)
-    assert outcome(producer, send(producer, b"again")).offset >= 1
+    assert wait_for_result(producer, send(producer, b"again")).offset >= 1
     producer.close()
 
 
@@ -161,7 +161,7 @@ def test_producer_starts_when_first_broker_rejects_authentication() -> None:
         cluster, producer = simulated(3)
         cluster.refuse_the_user(refusing)
         other = (refusing + 1) % 3
-        assert outcome(producer, send(producer, b"v", other)).offset == 0
+        assert wait_for_result(producer, send(producer, b"v", other)).offset == 0
         producer.close(timeout=0)
 
 
@@ -197,7 +197,7 @@ def begun(version: int, **options: object) -> tuple[AuthenticatingCluster, Kafka
     cluster.control.move_coordinator("x", 0)
     producer.init_transactions()
     producer.begin_transaction()
-    outcome(producer, send(producer, b"1", 1))
+    wait_for_result(producer, send(producer, b"1", 1))
     return cluster, producer
 
 

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending.deliveries import Deliveries
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import established, simulated
-from tests.producer.virtual_time import loop_of, memory_used, run_until, sender_of
+from tests.producer.virtual_time import get_loop, get_reserved_bytes, get_sender, run_until
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 STEPS: dict[str, type] = {
@@ -34,7 +34,7 @@ STEPS: dict[str, type] = {
 """What the sender calls in a round, and of which of its parts."""
 
 
-def steps_of_a_round(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def record_round_steps(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of a round in which a request is sent and answered."""
     seen: list[str] = []
 
@@ -51,7 +51,7 @@ def steps_of_a_round(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -
     rounds: list[list[str]] = []
     while not any("send" in steps for steps in rounds) or "handle_response" not in rounds[-1]:
         seen.clear()
-        loop_of(producer).run_once()
+        get_loop(producer).run_once()
         rounds.append(list(seen))
     first = next(steps for steps in rounds if "send" in steps)
     return first + [step for step in rounds[-1] if step == "handle_response"][:1]
@@ -63,7 +63,7 @@ def test_sender_round_has_the_documented_order_of_steps(monkeypatch: pytest.Monk
     text = re.search(r"`producer/sending/sender.py`.*?\n\d+\. ", ARCHITECTURE.read_text(), re.DOTALL)
     assert text is not None
     documented = [name for name in re.findall(r"`(\w+)`", text[0]) if name in STEPS]
-    assert documented == steps_of_a_round(producer, monkeypatch) == list(STEPS)
+    assert documented == record_round_steps(producer, monkeypatch) == list(STEPS)
     producer.close()
 
 
@@ -84,6 +84,6 @@ def test_unencodable_rows_fail_in_the_round_that_encodes_them(monkeypatch: pytes
     (failure,) = future.result(0).failures
     assert isinstance(failure.error, DeliveryError)
     assert failure.rows.tolist() == [0, 1]
-    run_until(producer, lambda: not sender_of(producer).has_incomplete)
-    assert memory_used(producer) == 0
+    run_until(producer, lambda: not get_sender(producer).has_incomplete)
+    assert get_reserved_bytes(producer) == 0
     producer.close()

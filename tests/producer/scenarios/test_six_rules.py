@@ -28,13 +28,20 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, sender_of, simulated_producer
+from tests.producer.virtual_time import (
+    create_simulated_producer,
+    get_loop,
+    get_reserved_bytes,
+    get_sender,
+    run_until,
+    wait_for_result,
+)
 from tests.simulated_cluster import SimulatedCluster
 
 TP = TopicPartition("t", 0)
 
 
-def batch_of(records: int = 1) -> ProducerBatch:
+def create_batch(records: int = 1) -> ProducerBatch:
     batch = ProducerBatch(TP, created_ms=0, deadline_ms=1_000)
     batch.record_count = records
     return batch
@@ -56,13 +63,13 @@ def one_batch_each(producer: KafkaProducer, *values: bytes) -> list[object]:
     futures = []
     for value in values:
         futures.append(producer.send(ProducerRecord("t", value, partition=0)))
-        loop_of(producer).run_until(lambda: False, 0.2)
+        get_loop(producer).run_until(lambda: False, 0.2)
     return list(futures)
 
 
 def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     cluster = SimulatedCluster(FakeSystem(latency_ms=5), nodes=2, topics={"t": 1})
-    producer = simulated_producer(cluster, linger_ms=0, retry_backoff_ms=10, **options)
+    producer = create_simulated_producer(cluster, linger_ms=0, retry_backoff_ms=10, **options)
     producer.partitions_for("t")
     return cluster, producer
 
@@ -70,12 +77,12 @@ def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
 # --- rule 1
 
 
-def refuse_the_first_of_two() -> list[bytes | None]:
+def reject_first_of_two_batches() -> list[bytes | None]:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
     leader = cluster.core.topic("t").partitions[0].leader
     assert leader is not None
-    loop_of(producer).run_until(lambda: sender_of(producer).client.is_ready(leader, cluster.system.now()), 1)
+    get_loop(producer).run_until(lambda: get_sender(producer).client.is_ready(leader, cluster.system.now()), 1)
     one_batch_each(producer, b"1")
     run_until(producer, lambda: producer.metric("requests-in-flight") > 0 and bool(producer_requests(producer)))
     one_batch_each(producer, b"2")
@@ -84,30 +91,30 @@ def refuse_the_first_of_two() -> list[bytes | None]:
 
 
 def producer_requests(producer: KafkaProducer) -> dict[ProducerBatch, int]:
-    return sender_of(producer).idempotence.partition_state(TP).in_flight_batches
+    return get_sender(producer).idempotence.partition_state(TP).in_flight_batches
 
 
 def test_7_rule_1_sends_one_request_until_the_first_success() -> None:
-    assert refuse_the_first_of_two() == [b"1", b"2"]
+    assert reject_first_of_two_batches() == [b"1", b"2"]
 
 
 def test_without_rule_1_second_batch_overtakes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "can_pipeline", lambda state, connection: True)
-    assert refuse_the_first_of_two() == [b"2", b"1"]
+    assert reject_first_of_two_batches() == [b"2", b"1"]
 
 
 def again_after_a_reconnect(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     connections[0] = NodeApiVersions("b", {})
-    assert made.admit(batch_of(), 0, 0)
+    assert made.admit(create_batch(), 0, 0)
 
 
 def again_after_another_leader(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     connections[0] = connections[1]  # of the node that leads from now on
-    assert made.admit(batch_of(), 0, 0)
+    assert made.admit(create_batch(), 0, 0)
 
 
 def again_after_a_failure(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
-    failing = batch_of()
+    failing = create_batch()
     assert made.admit(failing, 0, 0)
     made.handle_failed_attempt(failing, in_doubt=False)
     made.handle_retry(failing, needs_new_sequence=False)
@@ -115,15 +122,15 @@ def again_after_a_failure(made: Idempotence, connections: dict[int, NodeApiVersi
 
 
 def again_after_a_failure_for_good(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
-    failing = batch_of()
+    failing = create_batch()
     assert made.admit(failing, 0, 0)
     made.handle_failed_attempt(failing, in_doubt=True)
     made.handle_failed_batch(failing, in_doubt=True)
-    assert made.admit(batch_of(), 0, 0)
+    assert made.admit(create_batch(), 0, 0)
 
 
 def again_after_a_split(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
-    too_large, parts = batch_of(2), [batch_of(), batch_of()]
+    too_large, parts = create_batch(2), [create_batch(), create_batch()]
     assert made.admit(too_large, 0, 0)
     for part, sequence in zip(parts, (too_large.base_sequence, too_large.last_sequence), strict=True):
         part.set_producer_state(*made.id_and_epoch, sequence)
@@ -144,7 +151,7 @@ def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVer
     made.handle_failed_attempt(rejected_batch, in_doubt=False)
     made.handle_failed_batch(rejected_batch, in_doubt=False)
     assert made.id_and_epoch.epoch == 1
-    assert made.admit(batch_of(), 0, 0)
+    assert made.admit(create_batch(), 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -160,24 +167,24 @@ def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVer
 )
 def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeApiVersions]], None]) -> None:
     made, connections = gate()
-    first = batch_of()
+    first = create_batch()
     assert made.admit(first, 0, 0)
     succeed(made, first)
     something(made, connections)
     (alone,) = made.partition_state(TP).in_flight_batches
-    assert not made.admit(batch_of(), 0, 0), "it is alone until it has succeeded"
+    assert not made.admit(create_batch(), 0, 0), "it is alone until it has succeeded"
     succeed(made, alone)
-    assert [made.admit(batch_of(), 0, 0) for _ in range(3)] == [True] * 3
+    assert [made.admit(create_batch(), 0, 0) for _ in range(3)] == [True] * 3
 
 
 def test_rule_1_sends_nothing_after_reconnect_while_requests_are_in_flight() -> None:
     made, connections = gate()
-    first = batch_of()
+    first = create_batch()
     assert made.admit(first, 0, 0)
     succeed(made, first)
-    assert made.admit(batch_of(), 0, 0)
+    assert made.admit(create_batch(), 0, 0)
     connections[0] = NodeApiVersions("b", {})
-    assert not made.admit(batch_of(), 0, 0)
+    assert not made.admit(create_batch(), 0, 0)
 
 
 # --- rule 2
@@ -185,12 +192,12 @@ def test_rule_1_sends_nothing_after_reconnect_while_requests_are_in_flight() -> 
 
 def leaders_with_open_requests() -> set[int]:
     made, _ = gate()
-    first = batch_of()
+    first = create_batch()
     assert made.admit(first, 0, 0)
     succeed(made, first)
-    assert made.admit(batch_of(), 0, 0)
+    assert made.admit(create_batch(), 0, 0)
     made.partition_state(TP).confirmed_connection = made.get_connection(1)
-    made.admit(batch_of(), 1, 0)
+    made.admit(create_batch(), 1, 0)
     return set(made.partition_state(TP).in_flight_batches.values())
 
 
@@ -205,10 +212,10 @@ def test_without_rule_2_requests_go_to_two_leaders(monkeypatch: pytest.MonkeyPat
 
 def test_rule_2_allows_at_most_five_requests_in_flight() -> None:
     made, _ = gate()
-    first = batch_of()
+    first = create_batch()
     assert made.admit(first, 0, 0)
     succeed(made, first)
-    assert [made.admit(batch_of(), 0, 0) for _ in range(6)] == [True] * 5 + [False]
+    assert [made.admit(create_batch(), 0, 0) for _ in range(6)] == [True] * 5 + [False]
 
 
 # --- rule 3
@@ -216,7 +223,7 @@ def test_rule_2_allows_at_most_five_requests_in_flight() -> None:
 
 def sequence_after_a_refusal_with_something_before_it_in_flight() -> int:
     made, _ = gate()
-    zero, one, two = batch_of(), batch_of(), batch_of()
+    zero, one, two = create_batch(), create_batch(), create_batch()
     assert made.admit(zero, 0, 0)
     succeed(made, zero)
     assert made.admit(one, 0, 0)
@@ -238,7 +245,7 @@ def test_without_rule_3_batch_in_doubt_gets_new_sequence(monkeypatch: pytest.Mon
     assert sequence_after_a_refusal_with_something_before_it_in_flight() > 0
 
 
-def answer_lost_and_then_out_of_order() -> tuple[list[bytes | None], object]:
+def lose_response_then_reject_sequence() -> tuple[list[bytes | None], object]:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -248,7 +255,7 @@ def answer_lost_and_then_out_of_order() -> tuple[list[bytes | None], object]:
 
 
 def test_rule_3_fails_batch_in_doubt_instead_of_storing_it_twice() -> None:
-    stored, error = answer_lost_and_then_out_of_order()
+    stored, error = lose_response_then_reject_sequence()
     assert stored == [b"1"]
     assert isinstance(error, DeliveryError)
     assert "may have been stored" in str(error)
@@ -256,7 +263,7 @@ def test_rule_3_fails_batch_in_doubt_instead_of_storing_it_twice() -> None:
 
 def test_without_rule_3_batch_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "is_possibly_stored", lambda state, batch: False)
-    assert answer_lost_and_then_out_of_order()[0] == [b"1", b"1"]
+    assert lose_response_then_reject_sequence()[0] == [b"1", b"1"]
 
 
 # --- rule 4
@@ -264,15 +271,15 @@ def test_without_rule_3_batch_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -
 
 def topic_that_vanishes_for_a_while(*, forget: bool) -> list[bytes | None]:
     cluster, producer = simulated(metadata_max_age_ms=50)
-    outcome(producer, producer.send(ProducerRecord("t", b"1")))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"1")))
     cluster.control.hide_topic("t")
-    loop_of(producer).run_until(lambda: False, 500)
+    get_loop(producer).run_until(lambda: False, 500)
     if forget:
-        made = sender_of(producer).idempotence
+        made = get_sender(producer).idempotence
         made.partition_state(TP).start_sequences(made.id_and_epoch)
     cluster.control.show_topic("t")
-    loop_of(producer).run_until(lambda: False, 500)
-    outcome(producer, producer.send(ProducerRecord("t", b"2")))
+    get_loop(producer).run_until(lambda: False, 500)
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"2")))
     producer.close()
     return cluster.values("t", 0)
 
@@ -295,9 +302,9 @@ def free_bytes_while_an_expired_batch_is_in_flight() -> tuple[bool, bool]:
     run_until(producer, future.done)  # the request left later than the record came, so it has not timed out yet
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert producer_requests(producer)
-    early = memory_used(producer) == 0
+    early = get_reserved_bytes(producer) == 0
     producer.close()
-    return early, memory_used(producer) == 0
+    return early, get_reserved_bytes(producer) == 0
 
 
 def test_rule_5_keeps_memory_until_request_has_ended() -> None:
@@ -318,7 +325,7 @@ def test_without_rule_5_memory_is_released_while_request_uses_it(monkeypatch: py
 # --- rule 6
 
 
-def refuse_the_second_of_three() -> list[KafkaSinkError]:
+def reject_second_of_three_batches() -> list[KafkaSinkError]:
     """The broker names the record that it does not like (KIP-467). The error of each, in their order."""
     cluster, producer = simulated()
     cluster.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
@@ -331,7 +338,7 @@ def refuse_the_second_of_three() -> list[KafkaSinkError]:
 
 
 def test_rule_6_each_record_gets_its_own_error() -> None:
-    first, second, third = refuse_the_second_of_three()
+    first, second, third = reject_second_of_three_batches()
     assert isinstance(second, InvalidRecordError)
     assert "must have a key" in str(second)
     for innocent in (first, third):
@@ -357,7 +364,7 @@ def test_rule_6_remaining_records_may_be_stored_after_lost_response(monkeypatch:
 
 def test_without_rule_6_remaining_records_fail_with_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "build_record_errors", lambda batch, answer: ({}, None))
-    errors = refuse_the_second_of_three()
+    errors = reject_second_of_three_batches()
     assert len({id(error) for error in errors}) == 1
     assert not any(isinstance(error, BatchRefusedError) for error in errors)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.staging import Stage
 from tests.producer.batching.accumulator_harness import BATCH_ROWS, VALUE, Harness, tp
-from tests.producer.batching.named_call import name_of
+from tests.producer.batching.named_call import get_name
 
 LINGER_MS = 1_000
 PARTITIONS = 40
@@ -110,7 +110,7 @@ def test_rows_staged_during_a_split_follow_the_remaining_rows(
     h.append_rows([VALUE] * (2 * BATCH_ROWS + 1), [0] * (2 * BATCH_ROWS) + [1], call="skewed")
     h.clock.now += LINGER_MS
     (thin,) = [batch for batch in h.take() if batch.topic_partition.partition == 1]
-    runs = [(name_of(call), rows.tolist()) for call, rows, _ in thin.split_rows_by_call()]
+    runs = [(get_name(call), rows.tolist()) for call, rows, _ in thin.split_rows_by_call()]
     assert runs == [("skewed", [2 * BATCH_ROWS]), ("meanwhile", [0, 1])]
 
 
@@ -150,7 +150,7 @@ def test_each_partition_keeps_row_order_and_all_memory_is_released(seed: int, co
     while h.accumulator.has_incomplete():
         for batch in h.take():
             for source, rows, _ in batch.split_rows_by_call():
-                name = name_of(source)
+                name = get_name(source)
                 names = [name[row] if isinstance(name, list) else (name, row) for row in rows.tolist()]
                 sent[batch.topic_partition.partition] += names
             h.acknowledge(batch)

@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.threaded import ThreadedProducer
-from tests.producer.virtual_time import memory_used, outcome, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, get_reserved_bytes, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
@@ -108,7 +108,7 @@ def test_call_blocked_on_memory_ends_when_producer_is_closed(broker: EmbeddedBro
     result = columns.finish().future().result(0)
     assert [len(failure.rows) for failure in result.failures] == [3]
     assert isinstance(result.failures[0].error, ProducerClosedError)
-    assert memory_used(producer) == held_bytes
+    assert get_reserved_bytes(producer) == held_bytes
 
 
 def test_call_blocked_on_memory_fails_with_fatal_error(broker: EmbeddedBroker) -> None:
@@ -122,7 +122,7 @@ def test_call_blocked_on_memory_fails_with_fatal_error(broker: EmbeddedBroker) -
     producer.memory.release(held_bytes)
     assert isinstance(caller.finish().returned, AuthorizationError)
     producer.close()
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
 
 
 def test_blocked_calls_time_out_in_turn_and_released_memory_goes_to_the_next(broker: EmbeddedBroker) -> None:
@@ -138,7 +138,7 @@ def test_blocked_calls_time_out_in_turn_and_released_memory_goes_to_the_next(bro
         assert phrase in str(error)
     assert second.finish().future().result(WAIT_TIMEOUT_SECONDS).offset == 0
     producer.close()
-    assert memory_used(producer) == held_bytes
+    assert get_reserved_bytes(producer) == held_bytes
 
 
 def test_small_record_does_not_overtake_large_one_blocked_on_memory(broker: EmbeddedBroker) -> None:
@@ -154,10 +154,10 @@ def test_small_record_does_not_overtake_large_one_blocked_on_memory(broker: Embe
 
 def test_send_columns_reports_accepted_rows_when_memory_is_exhausted() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
-    producer = simulated_producer(cluster, linger_ms=0, buffer_memory=100_000, max_block_ms=50)
+    producer = create_simulated_producer(cluster, linger_ms=0, buffer_memory=100_000, max_block_ms=50)
     producer.partitions_for("t")
     cluster.control.when(api=ApiKey.PRODUCE).delay(300)
-    result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([VALUE] * 400))))
+    result = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([VALUE] * 400))))
     producer.close()
     failed_rows = [row for failure in result.failures for row in failure.rows.tolist()]
     assert 0 < result.rows_written < 400
@@ -212,7 +212,7 @@ def test_concurrent_flush_and_close(broker: EmbeddedBroker, timeout: float | Non
     assert all(future.done() for future in futures)
     if timeout is None:
         assert [future.result(0).offset for future in futures] == list(range(50))
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
 
 
 def test_close_in_callback_logs_nothing_and_second_close_waits(

@@ -83,10 +83,10 @@ def test_explorer_detects_removed_rule(
         explore(seed)
     without_rule(monkeypatch)
     # Of several: a change of the producer may well make another run of one of them.
-    assert any(harm in fault_of(seed) for seed in seeds)
+    assert any(harm in find_fault(seed) for seed in seeds)
 
 
-def fault_of(seed: int) -> str:
+def find_fault(seed: int) -> str:
     try:
         explore(seed)
     except Exception as error:

@@ -7,7 +7,7 @@ import pytest
 from spark_kafka_sink.errors import DeliveryTimeoutError
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.fake_system import FakeConnection, FakeSystem, Peer
-from tests.producer.virtual_time import outcome, run_until, sender_of, simulated_producer
+from tests.producer.virtual_time import create_simulated_producer, get_sender, run_until, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 REASONS = {
@@ -37,7 +37,7 @@ def test_error_of_unsent_records_names_leader_address_and_reason(why: str) -> No
         cluster.system.names["kafka-internal"] = []
     elif why == "swallowed":
         cluster.system.swallow("kafka-internal", 9092)
-    producer = simulated_producer(
+    producer = create_simulated_producer(
         cluster,
         bootstrap_servers="broker0:9092",
         delivery_timeout_ms=30_000,
@@ -62,7 +62,7 @@ def test_error_of_unsent_records_names_leader_address_and_reason(why: str) -> No
 def test_error_suggests_sasl_or_tls_when_listener_closes_plaintext_connection() -> None:
     cluster = cluster_that_advertises_an_internal_name()
     cluster.system.listen("kafka-internal", 9092, HangsUp())
-    producer = simulated_producer(cluster, bootstrap_servers="broker0:9092", delivery_timeout_ms=40_000)
+    producer = create_simulated_producer(cluster, bootstrap_servers="broker0:9092", delivery_timeout_ms=40_000)
     future = producer.send(ProducerRecord("t", b"v"))
     run_until(producer, future.done, 50_000)
     assert "the listener may expect SASL or TLS, check security.protocol" in str(future.exception(0))
@@ -70,19 +70,19 @@ def test_error_suggests_sasl_or_tls_when_listener_closes_plaintext_connection() 
 
 def test_error_does_not_name_leader_that_was_reached_later() -> None:
     cluster = cluster_that_advertises_an_internal_name()
-    producer = simulated_producer(cluster, bootstrap_servers="broker0:9092")
+    producer = create_simulated_producer(cluster, bootstrap_servers="broker0:9092")
     future = producer.send(ProducerRecord("t", b"v"))
-    run_until(producer, lambda: sender_of(producer).metadata.connection_failure(0) is not None)
+    run_until(producer, lambda: get_sender(producer).metadata.connection_failure(0) is not None)
     cluster.accept_connections(0)
-    assert outcome(producer, future).offset == 0
-    assert sender_of(producer).metadata.connection_failure(0) is None
+    assert wait_for_result(producer, future).offset == 0
+    assert get_sender(producer).metadata.connection_failure(0) is None
 
 
 def test_sent_and_unsent_records_have_same_cause_when_leader_is_unreachable() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     limits = {"delivery_timeout_ms": 5_000, "request_timeout_ms": 1_000, "metadata_recovery_strategy": "none"}
-    producer = simulated_producer(cluster, linger_ms=0, batch_size=0, **limits)
-    assert outcome(producer, producer.send("t", b"0")).offset == 0
+    producer = create_simulated_producer(cluster, linger_ms=0, batch_size=0, **limits)
+    assert wait_for_result(producer, producer.send("t", b"0")).offset == 0
     cluster.control.when("PRODUCE", times=None).never_answer()
     futures = [producer.send("t", b"%d" % number) for number in range(7)]
     run_until(producer, lambda: producer.metric("requests-in-flight") == 5)
@@ -99,7 +99,7 @@ def test_sent_and_unsent_records_have_same_cause_when_leader_is_unreachable() ->
 
 def test_error_names_unresponsive_leader_timeout_and_remedy() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
-    producer = simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=3_000, request_timeout_ms=1_000)
+    producer = create_simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=3_000, request_timeout_ms=1_000)
     cluster.control.when("PRODUCE", times=None).never_answer()
     future = producer.send("t", b"v")
     run_until(producer, future.done)

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import SimulatedProducer, loop_of, memory_used, outcome
+from tests.producer.virtual_time import SimulatedProducer, get_loop, get_reserved_bytes, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 TOO_LARGE = b"v" * (2 << 20)
@@ -46,14 +46,14 @@ def producer_with(
 
 def test_writes_to_topic_that_becomes_known_just_before_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = producer_with()
-    loop = loop_of(producer)
+    loop = get_loop(producer)
 
     def too_late(metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         loop.run_until(lambda: metadata.snapshot.partition_count("t") is not None, timeout_ms)
         raise MetadataTimeoutError("just now")
 
     monkeypatch.setattr(loop, "await_metadata", too_late)
-    assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
 
 
 @pytest.mark.parametrize("chosen", ["0", 1.5, -1, 2, b"", ValueError("no idea")])
@@ -69,7 +69,7 @@ def test_failing_partitioner_fails_only_its_record(chosen: object) -> None:
     error = producer.send(ProducerRecord("t", b"v", key=b"k")).exception(0)
     assert isinstance(error, InvalidRecordError)
     assert "topic t" in str(error)
-    assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).partition == 1
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v"))).partition == 1
     producer.close()
 
 
@@ -79,7 +79,7 @@ def test_send_columns_rejects_rows_without_partition_for_custom_partitioner() ->
     for partition in (None, pa.array([0, None], pa.int32())):
         with pytest.raises(ConfigurationError, match="partitioner="):
             producer.send_columns("t", columns, partition)
-    assert outcome(producer, producer.send_columns("t", columns, 0)).rows_written == 2
+    assert wait_for_result(producer, producer.send_columns("t", columns, 0)).rows_written == 2
 
 
 @pytest.mark.parametrize("returned", [None, b"v", ProducerRecord("", b"v")])
@@ -94,7 +94,7 @@ def test_interceptor_that_returns_no_record_fails_the_call(returned: object) -> 
     producer = producer_with(interceptors=[Wrong()])
     with pytest.raises(InvalidRecordError):
         producer.send(ProducerRecord("t", b"bad"))
-    assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
 
 
 def test_reports_and_counts_a_record_that_an_interceptor_lost() -> None:
@@ -132,7 +132,7 @@ def test_value_converted_by_interceptor_needs_no_serializer() -> None:
 
     cluster = two_nodes()
     producer = producer_with(interceptors=[ToText()], cluster=cluster)
-    outcome(producer, producer.send("t", 123, partition=0))
+    wait_for_result(producer, producer.send("t", 123, partition=0))
     assert cluster.values("t", 0) == [b"123"]
 
 
@@ -179,9 +179,11 @@ def test_completes_all_futures_when_user_code_raises_on_sender_thread(
     assert all(future.done() for future in futures)
     assert {type(future.exception(0)) for future in futures} == {BrokerError if code else type(None)}
     assert len(first.seen) == len(second.seen) == 20
-    assert outcome(producer, producer.send(ProducerRecord("t", b"v", partition=0))).offset == (0 if code else 22)
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v", partition=0))).offset == (
+        0 if code else 22
+    )
     producer.close()
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
 
 
 def test_interceptors_and_callback_of_rejected_record_get_topic_and_partition() -> None:
@@ -189,7 +191,7 @@ def test_interceptors_and_callback_of_rejected_record_get_topic_and_partition() 
     seen: list[tuple[RecordMetadata, Exception | None]] = []
     producer = producer_with(interceptors=[interceptor])
     futures = [
-        producer.send(ProducerRecord("t", TOO_LARGE, partition=partition), lambda *outcome: seen.append(outcome))
+        producer.send(ProducerRecord("t", TOO_LARGE, partition=partition), lambda *arguments: seen.append(arguments))
         for partition in (None, 1)
     ]
     errors = [future.exception(0) for future in futures]
@@ -207,4 +209,4 @@ def test_exception_of_callback_on_callers_thread_reaches_the_caller(raised: type
 
     with pytest.raises(raised):
         producer.send(ProducerRecord("t", TOO_LARGE), leave)
-    assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+    assert wait_for_result(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0

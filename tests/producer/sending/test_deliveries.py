@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import Sent, established, in_flight_count, pass_time, send, simulated, wait
-from tests.producer.virtual_time import loop_of, memory_used, outcome, sender_of
+from tests.producer.virtual_time import get_loop, get_reserved_bytes, get_sender, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 RAISED = [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
@@ -51,10 +51,10 @@ def three_at_once(
 
 
 def goes_on(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
-    assert outcome(producer, send(producer, b"later", 2)).offset >= 1
+    assert wait_for_result(producer, send(producer, b"later", 2)).offset >= 1
     producer.flush(10)
     producer.close()
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
     assert not cluster.system.open_sockets
 
 
@@ -111,10 +111,10 @@ def test_end_of_producer_fails_remaining_records_when_one_future_raises(
     established(producer, 0, 1, 2)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     first, ends, third = three_at_once(producer, monkeypatch, raised, partitions)
-    loop_of(producer).run_until(lambda: False, 10)
+    get_loop(producer).run_until(lambda: False, 10)
     producer.close(timeout=0)
     assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [ProducerClosedError] * 3
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
     assert not cluster.system.open_sockets
 
 
@@ -170,11 +170,11 @@ def test_future_completes_after_metrics_and_before_flush_returns() -> None:
     seen: list[tuple[int, bool]] = []
 
     def look(_: object) -> None:
-        seen.append((producer.totals().records - before, sender_of(producer).has_incomplete))
+        seen.append((producer.totals().records - before, get_sender(producer).has_incomplete))
 
     call = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 0)
     call.add_done_callback(look)
-    outcome(producer, call)
+    wait_for_result(producer, call)
     assert seen == [(2, True)]
 
 
@@ -209,8 +209,8 @@ def test_completes_all_calls_when_one_future_raises(
         raise SystemExit("from a user's code")
 
     monkeypatch.setattr(calls[1], "set_result", leave)
-    outcome(producer, calls[0])
-    outcome(producer, calls[2])
+    wait_for_result(producer, calls[0])
+    wait_for_result(producer, calls[2])
     assert [call.result(0).rows_written for call in (calls[0], calls[2])] == [2, 2]
     goes_on(cluster, producer)
 
@@ -219,7 +219,7 @@ def test_call_gets_results_of_simultaneous_responses_at_once() -> None:
     cluster, producer = simulated(partitions=4, nodes=4)
     established(producer, 0, 1, 2, 3)
     partitions = pa.array([0, 1, 2, 3] * 2, pa.int32())
-    result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"] * 8)), partitions))
+    result = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"] * 8)), partitions))
     assert {partition: written.rows for partition, written in result.partitions.items()} == dict.fromkeys(range(4), 2)
     assert len(result.stored) == 1
     goes_on(cluster, producer)
@@ -233,4 +233,4 @@ def test_request_in_flight_keeps_no_objects_for_its_batches() -> None:
     assert in_flight_count(producer) == 1
     gc.collect()
     assert not [value for value in gc.get_objects() if type(value) is PartitionProduceData and value.records]
-    assert outcome(producer, future).offset == 1
+    assert wait_for_result(producer, future).offset == 1

@@ -26,14 +26,14 @@ def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
     return idempotence
 
 
-def batch_of(partition: TopicPartition = T0, records: int = 1) -> ProducerBatch:
+def create_batch(partition: TopicPartition = T0, records: int = 1) -> ProducerBatch:
     batch = ProducerBatch(partition, created_ms=0, deadline_ms=1_000)
     batch.record_count = records
     return batch
 
 
 def admitted(idempotence: Idempotence, partition: TopicPartition = T0, count: int = 1) -> list[ProducerBatch]:
-    batches = [batch_of(partition) for _ in range(count)]
+    batches = [create_batch(partition) for _ in range(count)]
     assert all(idempotence.admit(batch, 0, 0) for batch in batches)
     return batches
 
@@ -61,7 +61,7 @@ def stamp(batch: ProducerBatch) -> tuple[int, int]:
 
 def test_sequences_start_at_0_and_count_records() -> None:
     idempotence = begun()
-    three, one = batch_of(records=3), batch_of()
+    three, one = create_batch(records=3), create_batch()
     assert idempotence.admit(three, 0, 0)
     assert idempotence.admit(one, 0, 0)
     assert (stamp(three), stamp(one), idempotence.partition_state(T0).next_sequence) == ((0, 1), (0, 4), 5)
@@ -69,9 +69,9 @@ def test_sequences_start_at_0_and_count_records() -> None:
 
 def test_admits_no_batch_before_producer_id_is_known() -> None:
     idempotence = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
-    before = idempotence.needs_producer_id, idempotence.admit(batch_of(), 0, 0)
+    before = idempotence.needs_producer_id, idempotence.admit(create_batch(), 0, 0)
     idempotence.set_producer_id_and_epoch(FIRST)
-    after = idempotence.needs_producer_id, idempotence.admit(batch_of(), 0, 0)
+    after = idempotence.needs_producer_id, idempotence.admit(create_batch(), 0, 0)
     assert (before, after) == ((True, False), (False, True))
 
 
@@ -117,7 +117,7 @@ def test_batches_of_previous_producer_id_complete_before_new_one_is_used() -> No
     retry(idempotence, second, in_doubt=True)
     assert idempotence.admit(second, 0, 0)  # under the old one
     assert (second.producer_id, *stamp(second)) == (7, MAX_EPOCH, 2)
-    new = batch_of(T1)
+    new = create_batch(T1)
     assert not idempotence.admit(new, 0, 0)
     store(idempotence, second)
     assert idempotence.admit(new, 0, 0)
@@ -138,7 +138,7 @@ def test_sequences_do_not_restart_while_expired_batch_is_in_flight() -> None:
     (lost,) = admitted(idempotence)
     idempotence.handle_failed_batch(lost, in_doubt=True)
     assert idempotence.partition_state(T0).has_unresolved_sequence
-    assert not idempotence.admit(batch_of(), 0, 0)
+    assert not idempotence.admit(create_batch(), 0, 0)
     idempotence.handle_failed_attempt(lost, in_doubt=True)
     idempotence.handle_late_failure(lost)
     assert (idempotence.id_and_epoch, idempotence.partition_state(T0).has_unresolved_sequence) == (
@@ -153,7 +153,7 @@ def test_success_behind_expired_batches_resolves_them() -> None:
     expire(idempotence, first)
     expire(idempotence, second)
     assert idempotence.partition_state(T0).has_unresolved_sequence
-    assert not idempotence.admit(batch_of(), 0, 0)
+    assert not idempotence.admit(create_batch(), 0, 0)
     store(idempotence, third)
     assert (
         idempotence.id_and_epoch,
@@ -184,7 +184,7 @@ def test_batch_behind_unstored_expired_batch_is_first_under_new_epoch() -> None:
     retry(idempotence, first, in_doubt=True)
     retry(idempotence, second)
     idempotence.handle_failed_batch(first, in_doubt=True)  # its time is up between two attempts
-    new = batch_of()
+    new = create_batch()
     assert not idempotence.admit(new, 0, 0)
     assert idempotence.admit(second, 0, 0)  # as it is: perhaps the first one is stored
     assert stamp(second) == (0, 2)
@@ -198,7 +198,7 @@ def test_batch_behind_unstored_expired_batch_is_first_under_new_epoch() -> None:
 
 def test_batch_that_expired_unsent_does_not_change_sequences() -> None:
     idempotence = begun()
-    idempotence.handle_failed_batch(batch_of(), in_doubt=False)
+    idempotence.handle_failed_batch(create_batch(), in_doubt=False)
     state = idempotence.partition_state(T0)
     assert (idempotence.id_and_epoch, state.has_unresolved_sequence, state.gap_start, state.next_sequence) == (
         FIRST,
@@ -210,7 +210,7 @@ def test_batch_that_expired_unsent_does_not_change_sequences() -> None:
 
 def test_limits_requests_in_flight_and_sets_no_sequences_without_idempotence() -> None:
     idempotence = Idempotence(enabled=False, max_in_flight=2, get_connection=lambda node: CONNECTION)
-    first, second, third = batch_of(), batch_of(), batch_of()
+    first, second, third = create_batch(), create_batch(), create_batch()
     assert [idempotence.admit(batch, 0, 0) for batch in (first, second, third)] == [True, True, False]
     assert not first.has_sequence
     idempotence.handle_failed_attempt(first, in_doubt=True)
@@ -224,15 +224,15 @@ def test_admits_no_new_batch_before_retries() -> None:
     idempotence = begun()
     (first,) = admitted(idempotence)
     retry(idempotence, first)
-    assert not idempotence.admit(batch_of(), 0, 0)
+    assert not idempotence.admit(create_batch(), 0, 0)
     assert idempotence.admit(first, 0, 0)
     store(idempotence, first)
-    assert idempotence.admit(batch_of(), 0, 0)
+    assert idempotence.admit(create_batch(), 0, 0)
 
 
 def test_children_of_batch_in_doubt_are_in_doubt() -> None:
     idempotence = begun()
-    batch, parts = batch_of(records=2), [batch_of(), batch_of()]
+    batch, parts = create_batch(records=2), [create_batch(), create_batch()]
     assert idempotence.admit(batch, 0, 0)
     retry(idempotence, batch, in_doubt=True)
     assert idempotence.admit(batch, 0, 0)

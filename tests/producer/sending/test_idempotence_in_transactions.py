@@ -6,7 +6,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.partition_states import Phase
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
-from tests.producer.sending.test_idempotence import CONNECTION, T0, admitted, batch_of, stamp, store
+from tests.producer.sending.test_idempotence import CONNECTION, T0, admitted, create_batch, stamp, store
 from tests.producer.transactions.transaction_cases import Talk
 
 
@@ -35,7 +35,7 @@ def test_abandons_batches_behind_failed_record_in_transaction() -> None:
     assert idempotence.take_abandoned_batches() == [behind]
     assert stamp(behind) == (epoch.epoch, 2)
     assert idempotence.partition_state(T0).phase is Phase.AWAITING_EPOCH
-    assert not idempotence.admit(batch_of(), 0, 0)
+    assert not idempotence.admit(create_batch(), 0, 0)
 
 
 def test_partition_continues_with_epoch_assigned_at_end_of_transaction() -> None:

@@ -34,7 +34,7 @@ INTERNALS = Path(__file__).parents[3] / "docs" / "internals.md"
 ID = ProducerIdAndEpoch(7, 0)
 
 
-def batch_of(records: int = 1) -> ProducerBatch:
+def create_batch(records: int = 1) -> ProducerBatch:
     batch = ProducerBatch(TP, created_ms=0, deadline_ms=1_000)
     batch.record_count = records
     return batch
@@ -103,7 +103,7 @@ class Walk:
     # --- what may happen
 
     def send(self) -> None:
-        batch = self.queue[0] if self.queue else batch_of(self.random.randint(1, 3))
+        batch = self.queue[0] if self.queue else create_batch(self.random.randint(1, 3))
         if self.made.admit(batch, self.leader, 0):
             self.forget(batch)
 
@@ -131,7 +131,7 @@ class Walk:
             if batch is not None:
                 self.made.handle_stored_batch(batch, self.connections[self.leader])
             return
-        parts = [batch_of(1), batch_of(batch.record_count - 1)]
+        parts = [create_batch(1), create_batch(batch.record_count - 1)]
         for part, sequence in zip(parts, (batch.base_sequence, batch.base_sequence + 1), strict=True):
             part.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
         self.queue += parts
@@ -227,7 +227,7 @@ def two_sent() -> PartitionState:
     state.start_sequences(ID)
     state.confirm(NodeApiVersions("b", {}))
     for _ in range(2):
-        batch = batch_of()
+        batch = create_batch()
         state.add_new_batch(batch)
         state.in_flight_batches[batch] = state.in_flight_node_id = 1
     assert not find_violations(state, 2, idempotent=True)
@@ -260,10 +260,10 @@ BROKEN: dict[str, Callable[[], PartitionState]] = {
     "have one epoch": with_another_epoch,
     "sequences ascend": lambda: in_phase(PIPELINED, pending_batches=two_sent().pending_batches[::-1]),
     "the next sequence is free": lambda: in_phase(PIPELINED, next_sequence=1),
-    "only pending batches are in doubt": lambda: in_phase(PIPELINED, in_doubt_batches={batch_of()}),
+    "only pending batches are in doubt": lambda: in_phase(PIPELINED, in_doubt_batches={create_batch()}),
     "no sequence is missing": lambda: in_phase(PIPELINED, gap_start=0),
     "all pending batches and no others are in flight": lambda: in_phase(PIPELINED, in_flight_batches={}),
-    "no batch is in doubt": lambda: in_phase(PIPELINED, in_doubt_batches={batch_of()}),
+    "no batch is in doubt": lambda: in_phase(PIPELINED, in_doubt_batches={create_batch()}),
     "a request has succeeded on a connection": lambda: in_phase(PIPELINED, confirmed_connection=None),
     "only the oldest pending batch is in flight": lambda: in_phase(PROBING),
     "a request is in flight": lambda: in_phase(DRAINING, in_flight_batches={}),

@@ -14,8 +14,8 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from tests.fake_system import FakeSystem
-from tests.producer.sending.sender_cases import pass_time, requests_of, send, simulated, wait
-from tests.producer.virtual_time import loop_of, simulated_producer
+from tests.producer.sending.sender_cases import find_requests, pass_time, send, simulated, wait
+from tests.producer.virtual_time import create_simulated_producer, get_loop
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -23,7 +23,7 @@ def test_broker_without_producer_ids_ends_the_producer_immediately() -> None:
     system = FakeSystem(latency_ms=2)
     limits = {ApiKey.INIT_PRODUCER_ID: VersionRange(7, 9)}
     cluster = SimulatedCluster(system, topics={"t": 1}, version_limits=limits)
-    producer = simulated_producer(cluster, linger_ms=0)
+    producer = create_simulated_producer(cluster, linger_ms=0)
     future = send(producer, b"1")
     wait(producer, future)
     assert isinstance(future.exception(0), UnsupportedVersionError)
@@ -38,10 +38,10 @@ def test_requests_no_producer_id_while_no_record_waits_for_one() -> None:
     future = send(producer, b"1")
     wait(producer, future)
     assert future.exception(0) is not None
-    requests, rounds = len(requests_of(cluster, InitProducerIdRequest)), loop_of(producer).rounds
+    requests, rounds = len(find_requests(cluster, InitProducerIdRequest)), get_loop(producer).rounds
     pass_time(producer, 60_000)
-    assert len(requests_of(cluster, InitProducerIdRequest)) == requests
-    assert loop_of(producer).rounds - rounds < 100
+    assert len(find_requests(cluster, InitProducerIdRequest)) == requests
+    assert get_loop(producer).rounds - rounds < 100
 
 
 def test_backs_off_after_rejection_although_next_record_waits() -> None:
@@ -53,7 +53,7 @@ def test_backs_off_after_rejection_although_next_record_waits() -> None:
         wait(producer, future)
         assert isinstance(future.exception(0), AuthorizationError)
     assert cluster.system.now() - begun > 10_000
-    assert len(requests_of(cluster, InitProducerIdRequest)) == 20
+    assert len(find_requests(cluster, InitProducerIdRequest)) == 20
     rule.remove()
     future = send(producer, b"2")
     wait(producer, future)

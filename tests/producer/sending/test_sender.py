@@ -24,7 +24,13 @@ from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, sender_of, simulated_producer
+from tests.producer.virtual_time import (
+    create_simulated_producer,
+    get_loop,
+    get_reserved_bytes,
+    get_sender,
+    wait_for_result,
+)
 from tests.simulated_cluster import SimulatedCluster
 
 TP = TopicPartition("t", 0)
@@ -33,7 +39,7 @@ TP = TopicPartition("t", 0)
 def simulated(nodes: int = 2, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=nodes, topics={"t": 1})
     given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, **options}
-    return cluster, simulated_producer(cluster, **given)
+    return cluster, create_simulated_producer(cluster, **given)
 
 
 def send_each(producer: KafkaProducer, *values: bytes) -> list[BaseException | None]:
@@ -41,14 +47,14 @@ def send_each(producer: KafkaProducer, *values: bytes) -> list[BaseException | N
     futures = []
     for value in values:
         futures.append(producer.send(ProducerRecord("t", value)))
-        loop_of(producer).run_until(lambda: False, 0.2)
-    loop_of(producer).run_until(lambda: all(future.done() for future in futures), 600_000)
+        get_loop(producer).run_until(lambda: False, 0.2)
+    get_loop(producer).run_until(lambda: all(future.done() for future in futures), 600_000)
     return [future.exception(0) for future in futures]
 
 
 def established(producer: KafkaProducer) -> None:
     """Deliver one record, so that several requests may be in flight."""
-    outcome(producer, producer.send(ProducerRecord("t", b"0")))
+    wait_for_result(producer, producer.send(ProducerRecord("t", b"0")))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +90,7 @@ def test_failed_batch_leaves_no_gap_under_the_new_epoch() -> None:
     assert isinstance(errors[0], AuthorizationError)
     assert errors[1:] == [None, None]
     assert cluster.values("t") == [b"0", b"2", b"3"]
-    assert sender_of(producer).idempotence.id_and_epoch.epoch == 1
+    assert get_sender(producer).idempotence.id_and_epoch.epoch == 1
 
 
 def test_expired_batch_leaves_unresolved_sequence_until_epoch_bump() -> None:
@@ -105,14 +111,14 @@ def test_late_response_resolves_sequence_without_new_epoch() -> None:
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).delay(795)
     assert isinstance(send_each(producer, b"1")[0], DeliveryTimeoutError)
-    loop_of(producer).run_until(lambda: False, 2000)
+    get_loop(producer).run_until(lambda: False, 2000)
     assert send_each(producer, b"2") == [None]
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
 
 def test_17_sequences_wrap_around_in_order() -> None:
     cluster, producer = simulated()
-    idempotence = sender_of(producer).idempotence
+    idempotence = get_sender(producer).idempotence
     idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(77, 0))
     state = idempotence.partition_state(TP)
     state.start_sequences(ProducerIdAndEpoch(77, 0))
@@ -125,7 +131,7 @@ def test_17_sequences_wrap_around_in_order() -> None:
 
 def test_requests_new_producer_id_after_last_epoch() -> None:
     cluster, producer = simulated()
-    idempotence = sender_of(producer).idempotence
+    idempotence = get_sender(producer).idempotence
     idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(77, MAX_EPOCH))
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -139,7 +145,7 @@ def test_splits_batch_that_is_too_large_and_fails_single_record() -> None:
     cluster, producer = simulated(batch_size=100_000, linger_ms=5)
     cluster.control.when(api=ApiKey.PRODUCE, times=2).fail(codes.MESSAGE_TOO_LARGE)
     many = producer.send_columns("t", RecordColumns(pa.array([b"%03d" % i for i in range(100)])))
-    assert outcome(producer, many).rows_written == 100
+    assert wait_for_result(producer, many).rows_written == 100
     assert cluster.values("t") == [b"%03d" % i for i in range(100)]
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     assert isinstance(send_each(producer, b"single")[0], RecordTooLargeError)
@@ -154,13 +160,13 @@ def test_fails_batch_when_memory_for_its_split_is_missing(
     cluster, producer = simulated(linger_ms=5)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_splitting.encode_records", no_memory)
-    (failure,) = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])))).failures
+    (failure,) = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])))).failures
     assert "topic t, partition 0: a batch that was rejected as too large could not be split: MemoryError" in str(
         failure.error
     )
     assert "stored" not in str(failure.error)
     assert send_each(producer, b"3") == [None]
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
 
 
 def test_rejected_producer_id_fails_all_records_immediately() -> None:
@@ -193,7 +199,7 @@ def test_records_fail_until_idempotent_write_is_authorized() -> None:
     assert send_each(producer, b"3", b"4") == [None, None]
     assert cluster.values("t") == [b"3", b"4"]
     producer.close()
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
 
 
 def test_requests_producer_id_again_after_retriable_error() -> None:
@@ -206,7 +212,7 @@ def test_requests_producer_id_again_after_retriable_error() -> None:
 @pytest.mark.parametrize("newest", [3, 9, 12, 13])
 def test_produce_request_names_topics_as_its_version_requires(newest: int) -> None:
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1}, version_limits={ApiKey.PRODUCE: VersionRange(3, newest)})
-    producer = simulated_producer(cluster)
+    producer = create_simulated_producer(cluster)
     assert send_each(producer, b"1") == [None]
     assert cluster.values("t") == [b"1"]
 
@@ -222,7 +228,7 @@ def test_waits_for_end_of_throttling_while_requests_are_in_flight(monkeypatch: p
     """Else the next request of that broker would wait for the next answer, or its timeout."""
     _, producer = simulated()
     established(producer)
-    sender = sender_of(producer)
+    sender = get_sender(producer)
     node_id = next(iter(sender.metadata.snapshot.nodes))
     monkeypatch.setattr(sender.client, "ready", lambda *_: False)
     monkeypatch.setattr(sender.client, "poll_delay", lambda *_: 300.0)

@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.producer.sending.sender_cases import established, pass_time, simulated
-from tests.producer.virtual_time import loop_of
+from tests.producer.virtual_time import get_loop
 
 
 @pytest.mark.parametrize("record_count", [160, 450, 700])
@@ -26,10 +26,10 @@ def test_sends_full_batches_of_single_records_before_linger_ends(record_count: i
 def test_single_records_linger_when_no_partition_fills_a_batch() -> None:
     _, producer = simulated(partitions=10, linger_ms=3_000)
     established(producer)
-    rounds = loop_of(producer).rounds
+    rounds = get_loop(producer).rounds
     futures = [producer.send(ProducerRecord("t", bytes(100), partition=number % 10)) for number in range(300)]
     pass_time(producer, 2_900)
     assert not any(future.done() for future in futures)
-    assert loop_of(producer).rounds - rounds < 20
+    assert get_loop(producer).rounds - rounds < 20
     pass_time(producer, 200)
     assert all(future.done() for future in futures)

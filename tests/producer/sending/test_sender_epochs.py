@@ -14,15 +14,15 @@ from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import (
     at_last_epoch,
     established,
+    get_state,
     in_flight_count,
     pass_time,
+    read_batch_stamps,
     send,
     simulated,
-    stamps,
-    state_of,
     wait,
 )
-from tests.producer.virtual_time import memory_used, outcome, run_until, sender_of
+from tests.producer.virtual_time import get_reserved_bytes, get_sender, run_until, wait_for_result
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -35,7 +35,7 @@ def refuse(cluster: SimulatedCluster, partition: int, code: int, times: int = 1)
 
 
 def epoch(producer: KafkaProducer) -> int:
-    return sender_of(producer).idempotence.id_and_epoch.epoch
+    return get_sender(producer).idempotence.id_and_epoch.epoch
 
 
 def test_out_of_order_error_at_head_starts_new_epoch_at_sequence_0() -> None:
@@ -43,31 +43,31 @@ def test_out_of_order_error_at_head_starts_new_epoch_at_sequence_0() -> None:
     first = [producer.send_columns("t", rows(2), 0)]
     run_until(producer, first[0].done)
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert outcome(producer, send(producer, b"1")).offset == 2
-    assert outcome(producer, send(producer, b"2")).offset == 3
-    assert stamps(cluster) == [(0, 0, 2), (1, 0, 1), (1, 1, 1)]
+    assert wait_for_result(producer, send(producer, b"1")).offset == 2
+    assert wait_for_result(producer, send(producer, b"2")).offset == 3
+    assert read_batch_stamps(cluster) == [(0, 0, 2), (1, 0, 1), (1, 1, 1)]
     assert epoch(producer) == 1
 
 
 def test_out_of_order_error_of_first_batch_starts_new_epoch() -> None:
     cluster, producer = simulated()
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert outcome(producer, send(producer, b"1")).offset == 0
-    assert stamps(cluster) == [(1, 0, 1)]
+    assert wait_for_result(producer, send(producer, b"1")).offset == 0
+    assert read_batch_stamps(cluster) == [(1, 0, 1)]
 
 
 def test_idle_partition_uses_new_epoch_with_its_next_batch() -> None:
     cluster, producer = simulated(partitions=2)
     established(producer, 0, 1)
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    outcome(producer, send(producer, b"1", 0))
+    wait_for_result(producer, send(producer, b"1", 0))
     assert epoch(producer) == 1
-    assert state_of(producer, 1).id_and_epoch.epoch == 0
-    assert (state_of(producer, 1).next_sequence, state_of(producer, 1).last_acked_sequence) == (1, 0)
-    outcome(producer, send(producer, b"1", 1))
-    assert stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1)]
-    assert stamps(cluster, 1) == [(0, 0, 1), (1, 0, 1)]
-    assert (state_of(producer, 1).next_sequence, state_of(producer, 1).last_acked_sequence) == (1, 0)
+    assert get_state(producer, 1).id_and_epoch.epoch == 0
+    assert (get_state(producer, 1).next_sequence, get_state(producer, 1).last_acked_sequence) == (1, 0)
+    wait_for_result(producer, send(producer, b"1", 1))
+    assert read_batch_stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1)]
+    assert read_batch_stamps(cluster, 1) == [(0, 0, 1), (1, 0, 1)]
+    assert (get_state(producer, 1).next_sequence, get_state(producer, 1).last_acked_sequence) == (1, 0)
 
 
 def test_partition_completes_requests_in_flight_under_previous_epoch() -> None:
@@ -83,8 +83,8 @@ def test_partition_completes_requests_in_flight_under_previous_epoch() -> None:
     held = send(producer, b"2", 1)  # new ones wait until nothing of the old epoch is under way
     assert (in_flight_count(producer, 1), beside.done()) == (1, False)
     wait(producer, beside, behind, held)
-    assert stamps(cluster, 1) == [(0, 0, 1), (0, 1, 1), (1, 0, 1)]
-    assert stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1)]
+    assert read_batch_stamps(cluster, 1) == [(0, 0, 1), (0, 1, 1), (1, 0, 1)]
+    assert read_batch_stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1)]
 
 
 def test_partition_retries_under_previous_epoch_while_another_restarts() -> None:
@@ -94,10 +94,10 @@ def test_partition_retries_under_previous_epoch_while_another_restarts() -> None
     refuse(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=3)
     futures = [send(producer, b"%d" % i, partition) for i in (1, 2, 3) for partition in (0, 1)]
     wait(producer, *futures)
-    assert stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)]
-    assert stamps(cluster, 1) == [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
-    outcome(producer, send(producer, b"4", 1))
-    assert stamps(cluster, 1)[-1] == (1, 0, 1)
+    assert read_batch_stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)]
+    assert read_batch_stamps(cluster, 1) == [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
+    wait_for_result(producer, send(producer, b"4", 1))
+    assert read_batch_stamps(cluster, 1)[-1] == (1, 0, 1)
 
 
 def test_partition_restarts_at_sequence_0_after_last_batch_of_previous_epoch_fails() -> None:
@@ -109,10 +109,10 @@ def test_partition_restarts_at_sequence_0_after_last_batch_of_previous_epoch_fai
     wait(producer, outcome_0, failing)
     assert isinstance(failing.exception(0), DeliveryError)
     for value in (b"2", b"3"):
-        outcome(producer, send(producer, value, 1))
-    outcome(producer, send(producer, b"2", 0))
+        wait_for_result(producer, send(producer, value, 1))
+    wait_for_result(producer, send(producer, b"2", 0))
     new = epoch(producer)
-    assert stamps(cluster, 1) == [(0, 0, 1), (new, 0, 1), (new, 1, 1)]
+    assert read_batch_stamps(cluster, 1) == [(0, 0, 1), (new, 0, 1), (new, 1, 1)]
     assert cluster.values("t", 1) == [b"0", b"2", b"3"]
 
 
@@ -123,26 +123,26 @@ def test_retries_other_partition_under_previous_identity_when_one_restarts(endin
     if last_epoch:
         at_last_epoch(producer)
     established(producer, 0, 1)
-    before = sender_of(producer).idempotence.id_and_epoch
+    before = get_sender(producer).idempotence.id_and_epoch
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     refuse(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=2)
     if last_epoch:
         cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).delay(300)
     futures = [send(producer, b"1", 0), send(producer, b"1", 1)]
-    run_until(producer, lambda: sender_of(producer).idempotence.id_and_epoch != before)
+    run_until(producer, lambda: get_sender(producer).idempotence.id_and_epoch != before)
     if ending == "close at once":
         producer.close(timeout=0)
         assert all(isinstance(future.exception(0), ProducerClosedError) for future in futures)
-        assert memory_used(producer) == 0
+        assert get_reserved_bytes(producer) == 0
         return
     if ending == "close":
         producer.close()
     wait(producer, *futures)
     assert [future.exception(0) for future in futures] == [None, None]
     old = MAX_EPOCH if last_epoch else 0
-    assert stamps(cluster, 1) == [(old, 0, 1), (old, 1, 1)]
-    assert stamps(cluster, 0) == [(old, 0, 1), (0 if last_epoch else 1, 0, 1)]
-    assert (sender_of(producer).idempotence.id_and_epoch.producer_id == before.producer_id) == (not last_epoch)
+    assert read_batch_stamps(cluster, 1) == [(old, 0, 1), (old, 1, 1)]
+    assert read_batch_stamps(cluster, 0) == [(old, 0, 1), (0 if last_epoch else 1, 0, 1)]
+    assert (get_sender(producer).idempotence.id_and_epoch.producer_id == before.producer_id) == (not last_epoch)
 
 
 def test_sends_queued_rows_in_order_when_their_partition_restarts() -> None:
@@ -153,6 +153,6 @@ def test_sends_queued_rows_in_order_when_their_partition_restarts() -> None:
     wait(producer, *futures)
     assert [future.exception(0) for future in futures] == [None] * 19
     assert cluster.values("t") == [b"0", *(b"%02d" % i for i in range(1, 20))]
-    assert [first for _, first, _ in stamps(cluster)[1:]] == list(range(19))
+    assert [first for _, first, _ in read_batch_stamps(cluster)[1:]] == list(range(19))
     pass_time(producer, 10)
-    assert state_of(producer).pending_batches == []
+    assert get_state(producer).pending_batches == []

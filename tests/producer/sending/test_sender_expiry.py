@@ -13,17 +13,17 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from tests.producer.sending.sender_cases import (
     established,
+    find_requests,
+    get_state,
     in_flight_count,
     pass_time,
-    requests_of,
+    read_batch_stamps,
     send,
     simulated,
-    stamps,
-    state_of,
     step_until,
     wait,
 )
-from tests.producer.virtual_time import memory_used, outcome, run_until, sender_of
+from tests.producer.virtual_time import get_reserved_bytes, get_sender, run_until, wait_for_result
 
 RECORDS = [ProducerRecord("t", b"1"), ProducerRecord("t", b"2")]
 IN_THREE_PARTITIONS = [ProducerRecord("t", b"v", partition=partition) for partition in range(3)]
@@ -33,16 +33,16 @@ def test_expiry_of_unsent_records_does_not_change_sequences() -> None:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1500)
     established(producer)
     cluster.control.stop_node(0)
-    run_until(producer, lambda: not sender_of(producer).client.is_ready(0, cluster.system.now()))
+    run_until(producer, lambda: not get_sender(producer).client.is_ready(0, cluster.system.now()))
     future = send(producer, b"unsent")
     wait(producer, future)
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert "may have been stored" not in str(future.exception(0))
-    state = state_of(producer)
+    state = get_state(producer)
     assert (state.has_unresolved_sequence, state.gap_start, state.next_sequence) == (False, None, 1)
     cluster.control.start_node(0)
-    assert outcome(producer, send(producer, b"1")).offset == 1
-    assert stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
+    assert wait_for_result(producer, send(producer, b"1")).offset == 1
+    assert read_batch_stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
 
 
 def test_new_batch_waits_until_expired_batch_is_resolved() -> None:
@@ -53,14 +53,14 @@ def test_new_batch_waits_until_expired_batch_is_resolved() -> None:
     expired = send(producer, b"1")
     step_until(producer, expired.done)
     assert isinstance(expired.exception(0), DeliveryTimeoutError)
-    assert (state_of(producer).has_unresolved_sequence, in_flight_count(producer)) == (True, 1)
+    assert (get_state(producer).has_unresolved_sequence, in_flight_count(producer)) == (True, 1)
     waiting = send(producer, b"2")
-    sent = len(requests_of(cluster, ProduceRequest))
+    sent = len(find_requests(cluster, ProduceRequest))
     pass_time(producer, 1)
-    assert len(requests_of(cluster, ProduceRequest)) == sent
-    assert outcome(producer, waiting).offset == 2
-    assert not state_of(producer).has_unresolved_sequence
-    assert stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
+    assert len(find_requests(cluster, ProduceRequest)) == sent
+    assert wait_for_result(producer, waiting).offset == 2
+    assert not get_state(producer).has_unresolved_sequence
+    assert read_batch_stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
 
 
 @pytest.mark.parametrize("late", [codes.NOT_LEADER_OR_FOLLOWER, codes.MESSAGE_TOO_LARGE, codes.POLICY_VIOLATION])
@@ -77,12 +77,12 @@ def test_late_response_to_expired_batch_causes_no_retry(late: int) -> None:
     assert all(isinstance(future.exception(0), DeliveryTimeoutError) for future in futures)
     run_until(producer, lambda: in_flight_count(producer) == 0)
     # It was an answer that came, not the connection's end.
-    assert sender_of(producer).client.is_ready(0, cluster.system.now())
-    sent = len(requests_of(cluster, ProduceRequest))
+    assert get_sender(producer).client.is_ready(0, cluster.system.now())
+    sent = len(find_requests(cluster, ProduceRequest))
     pass_time(producer, 5000)
-    assert len(requests_of(cluster, ProduceRequest)) == sent
-    assert memory_used(producer) == 0
-    assert outcome(producer, send(producer, b"3")).offset == 1
+    assert len(find_requests(cluster, ProduceRequest)) == sent
+    assert get_reserved_bytes(producer) == 0
+    assert wait_for_result(producer, send(producer, b"3")).offset == 1
     assert cluster.values("t") == [b"0", b"3"]
 
 
@@ -103,10 +103,10 @@ def test_next_request_waits_for_response_to_expired_one_when_one_may_be_in_fligh
     step_until(producer, first.done)
     assert isinstance(first.exception(0), DeliveryTimeoutError)
     assert in_flight_count(producer) == 1
-    sent = len(requests_of(cluster, ProduceRequest))
+    sent = len(find_requests(cluster, ProduceRequest))
     run_until(producer, lambda: in_flight_count(producer) == 0 or second.done())
-    assert len(requests_of(cluster, ProduceRequest)) == sent
-    assert outcome(producer, second).offset == 2
+    assert len(find_requests(cluster, ProduceRequest)) == sent
+    assert wait_for_result(producer, second).offset == 2
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
 
@@ -125,10 +125,10 @@ def test_batches_of_several_partitions_expire_together_once() -> None:
     assert all(isinstance(future.exception(0), DeliveryTimeoutError) for future in futures)
     cluster.control.clear()
     for partition in range(3):
-        outcome(producer, send(producer, b"later", partition))
+        wait_for_result(producer, send(producer, b"later", partition))
     assert sorted(reported) == [0, 1, 2]
     producer.close()
-    assert memory_used(producer) == 0
+    assert get_reserved_bytes(producer) == 0
 
 
 def test_expired_batch_is_not_mistaken_for_first_batch_of_new_epoch() -> None:
@@ -139,16 +139,16 @@ def test_expired_batch_is_not_mistaken_for_first_batch_of_new_epoch() -> None:
     assert isinstance(first.exception(0), DeliveryTimeoutError)
     cluster.control.clear()
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
-    assert outcome(producer, send(producer, b"2")).offset in (-1, 1)
+    assert wait_for_result(producer, send(producer, b"2")).offset in (-1, 1)
     assert cluster.values("t") == [b"1", b"2"]
-    assert stamps(cluster) == [(0, 0, 1), (1, 0, 1)]
+    assert read_batch_stamps(cluster) == [(0, 0, 1), (1, 0, 1)]
 
 
 def test_sender_wakes_when_a_batch_expires() -> None:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1500)
     established(producer)
     cluster.control.when(node=0).throttle(60_000)
-    outcome(producer, send(producer, b"throttled"))
+    wait_for_result(producer, send(producer, b"throttled"))
     started = cluster.system.now()
     reported: list[float] = []
     record = ProducerRecord("t", b"waits", partition=0)

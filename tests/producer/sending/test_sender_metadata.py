@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
-from tests.producer.sending.sender_cases import established, pass_time, send, simulated, stamps, wait
-from tests.producer.virtual_time import outcome, sender_of
+from tests.producer.sending.sender_cases import established, pass_time, read_batch_stamps, send, simulated, wait
+from tests.producer.virtual_time import get_sender, wait_for_result
 
 
 def test_unused_topic_is_dropped_from_metadata_and_keeps_its_sequences() -> None:
     cluster, producer = simulated(metadata_max_idle_ms=5000, metadata_max_age_ms=1000)
     established(producer)
-    assert sender_of(producer).metadata.contains_topic("t")
+    assert get_sender(producer).metadata.contains_topic("t")
     pass_time(producer, 20_000)
-    assert not sender_of(producer).metadata.contains_topic("t")
-    assert outcome(producer, send(producer, b"1")).offset == 1
-    assert sender_of(producer).metadata.contains_topic("t")
-    assert stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
+    assert not get_sender(producer).metadata.contains_topic("t")
+    assert wait_for_result(producer, send(producer, b"1")).offset == 1
+    assert get_sender(producer).metadata.contains_topic("t")
+    assert read_batch_stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
 
 
 def test_topic_with_unsent_records_is_in_use() -> None:
@@ -27,7 +27,7 @@ def test_topic_with_unsent_records_is_in_use() -> None:
     future = send(producer, b"1")
     pass_time(producer, 20_000)
     cluster.control.move_leader("t", 0, 0)
-    assert outcome(producer, future).offset == 1
+    assert wait_for_result(producer, future).offset == 1
 
 
 def test_partitioner_avoids_node_that_accepts_no_records() -> None:
@@ -39,13 +39,15 @@ def test_partitioner_avoids_node_that_accepts_no_records() -> None:
     established(producer, 0, 1)
 
     def usable() -> list[int]:
-        loads = sender_of(producer).accumulator.find_partition_loads("t", sender_of(producer).metadata.snapshot, [0, 1])
+        loads = get_sender(producer).accumulator.find_partition_loads(
+            "t", get_sender(producer).metadata.snapshot, [0, 1]
+        )
         assert loads is not None
         return loads.partitions
 
     assert usable() == [0, 1]
     cluster.control.when(node=0).throttle(5000)
-    outcome(producer, send(producer, b"throttled", 0))
+    wait_for_result(producer, send(producer, b"throttled", 0))
     assert usable() == [0, 1]  # it has nothing to send: that it takes nothing is not noticed
     for _ in range(12):
         send(producer, b"v", 0)
@@ -67,4 +69,4 @@ def test_looks_up_a_moved_leader_when_the_record_is_not_retried_and_no_broker_na
     wait(producer, failed)
     assert failed.exception(0) is not None
     pass_time(producer, 1_000)
-    assert outcome(producer, send(producer, b"2")).offset == 1
+    assert wait_for_result(producer, send(producer, b"2")).offset == 1

@@ -30,16 +30,22 @@ from tests.fake_system import FakeSystem
 from tests.producer.sending.sender_cases import (
     at_last_epoch,
     established,
+    find_requests,
+    get_state,
     in_flight_count,
     pass_time,
-    requests_of,
+    read_batch_stamps,
     send,
     simulated,
-    stamps,
-    state_of,
     wait,
 )
-from tests.producer.virtual_time import memory_used, outcome, run_until, sender_of, simulated_producer
+from tests.producer.virtual_time import (
+    create_simulated_producer,
+    get_reserved_bytes,
+    get_sender,
+    run_until,
+    wait_for_result,
+)
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -48,43 +54,43 @@ def test_batch_is_in_flight_until_response_and_has_first_sequence() -> None:
     future = send(producer, b"1")
     run_until(producer, lambda: in_flight_count(producer) == 1)
     assert not future.done()
-    assert outcome(producer, future).offset == 0
+    assert wait_for_result(producer, future).offset == 0
     assert in_flight_count(producer) == 0
     assert producer.metric("requests-in-flight") == 0
-    assert (state_of(producer).next_sequence, state_of(producer).last_acked_sequence) == (1, 0)
-    assert stamps(cluster) == [(0, 0, 1)]
+    assert (get_state(producer).next_sequence, get_state(producer).last_acked_sequence) == (1, 0)
+    assert read_batch_stamps(cluster) == [(0, 0, 1)]
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_retries_lost_connection_as_often_as_retries_allows(idempotent: bool) -> None:
     cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
     cluster.control.when(api=ApiKey.PRODUCE).drop()
-    assert outcome(producer, send(producer, b"1")).offset == 0
+    assert wait_for_result(producer, send(producer, b"1")).offset == 0
     cluster.control.when(api=ApiKey.PRODUCE, times=2).drop()
     lost = send(producer, b"2")
     wait(producer, lost)
     assert isinstance(lost.exception(0), DeliveryError)
     assert "Attempts: 2" in str(lost.exception(0))
     assert in_flight_count(producer) == 0
-    assert outcome(producer, send(producer, b"3")).offset == 1
+    assert wait_for_result(producer, send(producer, b"3")).offset == 1
 
 
 def test_batches_without_idempotence_have_no_producer_id_and_fail_on_rejection() -> None:
     cluster, producer = simulated(enable_idempotence=False)
     established(producer)
-    assert stamps(cluster) == [(-1, -1, 1)]
-    assert requests_of(cluster, InitProducerIdRequest) == []
+    assert read_batch_stamps(cluster) == [(-1, -1, 1)]
+    assert find_requests(cluster, InitProducerIdRequest) == []
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     refused = send(producer, b"1")
     wait(producer, refused)
     assert isinstance(refused.exception(0), AuthorizationError)
-    assert len(requests_of(cluster, ProduceRequest)) == 2
+    assert len(find_requests(cluster, ProduceRequest)) == 2
 
 
 def test_lost_response_without_idempotence_may_be_stored_twice() -> None:
     cluster, producer = simulated(enable_idempotence=False)
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
-    assert outcome(producer, send(producer, b"1")).offset == 1
+    assert wait_for_result(producer, send(producer, b"1")).offset == 1
     assert cluster.values("t") == [b"1", b"1"]
 
 
@@ -94,7 +100,7 @@ def test_retries_batch_whose_backoff_ends_while_sender_fills_batches(monkeypatch
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
     retried = send(producer, b"1")
     run_until(producer, lambda: producer.metric("record-retry-total") == 1)
-    due_ms = sender_of(producer).accumulator.next_due_ms()
+    due_ms = get_sender(producer).accumulator.next_due_ms()
     fill_batches = BatchFiller.fill_batches
 
     def send_during_poll() -> None:
@@ -118,11 +124,11 @@ def test_new_leader_gets_second_request_after_first_when_one_may_be_in_flight(id
     cluster.control.when(api=ApiKey.PRODUCE).delay(900)
     first, second = send(producer, b"1"), send(producer, b"2")
     cluster.control.move_leader("t", 0, 1 - (old or 0))
-    sender_of(producer).metadata.request_update()
+    get_sender(producer).metadata.request_update()
     pass_time(producer, 500)
-    assert sender_of(producer).metadata.snapshot.topics["t"].partitions[0].leader == 1 - (old or 0)
+    assert get_sender(producer).metadata.snapshot.topics["t"].partitions[0].leader == 1 - (old or 0)
     assert (in_flight_count(producer), first.done(), second.done()) == (1, False, False)
-    assert len(requests_of(cluster, ProduceRequest)) == 2
+    assert len(find_requests(cluster, ProduceRequest)) == 2
     wait(producer, first, second)
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
@@ -130,8 +136,8 @@ def test_new_leader_gets_second_request_after_first_when_one_may_be_in_flight(id
 def test_gets_producer_id_over_single_connection_that_waits_for_metadata() -> None:
     cluster, producer = simulated(max_in_flight_requests_per_connection=1)
     cluster.control.when(api=ApiKey.METADATA, times=2).delay(500)
-    assert outcome(producer, send(producer, b"1")).offset == 0
-    assert len(requests_of(cluster, InitProducerIdRequest)) == 1
+    assert wait_for_result(producer, send(producer, b"1")).offset == 0
+    assert len(find_requests(cluster, InitProducerIdRequest)) == 1
 
 
 def test_gets_producer_id_from_another_broker_when_first_is_unreachable() -> None:
@@ -139,14 +145,14 @@ def test_gets_producer_id_from_another_broker_when_first_is_unreachable() -> Non
     producer.partitions_for("t")
     leader = cluster.core.topic("t").partitions[0].leader
     cluster.control.refuse_connections(1 - (leader or 0))
-    assert outcome(producer, send(producer, b"1")).offset == 0
+    assert wait_for_result(producer, send(producer, b"1")).offset == 0
 
 
 def test_requests_for_producer_id_back_off_exponentially() -> None:
     cluster, producer = simulated(retry_backoff_ms=100, retry_backoff_max_ms=1000)
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=3).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
-    outcome(producer, send(producer, b"1"))
-    times = [at for at, _ in requests_of(cluster, InitProducerIdRequest)]
+    wait_for_result(producer, send(producer, b"1"))
+    times = [at for at, _ in find_requests(cluster, InitProducerIdRequest)]
     pauses = [later - earlier for earlier, later in pairwise(times)]
     for pause, usual in zip(pauses, (100, 200, 400), strict=True):
         assert 0.8 * usual <= pause <= 1.2 * usual + 10
@@ -156,14 +162,14 @@ def test_acknowledges_two_requests_in_flight_in_order() -> None:
     cluster, producer = simulated()
     established(producer)
     first, second = send(producer, b"1"), send(producer, b"2")
-    state = state_of(producer)
+    state = get_state(producer)
     assert (in_flight_count(producer), state.next_sequence, state.last_acked_sequence) == (2, 3, 0)
     run_until(producer, first.done)
     assert (second.done(), state.last_acked_sequence) == (False, 1)
     run_until(producer, second.done)
     assert (first.result(0).offset, second.result(0).offset, state.last_acked_sequence) == (1, 2, 2)
     assert (in_flight_count(producer), state.pending_batches) == (0, [])
-    assert stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
+    assert read_batch_stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
 
 
 def test_one_request_is_in_flight_and_new_batches_get_no_sequence_during_retry() -> None:
@@ -171,7 +177,7 @@ def test_one_request_is_in_flight_and_new_batches_get_no_sequence_during_retry()
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.LEADER_NOT_AVAILABLE)
     futures = [send(producer, b"%d" % i) for i in (1, 2, 3)]
-    state = state_of(producer)
+    state = get_state(producer)
     assert in_flight_count(producer) == 3
     run_until(producer, lambda: state.pending_batches[0].attempts == 1)
     futures.append(send(producer, b"4"))
@@ -183,7 +189,7 @@ def test_one_request_is_in_flight_and_new_batches_get_no_sequence_during_retry()
     assert seen <= {(0, 4), (1, 4)}
     wait(producer, *futures)
     assert [future.result(0).offset for future in futures] == [1, 2, 3, 4]
-    assert stamps(cluster) == [(0, sequence, 1) for sequence in range(5)]
+    assert read_batch_stamps(cluster) == [(0, sequence, 1) for sequence in range(5)]
 
 
 @pytest.mark.parametrize("doubt", [codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
@@ -194,12 +200,12 @@ def test_success_does_not_acknowledge_earlier_batch_in_doubt(doubt: int) -> None
     first, second = send(producer, b"1"), send(producer, b"2")
     run_until(producer, second.done)
     assert not first.done()
-    assert state_of(producer).last_acked_sequence == 2
-    assert outcome(producer, first).offset in (-1, 1)
-    assert state_of(producer).last_acked_sequence == 2
+    assert get_state(producer).last_acked_sequence == 2
+    assert wait_for_result(producer, first).offset in (-1, 1)
+    assert get_state(producer).last_acked_sequence == 2
     assert cluster.values("t") == [b"0", b"1", b"2"]
-    assert outcome(producer, send(producer, b"3")).offset == 3
-    assert sender_of(producer).idempotence.id_and_epoch.epoch == 0
+    assert wait_for_result(producer, send(producer, b"3")).offset == 3
+    assert get_sender(producer).idempotence.id_and_epoch.epoch == 0
 
 
 def test_duplicate_is_success_without_offset_and_keeps_last_acked_sequence() -> None:
@@ -209,7 +215,7 @@ def test_duplicate_is_success_without_offset_and_keeps_last_acked_sequence() -> 
     first, second = send(producer, b"1"), send(producer, b"2")
     wait(producer, first, second)
     assert (first.result(0).offset, second.result(0).offset) == (-1, 2)
-    assert state_of(producer).last_acked_sequence == 2
+    assert get_state(producer).last_acked_sequence == 2
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
 
@@ -234,7 +240,7 @@ def test_starts_new_epoch_when_broker_does_not_know_the_producer(
     futures = [send(producer, b"1"), send(producer, b"2"), send(producer, b"3")]
     wait(producer, *futures)
     assert [future.result(0).offset for future in futures] == [1, 2, 3]
-    assert stamps(cluster) == [(0, 0, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)]
+    assert read_batch_stamps(cluster) == [(0, 0, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)]
 
 
 def test_keeps_sequence_when_log_start_offset_is_unknown(
@@ -244,8 +250,8 @@ def test_keeps_sequence_when_log_start_offset_is_unknown(
     established(producer)
     with_log_start(monkeypatch, -1)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.UNKNOWN_PRODUCER_ID)
-    assert outcome(producer, send(producer, b"1")).offset == 1
-    assert stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
+    assert wait_for_result(producer, send(producer, b"1")).offset == 1
+    assert read_batch_stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
 
 
 @pytest.mark.parametrize("code", [codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, codes.INVALID_REQUEST, codes.POLICY_VIOLATION])
@@ -258,12 +264,12 @@ def test_permanent_rejection_fails_only_its_batch(code: int) -> None:
     assert isinstance(error, BrokerError)
     assert error.code == code
     assert codes.lookup_error_code(code).advice in str(error)
-    assert outcome(producer, send(producer, b"2")).offset == 0
+    assert wait_for_result(producer, send(producer, b"2")).offset == 0
 
 
 def test_broker_without_supported_produce_version_ends_the_producer() -> None:
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1}, version_limits={ApiKey.PRODUCE: VersionRange(0, 2)})
-    producer = simulated_producer(cluster, linger_ms=0)
+    producer = create_simulated_producer(cluster, linger_ms=0)
     refused = send(producer, b"1")
     wait(producer, refused)
     assert isinstance(refused.exception(0), UnsupportedVersionError)
@@ -282,12 +288,12 @@ def test_batches_in_flight_may_succeed_after_fatal_error_but_none_are_sent() -> 
     wait(producer, first, second)
     assert isinstance(first.exception(0), AuthorizationError)
     assert second.result(0).offset == 1
-    sent = len(requests_of(cluster, ProduceRequest))
+    sent = len(find_requests(cluster, ProduceRequest))
     with pytest.raises(ProducerClosedError, match="CLUSTER_AUTHORIZATION_FAILED"):
         send(producer, b"3", 1)
     producer.close()
-    assert len(requests_of(cluster, ProduceRequest)) == sent
-    assert memory_used(producer) == 0
+    assert len(find_requests(cluster, ProduceRequest)) == sent
+    assert get_reserved_bytes(producer) == 0
 
 
 def test_children_of_split_batch_take_over_its_sequences() -> None:
@@ -295,35 +301,35 @@ def test_children_of_split_batch_take_over_its_sequences() -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     columns = RecordColumns(pa.array([b"%03d" % i for i in range(100)]))
     future = producer.send_columns("t", columns)
-    assert outcome(producer, future).rows_written == 100
-    written = stamps(cluster)
+    assert wait_for_result(producer, future).rows_written == 100
+    written = read_batch_stamps(cluster)
     assert len(written) >= 2
     assert [epoch for epoch, _, _ in written] == [0] * len(written)
     assert [first for _, first, _ in written] == [sum(rows for _, _, rows in written[:i]) for i in range(len(written))]
     assert producer.metrics()["batch-split-total"] == 1
-    state = state_of(producer)
+    state = get_state(producer)
     assert (state.next_sequence, state.last_acked_sequence, state.pending_batches) == (100, 99, [])
     pass_time(producer, 200_000)  # beyond the batch's time: nothing of it may expire now
-    assert outcome(producer, send(producer, b"later")).offset == 100
-    assert memory_used(producer) == 0
+    assert wait_for_result(producer, send(producer, b"later")).offset == 100
+    assert get_reserved_bytes(producer) == 0
 
 
 def test_looks_up_moved_leader_and_backs_off_without_leader_hint() -> None:
     cluster, producer = simulated(partitions=3, retry_backoff_ms=200, retry_backoff_max_ms=200)
     established(producer, 0, 1, 2)
-    request_count = len(requests_of(cluster, MetadataRequest))
+    request_count = len(find_requests(cluster, MetadataRequest))
     for partition in (0, 1):
         cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=partition).fail(codes.NOT_LEADER_OR_FOLLOWER)
     many = producer.send_columns("t", RecordColumns(pa.array([b"v", b"v", b"v"])), pa.array([0, 1, 2], pa.int32()))
     other = send(producer, b"other", 2)
     started = cluster.system.now()
-    assert outcome(producer, other).offset == 2
+    assert wait_for_result(producer, other).offset == 2
     assert cluster.system.now() - started < 100
     assert not many.done()
     run_until(producer, many.done)
     assert cluster.system.now() - started >= 0.8 * 200
     assert many.result(0).rows_written == 3
-    assert len(requests_of(cluster, MetadataRequest)) > request_count
+    assert len(find_requests(cluster, MetadataRequest)) > request_count
 
 
 def test_retries_batches_together_when_rejected_together() -> None:
@@ -336,7 +342,7 @@ def test_retries_batches_together_when_rejected_together() -> None:
     many = producer.send_columns("t", rows, pa.array(range(partitions), pa.int32()))
     run_until(producer, many.done)
     assert many.result(0).rows_written == partitions
-    assert len(requests_of(cluster, ProduceRequest)) == 3
+    assert len(find_requests(cluster, ProduceRequest)) == 3
 
 
 def test_sends_to_hinted_leader_without_backoff() -> None:
@@ -345,7 +351,7 @@ def test_sends_to_hinted_leader_without_backoff() -> None:
     old = cluster.core.topic("t").partitions[0].leader
     cluster.control.move_leader("t", 0, 1 - (old or 0))
     started = cluster.system.now()
-    assert outcome(producer, send(producer, b"1")).offset == 1
+    assert wait_for_result(producer, send(producer, b"1")).offset == 1
     assert cluster.system.now() - started < 500
 
 
@@ -354,7 +360,7 @@ def test_measures_throttle_time() -> None:
     established(producer)
     for ms in (100, 200, 300):
         cluster.control.when(api=ApiKey.PRODUCE).throttle(ms)
-        outcome(producer, send(producer, b"1"))
+        wait_for_result(producer, send(producer, b"1"))
     metrics = producer.metrics()
     assert metrics["produce-throttle-time-max"] == 300
     assert metrics["produce-throttle-time-avg"] == pytest.approx(600 / 4)
@@ -365,6 +371,6 @@ def test_retries_lost_connection_under_same_producer_id_at_last_epoch() -> None:
     at_last_epoch(producer)
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).drop()
-    assert outcome(producer, send(producer, b"1")).offset == 1
-    assert [first for _, first, _ in stamps(cluster)] == [0, 1]
-    assert requests_of(cluster, InitProducerIdRequest) == []
+    assert wait_for_result(producer, send(producer, b"1")).offset == 1
+    assert [first for _, first, _ in read_batch_stamps(cluster)] == [0, 1]
+    assert find_requests(cluster, InitProducerIdRequest) == []

@@ -29,7 +29,7 @@ from tests.producer.transactions.transaction_cases import (
     S,
     Talk,
     adding,
-    error_of,
+    get_error,
     initial,
     looked_up,
 )
@@ -78,7 +78,7 @@ def test_a_producer_that_is_ready_may_initialise_again_under_another_id() -> Non
     message = talk.answer(InitProducerId).build_message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert message.transactional_id == talk.manager.transactional_id == "y"
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 def requesting_an_epoch_after_an_empty_prepare() -> tuple[Talk, Request]:
@@ -97,7 +97,7 @@ def test_a_response_about_the_id_before_does_not_initialise_the_producer(code: i
     talk.reply(request, code)
     assert not operation.done_event.is_set()
     talk.settle()
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert talk.manager.id_and_epoch == talk.id_and_epoch
 
 
@@ -174,7 +174,7 @@ def test_the_end_is_asked_for_when_no_record_is_on_its_way(version: int, commit:
     )
     assert not operation.done_event.is_set()
     talk.reply(end)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert talk.state() is S.READY
 
 
@@ -283,7 +283,7 @@ def test_the_producer_that_prepared_may_also_end_it_itself() -> None:
     talk.manager.prepare()
     operation = talk.manager.commit()
     talk.answer(EndTransaction)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 # --- calls at the wrong time
@@ -368,5 +368,5 @@ def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_returns_the_firs
     assert calls[call]() is first  # also when the outcome has come meanwhile
     with pytest.raises(IllegalStateError):
         talk.manager.begin(2)
-    assert error_of(first) is None
+    assert get_error(first) is None
     talk.manager.begin(2)

@@ -29,7 +29,7 @@ from tests.producer.transactions.transaction_cases import (
     S,
     Talk,
     about_to,
-    error_of,
+    get_error,
     partitions_answer,
 )
 
@@ -43,7 +43,7 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
     talk.is_flushed = False
     operation = talk.manager.commit()
     talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
-    error = error_of(operation)
+    error = get_error(operation)
     assert isinstance(error, TransactionAbortableError)
     assert error.__cause__ is FAILURE
     talk.is_flushed = True
@@ -62,7 +62,7 @@ def test_commit_succeeds_when_another_threads_record_fails_after_end_txn_was_sen
     talk.manager.record_rejected(number, RecordTooLargeError("The record has 2000000 bytes."))
     assert talk.state() is S.COMMITTING
     talk.reply(end)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert talk.state() is S.READY
 
 
@@ -75,7 +75,7 @@ def test_commit_succeeds_when_another_threads_record_comes_too_late(version: int
         talk.manager.ensure_can_send(number)
     talk.manager.record_rejected(number, late.value)
     talk.settle()
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 @BOTH
@@ -85,7 +85,7 @@ def test_record_that_fails_before_end_txn_was_sent_fails_the_commit(version: int
     talk.is_flushed = False
     operation = talk.manager.commit()
     talk.manager.record_rejected(number, RecordTooLargeError("The record has 2000000 bytes."))
-    assert isinstance(error_of(operation), TransactionAbortableError)
+    assert isinstance(get_error(operation), TransactionAbortableError)
 
 
 def test_of_several_failures_the_first_is_reported() -> None:
@@ -102,7 +102,7 @@ def test_a_failure_while_the_abort_is_under_way_changes_nothing() -> None:
     talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     assert talk.state() is S.ABORTING
     talk.answer(EndTransaction)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 def test_a_failure_outside_of_a_transaction_changes_nothing() -> None:
@@ -125,7 +125,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
     assert (message.producer_id, message.producer_epoch) == before
     assert request.versions is not None
     assert request.versions.min == 3  # brokers before 2.5 cannot do it
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(before.producer_id, before.epoch + 1)
     assert talk.state() is S.READY
 
@@ -155,7 +155,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_a_coordinator_had_ab
     talk = about_to(kind)
     talk.answer(kind, codes.UNKNOWN_PRODUCER_ID)
     if kind is EndTransaction:
-        assert isinstance(error_of(talk.manager.commit()), TransactionAbortableError)
+        assert isinstance(get_error(talk.manager.commit()), TransactionAbortableError)
     before = talk.manager.id_and_epoch
     talk.manager.abort()
     talk.settle()
@@ -169,7 +169,7 @@ def test_the_new_epoch_survives_a_lost_connection() -> None:
     talk.answer(EndTransaction)
     talk.lose(InitProducerId)
     talk.answer(InitProducerId)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, InitProducerId])
@@ -177,11 +177,11 @@ def test_transaction_abortable_at_init_is_mended_by_an_abort(kind: type[Request]
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(kind, codes.TRANSACTION_ABORTABLE)
-    assert isinstance(error_of(operation), TransactionAbortableError)
+    assert isinstance(get_error(operation), TransactionAbortableError)
     assert talk.state() is S.ABORTABLE_ERROR
     abort = talk.manager.abort()
     talk.settle()
-    assert error_of(abort) is None
+    assert get_error(abort) is None
     assert talk.state() is S.READY
     talk.manager.begin(1)
 
@@ -191,14 +191,14 @@ def test_an_abort_that_begins_between_two_looks_of_the_sender_asks_for_nothing_y
     talk = Talk()
     init = talk.manager.init()
     talk.answer(InitProducerId, codes.TRANSACTION_ABORTABLE)
-    assert error_of(init) is not None
+    assert get_error(init) is not None
     operation = talk.manager.abort()
     talk.answer(InitProducerId)
     talk.is_flushed = False
     assert talk.next() is None
     talk.is_flushed = True
     assert talk.next() is None
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
@@ -213,7 +213,7 @@ def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: type[Re
             talk.manager.commit().result()
     operation = talk.manager.abort()
     talk.settle()
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert talk.state() is S.READY
 
 
@@ -223,7 +223,7 @@ def test_an_abort_that_is_itself_refused_ends_the_producer(code: int) -> None:
     operation = talk.manager.abort()
     talk.answer(EndTransaction, code)
     assert talk.state() is S.FATAL_ERROR
-    assert codes.lookup_error_code(code).name in str(error_of(operation))
+    assert codes.lookup_error_code(code).name in str(get_error(operation))
 
 
 def test_an_abort_whose_coordinator_cannot_be_looked_up_ends_the_producer() -> None:
@@ -233,7 +233,7 @@ def test_an_abort_whose_coordinator_cannot_be_looked_up_ends_the_producer() -> N
     talk.wait()
     talk.answer(FindCoordinator, codes.TRANSACTION_ABORTABLE)
     assert talk.state() is S.FATAL_ERROR
-    assert isinstance(error_of(operation), BrokerError)
+    assert isinstance(get_error(operation), BrokerError)
     assert talk.next() is None
 
 
@@ -243,7 +243,7 @@ def test_an_abort_that_gets_no_new_epoch_ends_the_producer() -> None:
     operation = talk.manager.abort()
     talk.answer(InitProducerId, codes.TRANSACTION_ABORTABLE)
     assert talk.state() is S.FATAL_ERROR
-    assert isinstance(error_of(operation), BrokerError)
+    assert isinstance(get_error(operation), BrokerError)
     assert talk.next() is None
 
 
@@ -255,7 +255,7 @@ def test_a_group_without_its_right_does_not_end_an_abort() -> None:
     operation = talk.manager.abort()
     talk.reply(lookup, codes.GROUP_AUTHORIZATION_FAILED)
     talk.settle()
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortable() -> None:
@@ -277,7 +277,7 @@ def test_partitions_that_cannot_be_added_leave_nothing_to_be_ended_at_the_broker
     assert not talk.manager.admit_batch(T0, is_retry=False)
     operation = talk.manager.abort()
     talk.settle()
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert EndTransaction not in talk.asked
 
 
@@ -327,11 +327,11 @@ def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(v
     assert isinstance(request, EndTransaction)
     talk.manager.record_rejected(number, FAILURE)
     assert not talk.may_send(request)
-    assert isinstance(error_of(commit), TransactionAbortableError)
+    assert isinstance(get_error(commit), TransactionAbortableError)
     abort = talk.manager.abort()
     assert not talk.may_send(request)
     assert getattr(talk.answer(EndTransaction).build_message(5), "committed", None) is False
-    assert error_of(abort) is None
+    assert get_error(abort) is None
 
 
 def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abortable() -> None:
@@ -349,7 +349,7 @@ def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abor
     talk.is_flushed = True
     abort = talk.manager.abort()
     talk.settle()
-    assert error_of(abort) is None
+    assert get_error(abort) is None
     talk.manager.begin(2)
     talk.manager.handle_stored_batch("t", second)  # the next transaction knows nothing of the topic before
     assert talk.state() is S.IN_TRANSACTION

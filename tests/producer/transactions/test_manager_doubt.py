@@ -19,7 +19,7 @@ from tests.producer.transactions.transaction_cases import (
     S,
     Talk,
     about_to,
-    error_of,
+    get_error,
 )
 
 
@@ -29,7 +29,7 @@ def test_an_abort_ends_what_may_have_begun_with_a_request_whose_answer_was_lost(
     talk.lose(joins)
     operation = talk.manager.abort()
     talk.answer(EndTransaction)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 @pytest.mark.parametrize("code", [codes.CONCURRENT_TRANSACTIONS, codes.NOT_COORDINATOR])
@@ -40,7 +40,7 @@ def test_an_answer_that_settles_nothing_leaves_in_doubt_what_an_earlier_request_
     talk.wait()
     operation = talk.manager.abort()
     talk.settle()
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert EndTransaction in talk.asked
 
 
@@ -61,7 +61,7 @@ def test_a_request_that_was_not_carried_out_leaves_nothing_to_be_ended(code: int
     talk.wait()
     operation = talk.manager.abort()
     talk.settle()
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert EndTransaction not in talk.asked
 
 
@@ -73,7 +73,7 @@ def test_an_abort_ends_although_brokers_do_not_know_a_topic_any_more_that_waits_
     talk.manager.handle_failed_batch(KafkaSinkError("x"), has_sequence=False)
     operation = talk.manager.abort()
     talk.answer(EndTransaction)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 def test_brokers_may_say_that_nothing_had_begun_of_what_is_in_doubt() -> None:
@@ -81,7 +81,7 @@ def test_brokers_may_say_that_nothing_had_begun_of_what_is_in_doubt() -> None:
     talk.lose(AddPartitions)
     operation = talk.manager.abort()
     talk.answer(EndTransaction, codes.INVALID_TXN_STATE)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert talk.state() is S.READY
 
 
@@ -99,7 +99,7 @@ def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> Non
     assert talk.next() is None
     talk.reply(request)
     talk.answer(EndTransaction)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_answer_is_lost() -> None:
@@ -111,7 +111,7 @@ def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_an
     talk.lose_response(request)
     talk.wait()
     talk.answer(EndTransaction)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 @pytest.mark.parametrize("version", [1, 2])

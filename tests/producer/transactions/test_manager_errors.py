@@ -32,7 +32,7 @@ from tests.producer.transactions.transaction_cases import (
     S,
     Talk,
     about_to,
-    error_of,
+    get_error,
     offsets_answer,
     partitions_answer,
 )
@@ -150,7 +150,7 @@ def test_an_unknown_error_is_fatal_and_shown() -> None:
     talk = about_to(EndTransaction)
     operation = talk.manager.commit()
     talk.answer(EndTransaction, 9999)
-    assert "the attempt to end the transaction was rejected: UNKNOWN_9999" in str(error_of(operation))
+    assert "the attempt to end the transaction was rejected: UNKNOWN_9999" in str(get_error(operation))
 
 
 def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -180,7 +180,7 @@ def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
     talk = about_to(CommitOffsets)
     operation = talk.manager.send_offsets(OFFSETS, GroupMetadata("h"))
     talk.answer(CommitOffsets, codes.PRODUCER_FENCED)
-    assert isinstance(error_of(operation), ProducerFencedError)
+    assert isinstance(get_error(operation), ProducerFencedError)
 
 
 # --- a right that may be granted
@@ -191,7 +191,7 @@ def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: type
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(kind, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    error = error_of(operation)
+    error = get_error(operation)
     assert isinstance(error, AuthorizationError)
     assert "Grant this user the Write and Describe permissions on the transactional id" in str(error)
     assert talk.state() is S.UNINITIALIZED
@@ -205,7 +205,7 @@ def test_a_timeout_above_the_brokers_limit_fails_init() -> None:
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(InitProducerId, codes.INVALID_TRANSACTION_TIMEOUT)
-    assert "transaction.timeout.ms exceeds the broker's transaction.max.timeout.ms" in str(error_of(operation))
+    assert "transaction.timeout.ms exceeds the broker's transaction.max.timeout.ms" in str(get_error(operation))
 
 
 def test_while_an_id_is_asked_for_another_one_is_refused_and_the_first_may_be_asked_for_again() -> None:

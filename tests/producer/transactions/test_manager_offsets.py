@@ -20,7 +20,7 @@ from tests.producer.transactions.transaction_cases import (
     Request,
     S,
     Talk,
-    error_of,
+    get_error,
     looked_up,
     offsets_answer,
 )
@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize("version", [1, 2])
 MEMBER = GroupMetadata("g", 4, "member", "instance")
 
 
-def offsets_of(message: object) -> dict[tuple[str, int], int]:
+def get_offsets(message: object) -> dict[tuple[str, int], int]:
     assert isinstance(message, TxnOffsetCommitRequest)
     return {(t.name, row.partition_index): row.committed_offset for t in message.topics for row in t.partitions}
 
@@ -43,8 +43,8 @@ def test_in_version_1_the_group_is_added_first_at_the_transactions_coordinator()
     assert looked_up(lookup) == CoordinatorKey(0, "g")
     written = talk.answer(CommitOffsets)
     assert written.route("g") == CoordinatorKey(0, "g")
-    assert offsets_of(written.build_message(4)) == {("t", 0): 5, ("t", 1): 7}
-    assert error_of(operation) is None
+    assert get_offsets(written.build_message(4)) == {("t", 0): 5, ("t", 1): 7}
+    assert get_error(operation) is None
 
 
 def test_in_version_2_the_offsets_add_their_group() -> None:
@@ -53,7 +53,7 @@ def test_in_version_2_the_offsets_add_their_group() -> None:
     written = talk.answer(CommitOffsets)
     assert written.versions == VersionRange(5, 32767)
     assert AddOffsets not in talk.asked
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     talk.manager.commit()
     talk.answer(EndTransaction)
 
@@ -75,12 +75,12 @@ def test_several_groups_are_written_one_after_the_other() -> None:
     operations = [talk.manager.send_offsets(OFFSETS, GroupMetadata(name)) for name in ("a", "b", "a")]
     talk.settle()
     assert talk.asked.count(CommitOffsets) == 3
-    assert [error_of(operation) for operation in operations] == [None, None, None]
+    assert [get_error(operation) for operation in operations] == [None, None, None]
 
 
 def test_no_offsets_need_no_request() -> None:
     talk = Talk(2).begun()
-    assert error_of(talk.manager.send_offsets({}, GROUP)) is None
+    assert get_error(talk.manager.send_offsets({}, GROUP)) is None
     assert talk.next() is None
 
 
@@ -96,8 +96,8 @@ def test_only_the_partitions_that_failed_are_written_again(code: int) -> None:
     assert not operation.done_event.is_set()
     talk.wait()
     again = talk.answer(CommitOffsets)
-    assert offsets_of(again.build_message(5)) == {("t", 1): 7}
-    assert error_of(operation) is None
+    assert get_offsets(again.build_message(5)) == {("t", 1): 7}
+    assert get_error(operation) is None
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, AddOffsets, CommitOffsets])
@@ -107,7 +107,7 @@ def test_a_missing_right_on_the_group_ends_the_transaction_only(kind: type[Reque
     if kind is not AddOffsets:
         talk.answer(AddOffsets)
     talk.answer(kind, codes.GROUP_AUTHORIZATION_FAILED)
-    error = error_of(operation)
+    error = get_error(operation)
     assert isinstance(error, TransactionAbortableError)
     assert isinstance(error.__cause__, AuthorizationError)
     assert talk.state() is S.ABORTABLE_ERROR
@@ -118,7 +118,7 @@ def test_a_member_that_lost_its_place_ends_the_transaction_only(code: int) -> No
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, MEMBER)
     talk.answer(CommitOffsets, code)
-    assert isinstance(error_of(operation), TransactionAbortableError)
+    assert isinstance(get_error(operation), TransactionAbortableError)
     assert talk.state() is S.ABORTABLE_ERROR
 
 
@@ -128,7 +128,7 @@ def test_a_group_that_could_not_be_added_leaves_nothing_to_be_ended_at_the_broke
     talk.answer(AddOffsets, codes.GROUP_AUTHORIZATION_FAILED)
     operation = talk.manager.abort()
     talk.settle()
-    assert error_of(operation) is None
+    assert get_error(operation) is None
     assert EndTransaction not in talk.asked
 
 
@@ -138,7 +138,7 @@ def test_a_fatal_answer_to_a_group_that_is_added_during_an_abort_fails_the_abort
     request = talk.send(AddOffsets)
     operation = talk.manager.abort()
     talk.reply(request, codes.INVALID_TXN_STATE)
-    assert isinstance(error_of(operation), KafkaSinkError)
+    assert isinstance(get_error(operation), KafkaSinkError)
     assert talk.state() is S.FATAL_ERROR
 
 
@@ -147,7 +147,7 @@ def test_an_abort_drops_unwritten_offsets_and_fails_the_call_that_sent_them(vers
     talk = Talk(version).started()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     talk.manager.abort()
-    assert isinstance(error_of(operation), TransactionAbortableError)
+    assert isinstance(get_error(operation), TransactionAbortableError)
     talk.answer(EndTransaction)
     assert CommitOffsets not in talk.asked
 
@@ -156,7 +156,7 @@ def test_a_topic_format_that_takes_no_transactions_ends_the_producer() -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     talk.answer(CommitOffsets, codes.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-    assert "UNSUPPORTED_FOR_MESSAGE_FORMAT" in str(error_of(operation))
+    assert "UNSUPPORTED_FOR_MESSAGE_FORMAT" in str(get_error(operation))
     assert talk.state() is S.FATAL_ERROR
 
 
@@ -171,10 +171,10 @@ def test_abort_ends_a_commit_that_waits_for_offsets_of_an_unknown_topic(version:
         talk.answer(CommitOffsets, codes.UNKNOWN_TOPIC_OR_PARTITION)
         talk.wait()
     abort = talk.manager.abort()
-    assert isinstance(error_of(offsets), TransactionAbortableError)
-    assert isinstance(error_of(commit), TransactionAbortableError)
+    assert isinstance(get_error(offsets), TransactionAbortableError)
+    assert isinstance(get_error(commit), TransactionAbortableError)
     assert getattr(talk.answer(EndTransaction).build_message(5), "committed", None) is False
-    assert error_of(abort) is None
+    assert get_error(abort) is None
     assert talk.state() is S.READY
 
 
@@ -186,4 +186,4 @@ def test_abort_is_rejected_while_a_commit_waits_for_the_response_to_end_txn(vers
     with pytest.raises(IllegalStateError, match=r"Call commit_transaction\(\) again"):
         talk.manager.abort()
     talk.reply(request)
-    assert error_of(commit) is None
+    assert get_error(commit) is None

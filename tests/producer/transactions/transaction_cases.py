@@ -267,7 +267,7 @@ def about_to(kind: type[Request]) -> Talk:
     return talk
 
 
-def error_of(operation: Operation) -> KafkaSinkError | None:
+def get_error(operation: Operation) -> KafkaSinkError | None:
     assert operation.done_event.is_set(), f"{operation.name} has no outcome"
     try:
         operation.result()

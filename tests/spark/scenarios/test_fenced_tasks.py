@@ -27,7 +27,7 @@ def overtaken(by: Callable[[], object]) -> Iterator[pa.RecordBatch]:
     yield from rows("b")
 
 
-def causes_of(error: BaseException) -> Iterator[BaseException]:
+def iterate_causes(error: BaseException) -> Iterator[BaseException]:
     cause = error.__cause__
     while cause is not None:
         yield cause
@@ -43,7 +43,7 @@ def test_task_fenced_by_newer_driver_reports_it(
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over the query with the prefix") as error:
         spark.task(writer, overtaken(newer.batch), query_id="q", batch_id="0")
     assert "What it wrote is not committed." in str(error.value)
-    precommit_errors = [cause for cause in causes_of(error.value) if isinstance(cause, BrokerError)]
+    precommit_errors = [cause for cause in iterate_causes(error.value) if isinstance(cause, BrokerError)]
     assert precommit_errors, "what brokers said is kept"
     micro_batch(newer, 0, "c")
     assert (read_values(broker), open_count(broker)) == (["c"], 0)

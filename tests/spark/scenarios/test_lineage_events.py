@@ -191,7 +191,7 @@ def test_end_of_program_sends_remaining_events(broker: EmbeddedBroker, tmp_path:
 
 def test_interrupted_write_sends_abort(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with lineage_server() as server:
-        (types_of_run,) = run_job(server, broker, tmp_path, "interrupt")
+        (event_types,) = run_job(server, broker, tmp_path, "interrupt")
     # Up to Spark 4.1, pyspark's handler of SIGINT itself fails: the program gets py4j's error, not KeyboardInterrupt.
     is_reported_by_py4j = pyspark.__version__.startswith(("3.5", "4.0", "4.1"))
-    assert types_of_run == ["START", "FAIL" if is_reported_by_py4j else "ABORT"]
+    assert event_types == ["START", "FAIL" if is_reported_by_py4j else "ABORT"]

@@ -46,15 +46,17 @@ def registry() -> Iterator[FakeRegistry]:
     get_registry_client.cache_clear()
 
 
-def writer_of(registry: FakeRegistry, schema: StructType = SCHEMA, **options: str) -> tuple[SinkOptions, ColumnPlan]:
+def create_writer(
+    registry: FakeRegistry, schema: StructType = SCHEMA, **options: str
+) -> tuple[SinkOptions, ColumnPlan]:
     sink_options = (
         NEEDED | {"schema.registry.url": registry.url} | {k.replace("__", "."): v for k, v in options.items()}
     )
     return planned(KafkaDataSource(sink_options).writer(schema, False))
 
 
-def rows_of(registry: FakeRegistry, **options: str) -> list[bytes]:
-    _, plan = writer_of(registry, SCHEMA, **options)
+def encode_rows(registry: FakeRegistry, **options: str) -> list[bytes]:
+    _, plan = create_writer(registry, SCHEMA, **options)
     assert isinstance(plan.value, ColumnsEncoder)
     rows: list[bytes] = plan.value.encode(BATCH).to_pylist()
     return rows
@@ -68,7 +70,7 @@ def faults(**options: str) -> str:
 
 def test_confluents_deserializer_reads_records(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
-    rows = rows_of(registry, valueFormat="avro-confluent")
+    rows = encode_rows(registry, valueFormat="avro-confluent")
     with SchemaRegistryClient({"url": registry.url, "timeout": REQUEST_TIMEOUT_SECONDS}) as client:
         read = AvroDeserializer(client)
         assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
@@ -77,7 +79,7 @@ def test_confluents_deserializer_reads_records(registry: FakeRegistry) -> None:
 
 def test_confluents_deserializer_reads_protobuf_messages(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
-    rows = rows_of(registry, valueFormat="protobuf-confluent", valueSchemaName="com.acme.Order")
+    rows = encode_rows(registry, valueFormat="protobuf-confluent", valueSchemaName="com.acme.Order")
     ((_, schema),) = registry.subjects["orders-value"]
     kind = message_class(compile_proto(schema["schema"]), "com.acme.Order")
     read = ProtobufDeserializer(kind, {"use.deprecated.format": False})
@@ -90,31 +92,33 @@ def test_descriptor_determines_written_message(registry: FakeRegistry, tmp_path:
     text = 'syntax = "proto3"; message First {} message Order { string name = 1; int64 id = 7; }'
     (tmp_path / "order.desc").write_bytes(compile_proto(text))
     options = {"valueFormat": "protobuf-confluent", "valueSchemaFile": str(tmp_path / "order.desc")}
-    rows = rows_of(registry, **options, valueSchemaName="Order")
+    rows = encode_rows(registry, **options, valueSchemaName="Order")
     assert rows == [b"\0\0\0\0\1" + b"\2\2" + b"\n\1a8\1", b"\0\0\0\0\1" + b"\2\2" + b"8\2"]
     ((_, schema),) = registry.subjects["orders-value"]
-    assert rows_of(registry, valueFormat="protobuf-confluent", schemaSource="latest", valueSchemaName="Order") == rows
+    assert (
+        encode_rows(registry, valueFormat="protobuf-confluent", schemaSource="latest", valueSchemaName="Order") == rows
+    )
     assert schema["schemaType"] == "PROTOBUF"
 
 
 def test_confluents_deserializer_reads_json(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
-    rows = rows_of(registry, valueFormat="json-schema-confluent")
+    rows = encode_rows(registry, valueFormat="json-schema-confluent")
     with SchemaRegistryClient({"url": registry.url, "timeout": REQUEST_TIMEOUT_SECONDS}) as client:
         read = JSONDeserializer(None, schema_registry_client=client)
         assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2}]
 
 
 def test_additional_column_is_compatible(registry: FakeRegistry) -> None:
-    rows_of(registry, valueFormat="avro-confluent")
+    encode_rows(registry, valueFormat="avro-confluent")
     wider = StructType([*SCHEMA.fields, StructField("more", LongType())])
-    writer_of(registry, wider, valueFormat="avro-confluent")
+    create_writer(registry, wider, valueFormat="avro-confluent")
     assert [number for number, _ in registry.subjects["orders-value"]] == [1, 2]
 
 
 def test_header_contains_schema_id(registry: FakeRegistry) -> None:
     registry.subjects["other"] = [(66_051, {"schema": json.dumps({"type": "record", "name": "r", "fields": FIELDS})})]
-    rows = rows_of(registry, valueFormat="avro-confluent", valueSubject="other", schemaSource="latest")
+    rows = encode_rows(registry, valueFormat="avro-confluent", valueSubject="other", schemaSource="latest")
     assert rows == [b"\0\x00\x01\x02\x03\x02\x02\x02a", b"\0\x00\x01\x02\x03\x04\x00"]
 
 
@@ -131,7 +135,7 @@ FIELDS: list[dict[str, Any]] = [{"name": "id", "type": "long"}, {"name": "name",
     ],
 )
 def test_strategy_determines_subject_name(registry: FakeRegistry, strategy: str, subjects: list[str]) -> None:
-    writer_of(
+    create_writer(
         registry,
         valueFormat="avro-confluent",
         keyColumns="id",
@@ -164,19 +168,19 @@ def test_key_keeps_its_partition_when_its_schema_id_changes(
 
 def test_lookup_does_not_register_schema(registry: FakeRegistry) -> None:
     with pytest.raises(SchemaRegistryError, match="'orders-value' does not have this schema"):
-        writer_of(registry, valueFormat="avro-confluent", schemaSource="lookup")
+        create_writer(registry, valueFormat="avro-confluent", schemaSource="lookup")
     assert not registry.subjects
-    writer_of(registry, valueFormat="avro-confluent")
-    assert rows_of(registry, valueFormat="avro-confluent", schemaSource="lookup")[0][:5] == b"\0\0\0\0\1"
+    create_writer(registry, valueFormat="avro-confluent")
+    assert encode_rows(registry, valueFormat="avro-confluent", schemaSource="lookup")[0][:5] == b"\0\0\0\0\1"
 
 
 def test_rejects_columns_that_do_not_fit_latest_schema(registry: FakeRegistry) -> None:
     registry.subjects["orders-value"] = [(1, {"schema": json.dumps({"type": "record", "name": "r", "fields": []})})]
     with pytest.raises(SchemaError, match=r"of subject 'orders-value': .* has no field for the column id"):
-        writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
+        create_writer(registry, valueFormat="avro-confluent", schemaSource="latest")
     registry.subjects["orders-value"] = [(1, {"schemaType": "JSON", "schema": "{}"})]
     with pytest.raises(SchemaError, match="has type JSON, not AVRO"):
-        writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
+        create_writer(registry, valueFormat="avro-confluent", schemaSource="latest")
 
 
 def test_schema_text_in_errors_is_one_line_without_credentials(registry: FakeRegistry) -> None:
@@ -191,7 +195,7 @@ def test_schema_text_in_errors_is_one_line_without_credentials(registry: FakeReg
     ):
         registry.subjects["orders-value"] = [(1, dict(stored))]
         with pytest.raises(SchemaError, match="do not fit the latest schema of subject 'orders-value'") as error_info:
-            writer_of(registry, SCHEMA, **latest, **secret)
+            create_writer(registry, SCHEMA, **latest, **secret)
         assert str(error_info.value).isprintable()
         assert "s3cret" not in str(error_info.value)
         assert len(str(error_info.value)) < 1_500
@@ -206,12 +210,12 @@ def test_job_uses_newest_schema_and_stream_keeps_its_first(registry: FakeRegistr
         schema = json.dumps({"type": "record", "name": "r", "fields": fields})
         registry.subjects.setdefault("orders-value", []).append((number, {"schema": schema}))
 
-    def id_of(plan: ColumnPlan) -> int:
+    def find_schema_id(plan: ColumnPlan) -> int:
         assert isinstance(plan.value, ColumnsEncoder)
         return int.from_bytes(plan.value.header[1:5], "big")
 
-    def id_of_stream(source: KafkaDataSource, schema: StructType = only_id) -> int:
-        return id_of(planned(source.streamWriter(schema, False))[1])
+    def find_stream_schema_id(source: KafkaDataSource, schema: StructType = only_id) -> int:
+        return find_schema_id(planned(source.streamWriter(schema, False))[1])
 
     latest = {"valueFormat": "avro-confluent", "schemaSource": "latest"}
     sink_options = NEEDED | {"schema.registry.url": registry.url} | latest
@@ -219,22 +223,22 @@ def test_job_uses_newest_schema_and_stream_keeps_its_first(registry: FakeRegistr
         KafkaDataSource(sink_options | {STREAM_START_OPTION: name} if name else sink_options) for name in ("1", "2", "")
     )
     add_version(1, "id")
-    assert id_of(writer_of(registry, only_id, **latest)[1]) == 1
-    assert id_of_stream(first) == id_of_stream(without_start) == 1
+    assert find_schema_id(create_writer(registry, only_id, **latest)[1]) == 1
+    assert find_stream_schema_id(first) == find_stream_schema_id(without_start) == 1
     add_version(2, "id", "name")
-    assert id_of(writer_of(registry, SCHEMA, **latest)[1]) == 2
-    assert id_of_stream(first) == id_of_stream(without_start) == 1
-    assert id_of_stream(again, SCHEMA) == 2
+    assert find_schema_id(create_writer(registry, SCHEMA, **latest)[1]) == 2
+    assert find_stream_schema_id(first) == find_stream_schema_id(without_start) == 1
+    assert find_stream_schema_id(again, SCHEMA) == 2
 
 
 @pytest.mark.parametrize("source", ["register", "lookup", "latest"])
 def test_rejects_active_write_rules_on_the_driver(registry: FakeRegistry, source: str) -> None:
-    writer_of(registry, SCHEMA, valueFormat="avro-confluent")
+    create_writer(registry, SCHEMA, valueFormat="avro-confluent")
     rule = {"name": "encryptPII", "type": "ENCRYPT", "mode": "WRITEREAD"}
     registry.subjects["orders-value"][0][1]["ruleSet"] = {"domainRules": [rule]}
     get_registry_client.cache_clear()
     with pytest.raises(SchemaRegistryError, match="'encryptPII'"):
-        writer_of(registry, SCHEMA, valueFormat="avro-confluent", schemaSource=source)
+        create_writer(registry, SCHEMA, valueFormat="avro-confluent", schemaSource=source)
 
 
 def test_committing_process_does_not_query_the_registry(registry: FakeRegistry) -> None:
@@ -247,7 +251,7 @@ def test_committing_process_does_not_query_the_registry(registry: FakeRegistry) 
 def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
     registry.user_info = "alice:s3cret"
     user = {"schema__registry__basic__auth__user__info": "alice:s3cret"}
-    options, _ = writer_of(registry, SCHEMA, valueFormat="avro-confluent", **user)
+    options, _ = create_writer(registry, SCHEMA, valueFormat="avro-confluent", **user)
     assert options.registry is None
 
 
