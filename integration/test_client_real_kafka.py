@@ -1,4 +1,4 @@
-"""The client's lower half against a real Kafka: versions, metadata, reading what librdkafka wrote, and restarts."""
+"""NetworkClient on a real Kafka cluster: API versions, metadata, records of librdkafka, and broker restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""createTopic with a real Kafka: made as the options say, compared, and refused in the broker's words and ours."""
+"""createTopic on a real Kafka cluster: created topics, compared settings, and the messages of rejected creations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pykafka doctor` on a real Kafka: certificates, logins, and each right by itself; and that what it says is so."""
+"""`pykafka doctor` on a real Kafka cluster: certificates, logins, single ACLs, and whether its findings are true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real Kafka makes this client say is found on docs/errors.md: the words come from runs, not from the code."""
+"""docs/errors.md explains the messages that runs against a real Kafka cluster produce."""
 
 from __future__ import annotations
 

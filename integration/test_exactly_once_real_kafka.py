@@ -1,4 +1,4 @@
-"""Exactly once on a real Kafka, with transactions of both versions; librdkafka reads what is committed."""
+"""Exactly-once writes to a real Kafka cluster with both transaction versions. librdkafka reads the committed rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Exactly-once writes of Spark on a real Kafka: suspended drivers, failed tasks, rerun stages and expired commits."""
+"""Exactly-once writes of Spark on a real Kafka cluster:
+
+suspended drivers, failed tasks, rerun stages and expired commits.
+"""
 
 from __future__ import annotations
 

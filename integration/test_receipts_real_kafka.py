@@ -1,4 +1,4 @@
-"""Receipts of Spark's writes to a real Kafka, verified with `pykafka verify` before and after a topic was damaged."""
+"""Receipts of Spark writes to a real Kafka cluster, verified with `pykafka verify` before and after damage to a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KafkaProducer in transactions against a real Kafka, of both versions; librdkafka reads what is committed."""
+"""Transactions of KafkaProducer on real Kafka clusters of both versions. librdkafka reads the committed records."""
 
 from __future__ import annotations
 

@@ -162,18 +162,15 @@ MEMORY_PROBE = """
 import resource, sys
 from integration.benchmarks.encoder import *
 rows = 200_000
-build_rows = columns("real", rows)
+records = columns("real", rows)
 if sys.argv[1] == "headers":
-    build_rows = RecordColumns(build_rows.value, build_rows.key, pa.concat_arrays([headers()] * (rows // ROWS)))
-reuse_freed_memory()
-encode_records(build_rows.slice(0, 10), build_consecutive_slices([10]), NOW)
-pa.default_memory_pool().release_unused()
-open("/proc/self/clear_refs", "w").write("5")
-before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-size = int(sys.argv[2])
-kept = encode_records(build_rows, build_consecutive_slices([start + size for start in range(0, rows, size)]), NOW)
-(peak,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
-print(build_rows.nbytes, peak - before)
+    records = RecordColumns(records.value, records.key, pa.concat_arrays([headers()] * (rows // ROWS)))
+reuse_freed_memory() encode_records(records.slice(0, 10), build_consecutive_slices([10]), NOW)
+pa.default_memory_pool().release_unused() open("/proc/self/clear_refs", "w").write("5") before =
+int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() size = int(sys.argv[2]) encoded_records =
+encode_records(records, build_consecutive_slices([start + size for start in range(0, rows, size)]), NOW) (peak,) =
+[int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")] print(records.nbytes,
+peak - before)
 """
 
 

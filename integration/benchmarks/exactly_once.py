@@ -1,4 +1,5 @@
-"""Benchmark of exactly-once delivery on a real Kafka: rows per second of a large job, and time added to a micro-batch.
+"""Benchmark of exactly-once delivery on a real Kafka cluster: rows per second of a large job, and time added to a
+micro-batch.
 
     python -m integration.benchmarks.exactly_once [--rows 3000000] [--rounds 5] [--pairs 6] [--jobs 10]
 

@@ -1,7 +1,7 @@
 """CoordinatorTranscript: sends requests to a transaction coordinator and records its responses as lines of text.
 
-Tests send the same requests to a real Kafka and to the embedded broker, and compare the lines. A line contains the
-request, the error code of the response, the identity that the response assigned, and the description of the
+Tests send the same requests to a real Kafka broker and to the embedded broker, and compare the lines. A line contains
+the request, the error code of the response, the identity that the response assigned, and the description of the
 transactional id after the coordinator has completed the transaction. Producer ids are replaced by letters, in the order
 of their assignment, because the ids themselves differ between clusters.
 """

@@ -142,14 +142,14 @@ class Run:
         """Run the schedule and the last start. `choose_change` replaces the changes of the constructor."""
         simulation = self.simulation
 
-        def choose_actor(point: SchedulingPoint, default: Actor, others: Sequence[Actor]) -> Actor | None:
+        def choose_actor(point: SchedulingPoint, default: Actor, other_actors: Sequence[Actor]) -> Actor | None:
             simulation.delays.deliver_requests(point.index)
             if not self._changes or point.index > max(self._changes):
-                self._record_step(point, others)
+                self._record_step(point, other_actors)
             if choose_change is None:
                 change = self._changes.get(point.index)
             else:
-                change = choose_change(point, default, others)
+                change = choose_change(point, default, other_actors)
             suffix = f"   <- {change}" if change else ""
             self.lines.append(f"{point.index:4} {default.name}: {default.action}{suffix}")
             if change is None:
@@ -159,7 +159,7 @@ class Run:
                 return None
             if self._apply_without_switch(change, default, point):
                 return default
-            return next((actor for actor in others if actor.name == change), default)
+            return next((actor for actor in other_actors if actor.name == change), default)
 
         with isolated_processes(simulation):
             simulation.scheduler.run(choose_actor)
@@ -170,13 +170,13 @@ class Run:
             simulation.delays.write_markers()
         return self
 
-    def _record_step(self, point: SchedulingPoint, others: Sequence[Actor]) -> None:
+    def _record_step(self, point: SchedulingPoint, other_actors: Sequence[Actor]) -> None:
         state = 0
         if self.is_explored is not None:
             state = self.simulation.state_hash()
             if self.is_explored(state):
                 raise StateExploredError
-        names = tuple(actor.name for actor in others)
+        names = tuple(actor.name for actor in other_actors)
         self.steps.append(Step(point, names, state, self.simulation.delays.has_pending_markers))
 
     def _apply_without_switch(self, change: str, actor: Actor, point: SchedulingPoint) -> bool:
@@ -411,7 +411,7 @@ def main() -> int:
         return 0 if _play_and_print(run, play) else 1
     if options.every is None:
         return explore_seeds(partial(explore_seed, histories=options.histories), EXACTLY_ONCE_BRANCHES, options)
-    failed, counts = 0, BranchCounts(EXACTLY_ONCE_BRANCHES)
+    failure_count, counts = 0, BranchCounts(EXACTLY_ONCE_BRANCHES)
     versions = (1, 2)
     with ProcessPoolExecutor(min(options.processes, len(versions))) as processes:
         explorations = processes.map(partial(_explore_version, options), versions)
@@ -420,9 +420,9 @@ def main() -> int:
             for changes, error in exploration.failures:
                 print(f'  --replay {version} "{", ".join(map(str, changes))}": {error}')
             counts.add(exploration.branch_counts)
-            failed += len(exploration.failures)
+            failure_count += len(exploration.failures)
     are_reached = report_counts(counts, required=options.require_branches)
-    return 1 if failed or not are_reached else 0
+    return 1 if failure_count or not are_reached else 0
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ A line is an invocation or a response:
      "value": ...}
     {"history": ..., "prefix": ..., "operation": ..., "time": ..., "outcome": "ok" or "failed", "value": ...}
 
-`record_simulation` records the drivers of an explorer, `record_process` those of tests on a real Kafka.
+`record_simulation` records the drivers of an explorer, `record_process` those of tests on a real Kafka cluster.
 """
 
 from __future__ import annotations

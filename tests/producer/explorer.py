@@ -1,12 +1,15 @@
 """The schedule explorer: thousands of short runs in virtual time, each under faults drawn from its seed.
 
     python -m tests.producer.explorer --seeds 0:5000      prints the seeds that fail
-    python -m tests.producer.explorer --seed 17           replays one, with what happened
+    python -m tests.producer.explorer --seed 17           replays one seed and prints its schedule
 
-After each round of the sender, whatever the faults: what should hold in the state of each partition does hold, and what
-waits to be sent again is in its queue. After each run: every future is complete; what was acknowledged is in the log
-exactly once, at the offset that its future has; what failed is there at most once; each partition has its records in
-the order in which they were sent; all memory is back in the pool, and no socket, thread or descriptor is left.
+After each round of the sender, the invariants of each partition's state hold, and its queue contains the batches that
+wait to be sent again. After each run:
+
+- Every future is complete.
+- An acknowledged record is in the log exactly once, at the offset of its future. A failed one is there at most once.
+- Each partition contains its records in the order in which they were sent.
+- All memory is back in the pool, and no socket, thread or descriptor is left.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 
 class Run:
-    """One seed. Of those without idempotence only what one request at a time can promise is asked: the order."""
+    """The run of one seed. A producer without idempotence has one request in flight, and only the order is checked."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -62,10 +65,10 @@ class Run:
         )
         get_loop(self.producer).after_round = self.check_partitions
         self.cluster.executes_after_disconnect = self.idempotent
-        self.schedule = Schedule(random, self.cluster, self.partitions, self.fill_the_pipeline)
+        self.schedule = Schedule(random, self.cluster, self.partitions, self.fill_pipeline)
         self.singles: list[tuple[int, bytes, Future[RecordMetadata]]] = []
         self.columns: list[tuple[int, list[bytes], Future[ColumnsResult]]] = []
-        self.number = 0
+        self.value_count = 0
 
     def run(self) -> None:
         try:
@@ -89,23 +92,23 @@ class Run:
             if self.random.random() < 0.2 and get_loop(self.producer).run_until(self.is_idle, 3000):
                 self.schedule.between_sends()
 
-    def fill_the_pipeline(self) -> None:
+    def fill_pipeline(self) -> None:
         for _ in range(4):
             self.send(0, 15)
 
     def send(self, partition: int, count: int) -> None:
-        values = [b"%06d" % (self.number + i) for i in range(count)]
-        self.number += count
-        with contextlib.suppress(KafkaSinkError):  # raised by the call: none of these records may be stored
-            self.give(partition, values)
+        values = [b"%06d" % (self.value_count + i) for i in range(count)]
+        self.value_count += count
+        with contextlib.suppress(KafkaSinkError):  # The call itself has failed: none of these records may be stored.
+            self.send_values(partition, values)
 
     def is_idle(self) -> bool:
-        """Nothing waits for an outcome, and no late answer is on its way."""
+        """Return whether no record waits for its outcome, and no late response is on its way."""
         sender = get_sender(self.producer)
         return not sender.has_incomplete and not any(state.in_flight_batches for state in sender.idempotence)
 
-    def give(self, partition: int, values: list[bytes]) -> None:
-        """With times of their own: the real clock's would make each run another one."""
+    def send_values(self, partition: int, values: list[bytes]) -> None:
+        """Send the values with a fixed timestamp: with the time of the clock, a seed would not repeat its run."""
         if len(values) == 1:
             future = self.producer.send(ProducerRecord(TOPIC, values[0], partition=partition, timestamp_ms=WALL_MS))
             self.singles.append((partition, values[0], future))
@@ -121,41 +124,52 @@ class Run:
         check_partition_queues(self.producer)
 
     def check(self) -> None:
-        stored = {p: self.schedule.deleted[p] + self.cluster.values(TOPIC, p) for p in range(self.partitions)}
-        for values in stored.values():
-            once = list(dict.fromkeys(values))
+        stored_values = {p: self.schedule.deleted[p] + self.cluster.values(TOPIC, p) for p in range(self.partitions)}
+        for values in stored_values.values():
+            unique_values = list(dict.fromkeys(values))
             if self.idempotent:
-                assert values == once, f"doubled: {values}"
+                assert values == unique_values, f"doubled: {values}"
             if self.schedule.keeps_order:
-                assert once == sorted(once, key=lambda v: v or b""), f"out of order: {values}"
-        places = {p: {value: i for i, value in enumerate(values)} for p, values in stored.items()}
-        for partition, value, single in self.singles:
-            assert single.done(), f"{value!r} has no outcome"
-            if single.exception(0) is None:
-                assert value in places[partition], f"{value!r} was acknowledged and is not stored"
-                offset = single.result(0).offset
-                assert offset == -1 or stored[partition][offset] == value, f"{value!r}: wrong offset"
-        for partition, given, future in self.columns:
-            assert future.done(), f"{given[0]!r}... have no outcome"
-            result = future.result(0)
-            failed = np.concatenate([failure.rows for failure in result.failures]) if result.failures else np.empty(0)
-            assert len(set(failed.tolist())) == len(failed)
-            assert result.rows_written + len(failed) == len(given)
-            for value in set(given) - {given[int(row)] for row in failed}:
-                assert value in places[partition], f"{value!r} was acknowledged and is not stored"
+                assert unique_values == sorted(unique_values, key=lambda v: v or b""), f"out of order: {values}"
+        self.check_singles(stored_values)
+        self.check_columns({partition: set(values) for partition, values in stored_values.items()})
         assert get_reserved_bytes(self.producer) == 0, "memory did not come back"
         assert not self.system.open_sockets
 
+    def check_singles(self, stored_values: dict[int, list[bytes | None]]) -> None:
+        """Check that each acknowledged record of send() is stored at the offset of its future."""
+        for partition, value, future in self.singles:
+            assert future.done(), f"{value!r} has no outcome"
+            if future.exception(0) is None:
+                assert value in stored_values[partition], f"{value!r} was acknowledged and is not stored"
+                offset = future.result(0).offset
+                assert offset == -1 or stored_values[partition][offset] == value, f"{value!r}: wrong offset"
+
+    def check_columns(self, stored_values: dict[int, set[bytes | None]]) -> None:
+        """Check that send_columns() has reported each row as written or failed, and the written ones are stored."""
+        for partition, values, future in self.columns:
+            assert future.done(), f"{values[0]!r}... have no outcome"
+            result = future.result(0)
+            failed_rows = (
+                np.concatenate([failure.rows for failure in result.failures]) if result.failures else np.empty(0)
+            )
+            assert len(set(failed_rows.tolist())) == len(failed_rows)
+            assert result.rows_written + len(failed_rows) == len(values)
+            for value in set(values) - {values[int(row)] for row in failed_rows}:
+                assert value in stored_values[partition], f"{value!r} was acknowledged and is not stored"
+
 
 def check_partition_queues(producer: KafkaProducer) -> None:
-    """The queue of each partition has the batches that its state says are waiting. Only the inside knows both."""
+    """Check that the queue of each partition contains the batches that wait according to the partition's state."""
     idempotence, accumulator = get_sender(producer).idempotence, get_sender(producer).accumulator
     assert not idempotence.find_violations(), idempotence.find_violations()
     for state in idempotence:
-        waiting = [batch for batch in state.pending_batches if batch not in state.in_flight_batches]
+        waiting_batches = [batch for batch in state.pending_batches if batch not in state.in_flight_batches]
         queue = accumulator.list_queued_batches(state.topic_partition)
-        queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned_batches]
-        assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
+        queued_batches = [
+            batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned_batches
+        ]
+        assert queued_batches == waiting_batches, f"{state!r}: {queued_batches} in the queue, not {waiting_batches}"
         for batch in (*state.pending_batches, *state.in_flight_batches):
             assert batch.has_request_in_flight == (batch in state.in_flight_batches), (
                 f"{batch!r} and {state!r} disagree"

@@ -1,18 +1,22 @@
 """The schedule explorer's runs of transactions: producers, faults and other processes, drawn from a seed.
 
     python -m tests.producer.transaction_explorer --seeds 0:5000      prints the seeds that fail
-    python -m tests.producer.transaction_explorer --seed 17           replays one, with what happened
+    python -m tests.producer.transaction_explorer --seed 17           replays one seed and prints its schedule
 
-One or two transactional ids write into the same partitions, in transactions of version 1 or 2. Producers are killed, or
-replaced and go on as zombies; what they prepare is ended by other producers, which are killed and replaced, too. In
-half of the runs a second thread calls send() while the first one writes, commits or aborts. After each round of a
-sender, what should hold in the state of each partition does hold.
+One or two transactional ids write to the same partitions, in transactions of version 1 or 2. Producers are killed, or
+replaced while they continue as zombies. Other producers end the transactions that they have prepared, and are killed
+and replaced, too. In half of the runs a second thread calls send() while the first one writes, commits or aborts. After
+each round of a sender, the invariants of each partition's state hold.
 
-After each run, for a read_committed reader: each transaction is there whole or not at all; whole if its commit
-succeeded, not at all if it was aborted or its commit was never asked for; and its offsets with it. Each partition has
-the records of an id in the order in which they were sent, each of them once. No transaction is left open, the next
-producer of each id can write, and a producer goes on when the faults are over, unless another one has taken over or its
-transaction timed out. All memory is back, and no socket, thread or descriptor is left.
+After each run, a read_committed reader finds:
+
+- A transaction and its offsets are visible completely if its commit succeeded, and not at all if it was aborted or its
+  commit was never requested. If the outcome is unknown, either is correct.
+- Each partition contains the records of an id once, in the order in which they were sent.
+
+No transaction is left open, and the next producer of each id can write. A producer continues after the faults, unless
+another one has taken over or its transaction timed out. All memory is back, and no socket, thread or descriptor is
+left.
 """
 
 from __future__ import annotations
@@ -38,8 +42,8 @@ from tests.producer.virtual_time import create_simulated_producer, get_loop, get
 from tests.rare_branches import TRANSACTION_BRANCHES
 from tests.simulated_cluster import SimulatedCluster
 
-PATIENT_MS = 60_000
-HASTY_MS = 3_000
+LONG_TIMEOUT_MS = 60_000
+SHORT_TIMEOUT_MS = 3_000
 LATEST_MS = 15_000
 """No request is carried out later than this after the last fault."""
 
@@ -59,7 +63,7 @@ class TransactionRun:
             transaction_version=random.randint(1, 2),
         )
         self.cluster.executes_after_disconnect = True
-        self.timeout_ms = random.choice((PATIENT_MS, PATIENT_MS, HASTY_MS))
+        self.timeout_ms = random.choice((LONG_TIMEOUT_MS, LONG_TIMEOUT_MS, SHORT_TIMEOUT_MS))
         self.pauses_ms = random.choice(((0.1, 3, 40, 400), (300, 1500)))
         self.has_second_callers = random.random() < 0.5
         self.schedule = TransactionSchedule(random, self.cluster, self.ids, self.partitions)
@@ -70,15 +74,15 @@ class TransactionRun:
         self.timed_out: set[str] = set()
         """Transactional ids of which brokers have aborted a transaction that lasted too long."""
         self.ousted: set[tuple[int, int]] = set()
-        """Producer ids and epochs that were current when another producer asked for one. That may be an older producer,
-        whose request is repeated, or which asks for its next epoch: while a transaction is open, brokers compare the
-        producer id only."""
+        """Producer ids and epochs that were current when another producer requested an id. The other one may be older:
+        its request is repeated, or it requests its next epoch. While a transaction is open, brokers compare only the
+        producer id."""
         self._watch_timeouts()
         self._watch_epochs()
 
     def run(self) -> None:
         for transactional_id in self.ids:
-            self.live(transactional_id)
+            self.create_life(transactional_id)
         self.schedule.draw()
         for _ in range(self.random.choice((0, 1, 4))):
             self.system.after(self.random.uniform(0, 6000), lambda: self.random.choice(self.lives).step())
@@ -111,18 +115,18 @@ class TransactionRun:
         self.producers.append(producer)
         return producer
 
-    def live(self, transactional_id: str) -> Life:
+    def create_life(self, transactional_id: str) -> Life:
         for earlier in self.lives:
             earlier.succeeded |= earlier.transactional_id == transactional_id
         producer = self.create_producer(transactional_id)
         life = Life(producer, transactional_id, self.random, self.numbers, self.partitions)
-        life.takes_over = self.takes_over
+        life.record_takeover = self.record_takeover
         life.later_random = self.later_random
         self.lives.append(life)
         return life
 
-    def takes_over(self, heir: Life) -> None:
-        """The last one to ask for a producer id has it, also if it was made before the other."""
+    def record_takeover(self, heir: Life) -> None:
+        """Mark the other lives of the transactional id: the last one that requests the producer id owns it."""
         for life in self.lives:
             life.rivalled |= life is not heir and life.transactional_id == heir.transactional_id
 
@@ -145,17 +149,19 @@ class TransactionRun:
         self.random.choice(self.lives).pass_time(self.random.choice(self.pauses_ms))
 
     def replace(self) -> None:
-        """Make another producer with the transactional id. The earlier one is killed, or goes on unaware of it."""
+        """Create another producer with the transactional id. The earlier ones are killed, or continue unaware of it."""
         transactional_id = self.random.choice(self.ids)
-        before = [life for life in self.lives if life.transactional_id == transactional_id and not life.succeeded]
-        after = self.live(transactional_id)
-        for life in before:
+        previous_lives = [
+            life for life in self.lives if life.transactional_id == transactional_id and not life.succeeded
+        ]
+        new_life = self.create_life(transactional_id)
+        for life in previous_lives:
             if self.random.random() < 0.5:
                 life.kill()
-        after.step()
+        new_life.step()
 
     def hand_over(self) -> None:
-        """To a driver that ends what was prepared, at once or later, or dies and leaves it to the next one."""
+        """Hand prepared transactions to drivers, which end them now or later, or die and leave them to the next."""
         for life in self.lives:
             if life.prepared is not None and not self.find_drivers(life.written[-1]):
                 self.drive(life.prepared, life.written[-1], commit=self.random.random() < 0.8)
@@ -191,9 +197,9 @@ class TransactionRun:
         def watched(
             transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
         ) -> ProducerIdentity:
-            known = coordinator.transactions.get(transactional_id or "")
-            if known is not None and (expected is None or expected.epoch < known.epoch):
-                self.ousted.add((known.producer_id, known.epoch))
+            transaction = coordinator.transactions.get(transactional_id or "")
+            if transaction is not None and (expected is None or expected.epoch < transaction.epoch):
+                self.ousted.add((transaction.producer_id, transaction.epoch))
             return init_producer_id(transactional_id, timeout_ms, expected)
 
         coordinator.init_producer_id = watched  # type: ignore[method-assign]
@@ -216,8 +222,8 @@ class TransactionRun:
         self.system.advance(LATEST_MS)
 
     def write_one_more(self, transactional_id: str) -> None:
-        """A new producer can, whatever was before."""
-        heir = self.live(transactional_id)
+        """Check that a new producer can write, whatever happened before."""
+        heir = self.create_life(transactional_id)
         heir.write_whole_transaction()
         heir.close()
 
@@ -226,21 +232,22 @@ class TransactionRun:
     def check(self) -> None:
         history = History([as_write(written) for life in self.lives for written in life.written])
         history.writes.sort(key=lambda write: write.places[0][1] if write.places else b"")
-        seen = {
+        values_by_partition = {
             partition: [value or b"" for value in self.cluster.values(TOPIC, partition, committed=True)]
             for partition in range(self.partitions)
         }
-        history.check(seen)
-        for partition in seen:
+        history.check(values_by_partition)
+        for partition in values_by_partition:
             log = self.cluster.log(TOPIC, partition)
             assert log.last_stable_offset == log.log_end_offset, f"partition {partition}: a transaction is left open"
         for life in self.lives:
             for written in life.written:
                 self.check_futures(written)
+        places = {(partition, value) for partition, values in values_by_partition.items() for value in values}
         for transactional_id in self.ids:
-            self.check_offsets(transactional_id, {(index, value) for index, values in seen.items() for value in values})
+            self.check_offsets(transactional_id, places)
         for life in self.lives:
-            self.check_why_it_ended(life)
+            self.check_end_reason(life)
         for producer in self.producers:
             assert get_reserved_bytes(producer) == 0, "memory did not come back"
         assert not self.system.open_sockets
@@ -252,20 +259,20 @@ class TransactionRun:
                 metadata = future.result(0)
                 table = self.cluster.table(TOPIC, partition, committed=True)
                 if metadata.offset >= 0:
-                    at = table.column("offset").to_pylist().index(metadata.offset)
-                    assert table.column("value")[at].as_py() == value, f"{value!r}: wrong offset"
+                    row_index = table.column("offset").to_pylist().index(metadata.offset)
+                    assert table.column("value")[row_index].as_py() == value, f"{value!r}: wrong offset"
 
     def check_offsets(self, transactional_id: str, places: set[Place]) -> None:
-        own = [life for life in self.lives if life.transactional_id == transactional_id]
-        writes = [as_write(written) for life in own for written in life.written]
-        found = self.cluster.core.offsets.get(build_group_id(transactional_id), (TOPIC, 0))
-        anomalies = offsets_anomalies(writes, places, None if found is None else found.offset)
+        lives = [life for life in self.lives if life.transactional_id == transactional_id]
+        writes = [as_write(written) for life in lives for written in life.written]
+        committed_offset = self.cluster.core.offsets.get(build_group_id(transactional_id), (TOPIC, 0))
+        anomalies = offsets_anomalies(writes, places, None if committed_offset is None else committed_offset.offset)
         assert not anomalies, str(anomalies[0])
 
-    def check_why_it_ended(self, life: Life) -> None:
+    def check_end_reason(self, life: Life) -> None:
         ousted = get_sender(life.producer).idempotence.id_and_epoch in self.ousted
-        lawful = life.rivalled_before_it_ended or self.timed_out or ousted or self.schedule.fences_senders
-        assert life.reason is None or lawful, f"a producer gave up: {life.reason!r}"
+        is_expected = life.rivalled_before_it_ended or self.timed_out or ousted or self.schedule.fences_senders
+        assert life.reason is None or is_expected, f"a producer gave up: {life.reason!r}"
 
 
 def as_write(written: Written) -> Write:

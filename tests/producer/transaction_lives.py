@@ -85,7 +85,7 @@ class Life:
         """Another producer with the transactional id was made."""
         self.rivalled = self.rivalled_before_it_ended = False
         """Another producer has asked for a producer id since this one was made."""
-        self.takes_over: Callable[[Life], None] = lambda life: None
+        self.record_takeover: Callable[[Life], None] = lambda life: None
         self.later_random = Random(0)
         """For draws that were added later, so that the pinned seeds keep their runs."""
         self.killed = self.closed = False
@@ -186,7 +186,7 @@ class Life:
     def _initialise(self) -> None:
         if self.written and not self.written[-1].ended:
             self.written.append(Written(self.transactional_id, aborted=True))  # what was open is not ours any more
-        self.takes_over(self)
+        self.record_takeover(self)
         self.producer.init_transactions()
         self._ready = True
 
