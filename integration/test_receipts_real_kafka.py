@@ -1,4 +1,4 @@
-"""Receipts of Spark writes to a real Kafka cluster, verified with `pykafka verify` before and after damage to a topic."""
+"""Receipts of Spark writes to a real Kafka cluster, verified with `pykafka verify` before and after topic damage."""
 
 from __future__ import annotations
 
