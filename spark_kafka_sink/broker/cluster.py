@@ -294,12 +294,12 @@ class EmbeddedCluster:
             raise KeyError(f"Node {number} does not exist in the embedded broker; it has {sorted(self.nodes)}.")
         return self.nodes[number]
 
-    def running_nodes(self) -> list[BrokerNode]:
+    def list_running_nodes(self) -> list[BrokerNode]:
         return [node for node in self.nodes.values() if node.is_running]
 
     def find_in_sync_replicas(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
-        running = tuple(node for node in partition.replicas if self.nodes[node].is_running)
-        return running if topic.max_in_sync_replicas is None else running[: topic.max_in_sync_replicas]
+        running_nodes = tuple(node for node in partition.replicas if self.nodes[node].is_running)
+        return running_nodes if topic.max_in_sync_replicas is None else running_nodes[: topic.max_in_sync_replicas]
 
     def limit_in_sync_replicas(self, topic: str, limit: int | None) -> None:
         with self.lock:
@@ -344,13 +344,13 @@ class EmbeddedCluster:
         The coordinator moves to another node when its node stops.
         """
         with self.lock:
-            running = self.running_nodes()
-            if not running:
+            running_nodes = self.list_running_nodes()
+            if not running_nodes:
                 return None
             moved_to = self.nodes.get(self._moved_coordinators.get(key, -1))
             if moved_to is not None and moved_to.is_running:
                 return moved_to
-            return running[zlib.crc32(key.encode()) % len(running)]
+            return running_nodes[zlib.crc32(key.encode()) % len(running_nodes)]
 
     def move_coordinator(self, key: str, node: int) -> None:
         with self.lock:

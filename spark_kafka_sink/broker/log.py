@@ -330,7 +330,7 @@ class PartitionLog:
                 if producer.transaction_first_offset is not None
             }
 
-    def open_transaction_producer_ids(self) -> list[int]:
+    def list_open_producer_ids(self) -> list[int]:
         with self._lock:
             return [
                 producer_id
@@ -338,7 +338,7 @@ class PartitionLog:
                 if producer.transaction_first_offset is not None
             ]
 
-    def producer_epoch(self, producer_id: int) -> int:
+    def find_producer_epoch(self, producer_id: int) -> int:
         """Return the latest epoch of a producer, or NO_EPOCH if it is unknown."""
         with self._lock:
             producer = self._producers.get(producer_id)

@@ -128,7 +128,7 @@ class ClusterFiles:
             for created_partition in created.partitions:
                 index, log = created_partition.index, created_partition.log
                 log.recover(read_batches(self._directory / f"{created.name}-{index}.log"))
-                for producer_id in log.open_transaction_producer_ids():
+                for producer_id in log.list_open_producer_ids():
                     transactions_by_producer[producer_id].partitions.add((created.name, index))
         coordinator.abort_timed_out(math.inf)
 

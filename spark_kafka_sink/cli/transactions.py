@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"Aborted: {names or 'nothing, because no transaction is open any more'}.")
         return 0
     complete = operations.finish if args.action == FINISH else operations.give_up
-    return _print_finished(complete(options, survey.prefix, topic), survey.prefix, args.action)
+    return _print_finish_result(complete(options, survey.prefix, topic), survey.prefix, args.action)
 
 
 def _find_affected_transactions(survey: PrefixStatus, action: str) -> Sequence[str]:
@@ -108,7 +108,7 @@ def _is_confirmed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _print_finished(finish_result: FinishResult | None, prefix: str, action: str) -> int:
+def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:
     if finish_result is None:
         print(f"The prefix {prefix} has no decided transactions any more, because another process finished them.")
         return 0

@@ -93,7 +93,7 @@ def test_deleting_records_forgets_producers_without_records() -> None:
     log.append(batch(b"other", sequence=0, producer=(8, 0)), wall_ms=1)
     log.delete_records(1)
     assert log.log_start_offset == 1
-    assert (log.producer_epoch(7), log.producer_epoch(8)) == (-1, 0)
+    assert (log.find_producer_epoch(7), log.find_producer_epoch(8)) == (-1, 0)
     assert append(log, 9) == "2"
 
 

@@ -171,7 +171,7 @@ def test_handler_exception_closes_connection_and_is_logged(
 ) -> None:
     with embedded_broker({"t": 1}) as broker:
         with monkeypatch.context() as patch, LoopbackClient(broker.bootstrap_servers) as client:
-            patch.setattr(broker.cluster, "running_nodes", lambda: 1 / 0)
+            patch.setattr(broker.cluster, "list_running_nodes", lambda: 1 / 0)
             assert client.request(MetadataRequest(topics=None), 9) is None
         with LoopbackClient(broker.bootstrap_servers) as client:
             assert client.request(MetadataRequest(topics=None), 9) is not None

@@ -137,7 +137,7 @@ class Schedule:
             for data in topic.partition_data:
                 if data.index == partition and isinstance(data.records, Buffer):
                     header = parse_header(data.records)
-                    known = self._cluster.log(TOPIC, partition).producer_epoch(header.producer_id) >= 0
+                    known = self._cluster.log(TOPIC, partition).find_producer_epoch(header.producer_id) >= 0
                     return header.base_sequence > 0 and not known
         return False
 

@@ -319,7 +319,7 @@ def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_faile
     pass_time(producer, 8000)
     producer.close()
     assert get_sender(producer).is_finished
-    assert cluster.log("t").open_transaction_producer_ids() == []
+    assert cluster.log("t").list_open_producer_ids() == []
     assert read_committed(cluster) == []
 
 

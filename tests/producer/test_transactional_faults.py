@@ -52,7 +52,7 @@ def two_transactions(producer_options: dict[str, object], version: int, api: Api
         producer.commit_transaction()
     assert read_committed(cluster) == [b"1", b"2"]
     assert cluster.core.offsets.committed["g"]["t", 0].offset == 2
-    assert cluster.log("t").open_transaction_producer_ids() == []
+    assert cluster.log("t").list_open_producer_ids() == []
 
 
 # --- answers
@@ -182,7 +182,7 @@ def test_23_a_late_write_of_a_producer_that_was_fenced_is_refused(version: int) 
     assert late.done()
     assert late.exception(0) is not None
     assert read_committed(cluster) == [b"heir"]
-    assert cluster.log("t").open_transaction_producer_ids() == []
+    assert cluster.log("t").list_open_producer_ids() == []
     with second.transaction():
         send(second, b"again")
     assert read_committed(cluster) == [b"heir", b"again"]
@@ -200,7 +200,7 @@ def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> No
     assert isinstance(late.exception(0), DeliveryTimeoutError)
     producer.abort_transaction()
     pass_time(producer, 10_000)
-    assert cluster.log("t").open_transaction_producer_ids() == []
+    assert cluster.log("t").list_open_producer_ids() == []
     with producer.transaction():
         send(producer, b"1")
     assert read_committed(cluster) == [b"1"]

@@ -221,7 +221,7 @@ def test_an_abort_waits_for_what_is_on_the_wire(version: int) -> None:
     assert future.result(0).offset == 1
     assert cluster.values("t") == [b"0", b"1"]
     assert read_committed(cluster) == []
-    assert cluster.log("t").open_transaction_producer_ids() == []
+    assert cluster.log("t").list_open_producer_ids() == []
 
 
 @BOTH

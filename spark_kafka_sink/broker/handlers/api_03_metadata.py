@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
     cluster = context.cluster
     with cluster.lock:
-        running = cluster.running_nodes()
+        running_nodes = cluster.list_running_nodes()
         requests_all_topics = request.topics is None or (context.version == 0 and not request.topics)
         if not _is_valid(request, context.version):
             topics = [_reject_topic(topic) for topic in request.topics or ()]
@@ -47,9 +47,11 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
             creation_errors = _create_missing(context, requested.values()) if may_create else {}
             topics = [_find_and_describe(context, topic, creation_errors) for topic in requested.values()]
         response = MetadataResponse(
-            brokers=[MetadataResponseBroker(node_id=n.id, host=n.host, port=n.port, rack=n.rack) for n in running],
+            brokers=[
+                MetadataResponseBroker(node_id=n.id, host=n.host, port=n.port, rack=n.rack) for n in running_nodes
+            ],
             cluster_id=cluster.cluster_id,
-            controller_id=running[0].id if running else -1,
+            controller_id=running_nodes[0].id if running_nodes else -1,
             topics=topics,
         )
     injected = context.find_injected_error()

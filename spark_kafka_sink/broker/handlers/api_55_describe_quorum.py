@@ -17,8 +17,8 @@ def handle(context: RequestContext, request: DescribeQuorumRequest) -> HandlerRe
     injected = context.find_injected_error()
     if injected:
         return DescribeQuorumResponse(error_code=injected)
-    running = context.cluster.running_nodes()
-    controller_id = running[0].id if running else -1
+    running_nodes = context.cluster.list_running_nodes()
+    controller_id = running_nodes[0].id if running_nodes else -1
     timestamp = context.cluster.wall_ms()
     voter = DescribeQuorumResponseReplicaState(
         replica_id=controller_id, last_fetch_timestamp=timestamp, last_caught_up_timestamp=timestamp

@@ -11,12 +11,13 @@ from spark_kafka_sink.protocol.messages.describe_cluster import (
 
 
 def handle(context: RequestContext, request: DescribeClusterRequest) -> HandlerResult:
-    running = context.cluster.running_nodes()
+    running_nodes = context.cluster.list_running_nodes()
     return DescribeClusterResponse(
         error_code=context.find_injected_error(),
         cluster_id=context.cluster.cluster_id,
-        controller_id=running[0].id if running else -1,
+        controller_id=running_nodes[0].id if running_nodes else -1,
         brokers=[
-            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in running
+            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            for node in running_nodes
         ],
     )
