@@ -241,7 +241,7 @@ def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch
 
 
 def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
-    cluster, producer = begun(1, delivery_timeout_ms=500, request_timeout_ms=100)
+    cluster, producer = create_producer_in_transaction(1, delivery_timeout_ms=500, request_timeout_ms=100)
     cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN, times=None).never_answer()
     future = send(producer, b"1", key=b"k")
     with pytest.raises(TransactionAbortableError, match=r"1 record for topic t, partition 0, failed: .*Never sent"):
@@ -251,7 +251,7 @@ def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
     producer.abort_transaction()
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 @BOTH
