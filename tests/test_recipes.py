@@ -99,14 +99,14 @@ def test_counter_recipe_adds_report_field_and_metric(
     """Adds one counter to a producer and one to a task."""
     insert(
         "producer/totals.py",
-        '    retries: int = _counter("Records that were retried", "record", metric_name="retried_records")',
-        '    throwaways: int = _counter("Throwaways", "throwaway")',
+        '    retries: int = _define_counter("Records that were retried", "record", metric_name="retried_records")',
+        '    throwaways: int = _define_counter("Throwaways", "throwaway")',
     )
     insert(*COUNT_IN_PRODUCER)
     insert(
         "producer/totals.py",
-        '    rows: int = _counter("Rows that brokers have acknowledged", "row")',
-        '    wastes: int = _counter("Wastes", "waste")',
+        '    rows: int = _define_counter("Rows that brokers have acknowledged", "row")',
+        '    wastes: int = _define_counter("Wastes", "waste")',
     )
     insert(*COUNT_IN_TASK)
     done = run(WRITE + EXPORT)
@@ -164,7 +164,10 @@ def test_client_option_without_field_raises(
 ) -> None:
     row = '    Option("throwaway.ms", 7, parse_non_negative_int, "a throwaway"),'
     insert("client/options.py", "_REQUEST_OPTIONS = (", row)
-    done = run('from spark_kafka_sink.client.options import client_config\nclient_config({"bootstrap.servers": "a:1"})')
+    done = run(
+        "from spark_kafka_sink.client.options import parse_client_config\n"
+        'parse_client_config({"bootstrap.servers": "a:1"})'
+    )
     assert "unexpected keyword argument 'throwaway_ms'" in done.stderr
 
 
