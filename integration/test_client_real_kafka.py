@@ -79,8 +79,8 @@ def test_a_real_broker_introduces_itself_and_its_cluster(kafka: KafkaCluster) ->
 def test_a_real_broker_takes_every_version_of_api_versions_that_we_speak(kafka: KafkaCluster) -> None:
     with BlockingClient(parse_client_config({"bootstrap.servers": kafka.bootstrap()})) as client:
         topic = create_topic(kafka.bootstrap())
-        client.topic(topic)
-        node = client.leader(topic, 0)
+        client.wait_for_topic(topic)
+        node = client.find_leader(topic, 0)
         assert node is not None
         for version in range(ApiVersionsRequest.VERSIONS.min, FIRST_ROUTING_CHECK_VERSION):
             only = type(ApiVersionsRequest.VERSIONS)(version, version)

@@ -314,7 +314,7 @@ def test_writes_log_after_leader_failure(kafka3: KafkaCluster, limits: StepLimit
         state = write_records(client, topic, state, (topic, 0), [(b"k", b"before")])
         # A broker that is suspended while it writes the marker delays the coordinator by minutes.
         wait_until(lambda: describe_transactions(client, [topic])[topic].state == "CompleteCommit")
-        leader = client.leader(topic, 0)
+        leader = client.find_leader(topic, 0)
         assert leader is not None
         inject(kafka3, leader.id)
         try:

@@ -132,8 +132,8 @@ def test_broker_rejects_connection_that_was_meant_for_another_cluster_or_node(
     topic = create_topic(broker.bootstrap())
     request = build_api_versions_request(cluster_id, node_id)
     with BlockingClient(parse_client_config({"bootstrap.servers": broker.bootstrap()})) as client:
-        client.topic(topic)
-        node = client.leader(topic, 0)
+        client.wait_for_topic(topic)
+        node = client.find_leader(topic, 0)
         assert node is not None
         response = send_to(client, node, ApiVersionsResponse, request, versions=VersionRange(5, 5))
     assert response.error_code == error_code

@@ -32,7 +32,11 @@ EXACTLY_ONCE_BRANCHES = (
         f"{_DRIVER}._take_over",
         "if entry.state is EntryState.DECIDED:",
     ),
-    Branch("a claim is not the newest entry when it is read back", f"{_QUERY}.claim", "if self.read_entry() != claim:"),
+    Branch(
+        "a claim is not the newest entry when it is read back",
+        f"{_QUERY}.claim",
+        "if self.read_entry() != claimed_entry:",
+    ),
     Branch(
         "a driver hands over to the next driver id because epochs run out",
         f"{_QUERY}.fence",
@@ -167,8 +171,8 @@ EXACTLY_ONCE_BRANCHES = (
         "if decided_content is None or not decided_content.has_same_row_counts(content):",
     ),
     # Operators
-    Branch("an operator finishes a decided batch", f"{_OPERATIONS}:_finish_decided", "entry.as_done()"),
-    Branch("an operator gives up a decided batch", f"{_OPERATIONS}:_finish_decided", "entry.as_given_up()"),
+    Branch("an operator finishes a decided batch", f"{_OPERATIONS}:_finish_decided_batch", "entry.as_done()"),
+    Branch("an operator gives up a decided batch", f"{_OPERATIONS}:_finish_decided_batch", "entry.as_given_up()"),
     Branch(
         "an operator may not abort a decided batch",
         f"{_OPERATIONS}:_check_not_decided",

@@ -57,7 +57,7 @@ class CoordinatorTranscript:
         """The identity in the last response that contained one."""
 
     def __enter__(self) -> CoordinatorTranscript:
-        self._client.topic(self._topic)
+        self._client.wait_for_topic(self._topic)
         self._node = self._find_coordinator()
         return self
 
@@ -106,7 +106,7 @@ class CoordinatorTranscript:
 
         def has_final_response() -> bool:
             """Send the record. Return False if the leader does not know its new topic yet."""
-            leader = self._client.leader(self._topic, 0)
+            leader = self._client.find_leader(self._topic, 0)
             assert leader is not None
             codes[:] = [
                 partition_response(

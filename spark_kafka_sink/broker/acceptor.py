@@ -1,8 +1,8 @@
 """Acceptor: the thread that owns the listening sockets of all nodes and assigns accepted connections to processors.
 
-Once it runs, only this thread registers and closes listeners. Other threads create the socket, submit a task and wait
-for it, so a port refuses connections as soon as `stop_listening` returns. When the thread ends, for whatever reason,
-all listeners are closed.
+Once the thread runs, only the thread itself registers and closes listeners. Other threads create a socket, submit a
+task and wait for it, so a port refuses connections as soon as `stop_listening` returns. When the thread ends, for
+whatever reason, all listeners are closed.
 
 A connection cannot be accepted while the process has no file descriptor left, and its listener stays readable. Polling
 again at once would use up a CPU, so the acceptor pauses; clients wait in the kernel's backlog.
@@ -61,11 +61,10 @@ class Acceptor:
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
-        self._paused = False
-        self._pause_errno: int | None = (
-            None  # of the last pause, until a connection is accepted; prevents repeated logs
-        )
-        self._stopping = False
+        self._is_paused = False
+        self._pause_errno: int | None = None
+        """Error of the last pause, which is logged once; None after a connection was accepted."""
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="embedded-broker-acceptor", daemon=True)
 
     # --- any thread
@@ -83,7 +82,7 @@ class Acceptor:
         self._thread.start()
 
     def listen(self, node: int, port: int) -> None:
-        """Listen for a node on its port. Raise OSError if the port is in use, also by the node itself."""
+        """Listen on the port of a node. Raise OSError if the port is in use, even if the node itself uses it."""
         sock = _create_listener(self._host, port)
         self._run_on_thread(lambda: self._add_listener(node, sock))
 
@@ -93,7 +92,7 @@ class Acceptor:
 
     def stop(self) -> None:
         """Tell the thread to close all listeners and to end, without waiting for it."""
-        self._stopping = True
+        self._is_stopping = True
         self._wake()
 
     def close(self) -> None:
@@ -108,10 +107,10 @@ class Acceptor:
         self._wake_writer.close()
 
     def _run_on_thread(self, task: Callable[[], None]) -> None:
-        done = threading.Event()
-        self._tasks.append((task, done))
+        done_event = threading.Event()
+        self._tasks.append((task, done_event))
         self._wake()
-        done.wait(MAX_TASK_WAIT_SECONDS)
+        done_event.wait(MAX_TASK_WAIT_SECONDS)
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -121,7 +120,7 @@ class Acceptor:
 
     def _run(self) -> None:
         try:
-            while not self._stopping:
+            while not self._is_stopping:
                 self.run_once()
         except BaseException as error:
             self._on_failure(error)
@@ -130,21 +129,21 @@ class Acceptor:
 
     def run_once(self) -> None:
         """Wait for connections or tasks, accept the connections, and execute the tasks."""
-        ready = self._poller.select(PAUSE_SECONDS if self._paused else POLL_SECONDS)
-        if self._paused:
-            self._paused = False
+        ready_keys = self._poller.select(PAUSE_SECONDS if self._is_paused else POLL_SECONDS)
+        if self._is_paused:
+            self._is_paused = False
             for node, sock in self._listeners.items():
                 self._poller.register(sock, EVENT_READ, node)
-        for key, _ in ready:
+        for key, _ in ready_keys:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     self._wake_reader.recv(64)
-            elif key.data in self._listeners and not self._paused:
+            elif key.data in self._listeners and not self._is_paused:
                 self._accept(key.data)
         while self._tasks:
-            task, done = self._tasks.popleft()
+            task, done_event = self._tasks.popleft()
             task()
-            done.set()
+            done_event.set()
 
     def _accept(self, node: int) -> None:
         try:
@@ -167,7 +166,7 @@ class Acceptor:
         if self._pause_errno != error.errno:
             _log.warning("Paused accepting connections until resources are free: %s", error.strerror)
         self._pause_errno = error.errno
-        self._paused = True
+        self._is_paused = True
         for sock in self._listeners.values():
             self._poller.unregister(sock)
 
@@ -176,21 +175,21 @@ class Acceptor:
             sock.close()
             return
         self._listeners[node] = sock
-        if not self._paused:
+        if not self._is_paused:
             self._poller.register(sock, EVENT_READ, node)
 
     def _remove_listener(self, node: int) -> None:
         sock = self._listeners.pop(node, None)
         if sock is not None:
-            if not self._paused:
+            if not self._is_paused:
                 self._poller.unregister(sock)
             sock.close()
 
     def _remove_all_listeners(self) -> None:
         for node in list(self._listeners):
             self._remove_listener(node)
-        for _, done in self._tasks:
-            done.set()
+        for _, done_event in self._tasks:
+            done_event.set()
 
 
 def _create_listener(host: str, port: int) -> socket.socket:

@@ -37,7 +37,7 @@ MAX_PARTITIONS = 10_000
 """Default limit of the partitions of all topics together. A partition takes some kilobytes of memory."""
 
 ABORT_RETRY_MS = 1_000.0
-"""Time until timed-out transactions are aborted again when the disk was full."""
+"""Time until the abort of timed-out transactions is retried after the state could not be saved."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class ClusterStore(Protocol):
     def load(self, cluster: EmbeddedCluster) -> None: ...
 
     def save(self, cluster: EmbeddedCluster) -> None:
-        """Save the cluster's state. Raise OSError if that fails; the previously saved state is intact then."""
+        """Save the cluster's state. Raise OSError if that fails, and keep the previously saved state."""
 
     def log_file(self, topic: str, partition: int) -> BatchFile:
         """Return the file of a new partition. Raise OSError if it cannot be used."""
@@ -114,7 +114,7 @@ class EmbeddedCluster:
         store: ClusterStore | None = None,
         wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        """Load the cluster from `store`, if there is one, and create the `topics` (partitions by name) it lacks."""
+        """Load the cluster from `store`, if any, and create missing `topics`, given as partition counts by name."""
         if config.nodes < 1:
             raise ConfigurationError("A cluster must have at least one node.")
         self.config = config
@@ -146,13 +146,15 @@ class EmbeddedCluster:
             self._random = Random()
             with self.lock:  # loading aborts transactions, which requires the lock
                 store.load(self)
-        loaded = set(self.topics)
-        missing = [TopicDefinition(name, count) for name, count in (topics or {}).items() if name not in loaded]
-        if missing:
-            self.create_topics(missing)
+        loaded_names = set(self.topics)
+        missing_topics = [
+            TopicDefinition(name, count) for name, count in (topics or {}).items() if name not in loaded_names
+        ]
+        if missing_topics:
+            self.create_topics(missing_topics)
 
     def tick(self, now: float) -> None:
-        """Abort the transactions that have timed out. `now` is the time in milliseconds."""
+        """Abort the transactions that have timed out."""
         if self._next_timeout_ms is not None and now >= self._next_timeout_ms:
             with self.lock:
                 try:
@@ -209,18 +211,18 @@ class EmbeddedCluster:
         """
         with self.lock:
             previous_topics = dict(self.topics)
-            available = self.count_available_partitions()
-            created: list[Topic] = []
+            available_count = self.count_available_partitions()
+            created_topics: list[Topic] = []
             try:
                 for definition in definitions:
-                    created.append(self._create_topic(definition, available))
-                    available -= definition.partitions
+                    created_topics.append(self._create_topic(definition, available_count))
+                    available_count -= definition.partitions
                 self.save()
             except BaseException:
                 self.topics = previous_topics
                 raise
-            self._topics_by_id.update((topic.id, topic) for topic in created)
-            return created
+            self._topics_by_id.update((topic.id, topic) for topic in created_topics)
+            return created_topics
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raise KeyError if the topic does not exist."""
@@ -347,9 +349,9 @@ class EmbeddedCluster:
             running_nodes = self.list_running_nodes()
             if not running_nodes:
                 return None
-            moved_to = self.nodes.get(self._moved_coordinators.get(key, -1))
-            if moved_to is not None and moved_to.is_running:
-                return moved_to
+            assigned_node = self.nodes.get(self._moved_coordinators.get(key, -1))
+            if assigned_node is not None and assigned_node.is_running:
+                return assigned_node
             return running_nodes[zlib.crc32(key.encode()) % len(running_nodes)]
 
     def move_coordinator(self, key: str, node: int) -> None:

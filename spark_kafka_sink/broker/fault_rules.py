@@ -122,7 +122,7 @@ class FaultRule:
         self._times = times
         self._probability = probability
         self._effect = effect
-        self._removed = False
+        self._is_removed = False
 
     def __enter__(self) -> FaultRule:
         return self
@@ -132,15 +132,15 @@ class FaultRule:
 
     def remove(self) -> None:
         """End the rule: it strikes no further request."""
-        self._removed = True
+        self._is_removed = True
 
     def accepts(self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions) -> bool:
         """Return whether the filter accepts the request. False once the rule is removed."""
-        return not self._removed and self._filter.accepts(node, request, client_id, topic_partitions)
+        return not self._is_removed and self._filter.accepts(node, request, client_id, topic_partitions)
 
     def apply_to(self, effects: FaultEffects, random: Random) -> None:
         """Count a request that was accepted, and add the fault to its `effects` if the rule strikes it."""
-        if self._removed:
+        if self._is_removed:
             return
         self.request_count += 1
         if self.request_count < self._nth or (self._times is not None and self.struck >= self._times):

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 def handle_request(
     cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now: float
 ) -> RequestOutcome:
-    """Handle a request frame that a client sent to `node`. `now` is the time in milliseconds."""
+    """Handle a request frame that a client sent to `node`."""
     cluster.tick(now)
     try:
         header, _ = decode_request_header(frame)

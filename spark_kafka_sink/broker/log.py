@@ -125,7 +125,7 @@ class PartitionLog:
         self._batches: list[LogBatch] = []
         self._producers: dict[int, ProducerStateEntry] = {}
         self._aborted_ranges: list[AbortedRange] = []
-        self._deleted = False
+        self._is_deleted = False
 
     # --- writes
 
@@ -144,7 +144,7 @@ class PartitionLog:
         # A copy, because a view would keep the memory of the whole request.
         batch = memoryview(bytearray(received))
         with self._lock:
-            if self._deleted:
+            if self._is_deleted:
                 raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted.")
             duplicate = self._validate_producer(header, requires_sequence_zero)
             if duplicate is not None:
@@ -268,7 +268,8 @@ class PartitionLog:
             end_offset = self._compute_last_stable_offset() if committed else self.log_end_offset
             first_index = max(0, bisect_right(self._base_offsets, offset) - 1)
             batches: list[memoryview] = []
-            size_bytes, last_offset = 0, offset
+            size_bytes = 0
+            last_offset = offset
             for index in range(first_index, len(self._batches)):
                 batch = self._batches[index]
                 if batch.base_offset >= end_offset:
@@ -280,8 +281,12 @@ class PartitionLog:
                 batches.append(batch.data)
                 size_bytes += batch.size_bytes
                 last_offset = batch.last_offset
-            aborted = [a for a in self._aborted_ranges if a.first_offset <= last_offset and a.last_offset >= offset]
-            return LogReadResult(batches, size_bytes, aborted if committed else ())
+            aborted_ranges = [
+                aborted_range
+                for aborted_range in self._aborted_ranges
+                if aborted_range.first_offset <= last_offset and aborted_range.last_offset >= offset
+            ]
+            return LogReadResult(batches, size_bytes, aborted_ranges if committed else ())
 
     def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:
         """Find the first record with this timestamp or a later one.
@@ -295,13 +300,16 @@ class PartitionLog:
             return -1, -1
 
     def find_max_timestamp(self) -> tuple[int, int]:
-        """Return the timestamp and offset of the first record with the largest timestamp, or (-1, -1) if none."""
+        """Return the largest timestamp and the offset of its first record, or (-1, -1) if the log is empty."""
         with self._lock:
             latest_batch = max(self._batches, key=lambda batch: batch.max_timestamp, default=None)
             return (-1, -1) if latest_batch is None else self._find_in_batch(latest_batch, latest_batch.max_timestamp)
 
     def _find_in_batch(self, batch: LogBatch, timestamp: int) -> tuple[int, int]:
-        """Return timestamp and offset of the first record since `timestamp`; of the batch if it cannot be decoded."""
+        """Return timestamp and offset of the first record with this timestamp or a later one.
+
+        If the batch cannot be decoded, return its largest timestamp and its base offset.
+        """
         record = self._record_validator.find_record_since(batch.data, timestamp)
         return (batch.max_timestamp, batch.base_offset) if record is None else record
 
@@ -311,10 +319,14 @@ class PartitionLog:
         """Delete the records before an offset, and the state of producers without other records or a transaction."""
         with self._lock:
             self.log_start_offset = max(self.log_start_offset, min(before_offset, self.log_end_offset))
-            remaining = [batch for batch in self._batches if batch.last_offset >= self.log_start_offset]
-            self._batches, self._base_offsets = remaining, [batch.base_offset for batch in remaining]
-            self._aborted_ranges = [a for a in self._aborted_ranges if a.last_offset >= self.log_start_offset]
-            active_ids = {parse_header(batch.data).producer_id for batch in remaining}
+            self._batches = [batch for batch in self._batches if batch.last_offset >= self.log_start_offset]
+            self._base_offsets = [batch.base_offset for batch in self._batches]
+            self._aborted_ranges = [
+                aborted_range
+                for aborted_range in self._aborted_ranges
+                if aborted_range.last_offset >= self.log_start_offset
+            ]
+            active_ids = {parse_header(batch.data).producer_id for batch in self._batches}
             self._producers = {
                 producer_id: producer
                 for producer_id, producer in self._producers.items()
@@ -347,7 +359,7 @@ class PartitionLog:
     def delete(self) -> None:
         """Delete the file and reject further appends, which would create a file that belongs to no topic."""
         with self._lock:
-            self._deleted = True
+            self._is_deleted = True
             if self._file is not None:
                 self._file.delete()
 

@@ -74,7 +74,7 @@ class Processor:
         self._new_connections: deque[tuple[str, int, ByteSocket, SocketAddress]] = deque()
         self._responses: deque[tuple[ReceivedRequest, ChannelResponse]] = deque()
         self._nodes_to_close: deque[tuple[int, threading.Event]] = deque()
-        self._stopping = False
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=f"embedded-broker-processor-{number}", daemon=True)
 
     # --- any thread
@@ -103,7 +103,7 @@ class Processor:
 
     def stop(self) -> None:
         """Tell the thread to end, without waiting for it."""
-        self._stopping = True
+        self._is_stopping = True
         self._selector.wakeup()
 
     def join(self) -> None:
@@ -116,7 +116,7 @@ class Processor:
 
     def _run(self) -> None:
         try:
-            while not self._stopping:
+            while not self._is_stopping:
                 self.run_once()
             self._flush_responses()
         except BaseException as error:

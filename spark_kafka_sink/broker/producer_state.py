@@ -48,7 +48,7 @@ class ProducerStateEntry:
     """First offset of the open transaction."""
 
     def find_duplicate_batch(self, header: BatchHeader) -> BatchMetadata | None:
-        """Return the retained batch with the same epoch and sequence numbers, if there is one."""
+        """Return the retained batch with the same epoch and sequence numbers, or None."""
         if header.producer_epoch != self.epoch:
             return None
         sequence_range = header.base_sequence, compute_last_sequence(header)
@@ -65,12 +65,12 @@ class ProducerStateEntry:
                 f"Epoch {header.producer_epoch} of producer {header.producer_id} is older than the current epoch "
                 f"{self.epoch}.",
             )
-        expected = self._compute_expected_sequence(header.producer_epoch, requires_sequence_zero)
-        if expected is not None and header.base_sequence != expected:
+        expected_sequence = self._compute_expected_sequence(header.producer_epoch, requires_sequence_zero)
+        if expected_sequence is not None and header.base_sequence != expected_sequence:
             raise ApiError(
                 error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Sequence number {header.base_sequence} of producer {header.producer_id} is out of order; "
-                f"expected {expected}.",
+                f"expected {expected_sequence}.",
             )
         if self.transaction_first_offset is not None and not header.is_transactional:
             raise ApiError(
@@ -81,8 +81,8 @@ class ProducerStateEntry:
     def add_batch(self, header: BatchHeader, base_offset: int, append_time_ms: int = -1) -> None:
         """Record an appended batch."""
         self.update_epoch(header.producer_epoch)
-        first, last = header.base_sequence, compute_last_sequence(header)
-        self.batches.append(BatchMetadata(first, last, base_offset, append_time_ms))
+        last_sequence = compute_last_sequence(header)
+        self.batches.append(BatchMetadata(header.base_sequence, last_sequence, base_offset, append_time_ms))
         if header.is_transactional and self.transaction_first_offset is None:
             self.transaction_first_offset = base_offset
 

@@ -18,7 +18,7 @@ class RequestPurgatory:
     """Tasks that wait for a deadline or a change of the cluster. Thread-safe, but only one thread may call `get`."""
 
     def __init__(self, *, get_now_ms: Callable[[], float], get_change_count: Callable[[], int]) -> None:
-        """`get_change_count`: return the number of changes of the cluster so far."""
+        """`get_change_count`: returns the number of changes of the cluster so far."""
         self._get_now_ms = get_now_ms
         self._get_change_count = get_change_count
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class RequestPurgatory:
         self._tasks_awaiting_change: dict[int, tuple[int, Task]] = {}
         """Entries of `_delayed_tasks` that wait for a change as well: entry number -> (change count, task)."""
         self._entry_number = 0
-        self._closed = False
+        self._is_closed = False
 
     def put(self, deadline_ms: float, task: Task, change_count: int | None = None) -> None:
         """Add a task that is due at `deadline_ms`.
@@ -55,7 +55,7 @@ class RequestPurgatory:
         """Wait for a task that is due and remove it. Return None after the timeout or when the purgatory is closed."""
         timeout_at_ms = self._get_now_ms() + timeout_ms
         with self._lock:
-            while not self._closed:
+            while not self._is_closed:
                 now = self._get_now_ms()
                 self._release_expired(now)
                 if self._due_tasks:
@@ -73,12 +73,12 @@ class RequestPurgatory:
 
     @property
     def is_closed(self) -> bool:
-        return self._closed
+        return self._is_closed
 
     def close(self) -> None:
         """Wake the thread that waits in `get`. The remaining tasks are never executed."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             self._task_condition.notify()
 
     def _release_expired(self, now: float) -> None:
@@ -88,10 +88,12 @@ class RequestPurgatory:
             self._due_tasks.append(task)
 
     def _release_changed(self) -> None:
-        current = self._get_change_count()
-        released = {number for number, (known, _) in self._tasks_awaiting_change.items() if known != current}
-        if released:
-            self._due_tasks.extend(self._tasks_awaiting_change.pop(number)[1] for number in sorted(released))
-            self._delayed_tasks = [entry for entry in self._delayed_tasks if entry[1] not in released]
+        current_count = self._get_change_count()
+        due_numbers = {
+            number for number, (change_count, _) in self._tasks_awaiting_change.items() if change_count != current_count
+        }
+        if due_numbers:
+            self._due_tasks.extend(self._tasks_awaiting_change.pop(number)[1] for number in sorted(due_numbers))
+            self._delayed_tasks = [entry for entry in self._delayed_tasks if entry[1] not in due_numbers]
             heapq.heapify(self._delayed_tasks)
             self._task_condition.notify()

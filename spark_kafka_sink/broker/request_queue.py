@@ -1,4 +1,4 @@
-"""RequestQueue: requests that processors have read and no handler has taken yet (as in Kafka's RequestChannel)."""
+"""RequestQueue: requests that have been read but not yet handled (Kafka's RequestChannel)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ class RequestQueue(Generic[RequestT]):
         self._not_full = threading.Condition(self._lock)
         self._not_empty = threading.Condition(self._lock)
         self._requests: deque[RequestT] = deque()
-        self._closed = False
+        self._is_closed = False
 
     def put(self, request: RequestT) -> bool:
         """Append the request, waiting while the queue is full. Return whether the queue was still open."""
         with self._lock:
-            while len(self._requests) >= self._max_requests and not self._closed:
+            while len(self._requests) >= self._max_requests and not self._is_closed:
                 self._not_full.wait()
-            if self._closed:
+            if self._is_closed:
                 return False
             self._requests.append(request)
             self._not_empty.notify()
             return True
 
     def take(self) -> RequestT | None:
-        """Remove the oldest request, waiting for one. Return None once the queue is closed and empty."""
+        """Remove and return the oldest request, waiting until there is one.
+
+        Return None once the queue is closed and empty.
+        """
         with self._lock:
-            while not self._requests and not self._closed:
+            while not self._requests and not self._is_closed:
                 self._not_empty.wait()
             if not self._requests:
                 return None
@@ -44,6 +47,6 @@ class RequestQueue(Generic[RequestT]):
     def close(self) -> None:
         """Reject further requests; those in the queue can still be taken."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             self._not_full.notify_all()
             self._not_empty.notify_all()

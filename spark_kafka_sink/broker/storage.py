@@ -63,19 +63,19 @@ class ClusterFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._loading = False
+        self._is_loading = False
         directory.mkdir(parents=True, exist_ok=True)
 
     def log_file(self, topic: str, partition: int) -> LogFile:
         """Return the log file of a new partition. Raise OSError if a file has records of a deleted or lost topic."""
         path = self._directory / f"{topic}-{partition}.log"
-        if not self._loading and path.exists() and path.stat().st_size:
+        if not self._is_loading and path.exists() and path.stat().st_size:
             raise FileExistsError(errno.EEXIST, f"{path} has records of a topic that is not in cluster.json")
         return LogFile(path)
 
     def save(self, cluster: EmbeddedCluster) -> None:
-        """Replace cluster.json. Raise OSError if that fails; the file is unchanged then."""
-        if self._loading:
+        """Replace cluster.json. Raise OSError if that fails, and leave the file unchanged."""
+        if self._is_loading:
             return
         state = {
             "topics": [
@@ -103,7 +103,7 @@ class ClusterFiles:
         path = self._directory / "cluster.json"
         if not path.exists():
             return
-        self._loading = True
+        self._is_loading = True
         try:
             self._load(cluster, json.loads(path.read_text()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -111,7 +111,7 @@ class ClusterFiles:
                 raise
             raise ConfigurationError(f"{path} was not written by an embedded broker: {type(error).__name__}") from error
         finally:
-            self._loading = False
+            self._is_loading = False
 
     def _load(self, cluster: EmbeddedCluster, state: Any) -> None:
         coordinator = cluster.coordinator
@@ -127,7 +127,7 @@ class ClusterFiles:
             )
             for created_partition in created.partitions:
                 index, log = created_partition.index, created_partition.log
-                log.recover(read_batches(self._directory / f"{created.name}-{index}.log"))
+                log.recover(recover_batches(self._directory / f"{created.name}-{index}.log"))
                 for producer_id in log.list_open_producer_ids():
                     transactions_by_producer[producer_id].partitions.add((created.name, index))
         coordinator.abort_timed_out(math.inf)
@@ -167,23 +167,30 @@ class LogFile:
         self._path.unlink(missing_ok=True)
 
 
-def read_batches(path: Path) -> Iterator[memoryview]:
-    """Read the batches of a log file, and truncate what follows the last complete one."""
+def recover_batches(path: Path) -> list[memoryview]:
+    """Return the batches of a log file, after truncating the file at the first batch that is incomplete or corrupt.
+
+    A crash leaves an incomplete batch at the end. A corrupt batch in the middle means that the file was damaged: the
+    batches after it are dropped, too, as in Kafka's own recovery of a log.
+    """
     if not path.exists():
-        return
+        return []
     data = memoryview(bytearray(path.read_bytes()))
+    batches: list[memoryview] = []
     position = 0
     while len(data) - position >= HEADER_BYTES:
         try:
             size = parse_header(data[position:]).size_bytes
             parse_batches(data[position : position + size])
-        except DecodeError:
+        except DecodeError as error:
+            _log.warning("Found no valid batch at byte %d of %s: %s", position, path, error)
             break
-        yield data[position : position + size]
+        batches.append(data[position : position + size])
         position += size
     if position < len(data):
         _log.warning("Truncated %s: its last %d bytes were not a complete batch", path, len(data) - position)
         os.truncate(path, position)
+    return batches
 
 
 def _transaction_to_json(transaction: Transaction) -> dict[str, Any]:

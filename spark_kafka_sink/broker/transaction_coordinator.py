@@ -292,7 +292,7 @@ class TransactionCoordinator:
     def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
         """Write the markers now, or prepare a deferred completion.
 
-        Raise ApiError if the disk is full. Some markers may have been written then. The state and the epoch are
+        Raise ApiError if the disk is full. Some markers may have been written by then, but the state and the epoch are
         unchanged, so that the end can be repeated.
         """
         transaction.marker_identity = transaction.producer_id, epoch

@@ -32,7 +32,7 @@ HELP = "write realistic records to a topic and measure throughput and latency"
 RECORDS = 1_000_000
 ROWS_PER_CALL = 5_000
 MAX_DISTINCT_CALLS = 20
-"""The number of calls with different rows. Later calls repeat them."""
+"""Number of calls with different rows. Later calls send the same rows again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The measured figures. Latencies are those of calls, in milliseconds. Bytes are counted before compression."""
+    """The results of a run. Latencies are per call. Bytes are counted before compression."""
 
     records: int
     failed: int
@@ -86,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
     options = {"client.id": "pykafka-bench", **parse_client_options(args)}
     check_write_access(ProducerConfig.parse(options), args.topic)
     rows_per_call = min(args.rows_per_call, args.records)
-    distinct_calls = min(MAX_DISTINCT_CALLS, -(-args.records // rows_per_call))
-    calls = build_calls(distinct_calls, rows_per_call, args.value_bytes)
+    distinct_call_count = min(MAX_DISTINCT_CALLS, -(-args.records // rows_per_call))
+    calls = build_calls(distinct_call_count, rows_per_call, args.value_bytes)
     with KafkaProducer(options) as producer:
         producer.partitions_for(args.topic)
         with Progress("records", args.records, prints_total=False) as progress:
@@ -110,7 +110,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 class _CallTimer:
-    """Records the latency and the failures of calls. The sender thread calls `call_done`."""
+    """Records the latency and the failures of calls. The sender thread calls `record_completion`."""
 
     def __init__(self, system: System) -> None:
         self.latencies_ms: list[float] = []
@@ -118,7 +118,7 @@ class _CallTimer:
         self.first_error: BaseException | None = None
         self._system = system
 
-    def call_done(self, started_ms: float, row_count: int, call: Future[ColumnsResult]) -> None:
+    def record_completion(self, started_ms: float, row_count: int, call: Future[ColumnsResult]) -> None:
         self.latencies_ms.append(self._system.now() - started_ms)
         error = call.exception()
         failures = () if error is not None else call.result().failures
@@ -135,7 +135,8 @@ def measure(
     system: System,
 ) -> BenchResult:
     """Send the calls repeatedly until all records are sent, wait for their acknowledgements and compute the figures."""
-    timer, call_count, sent_count, sent_bytes = _CallTimer(system), 0, 0, 0
+    timer = _CallTimer(system)
+    call_count = sent_count = sent_bytes = 0
     started_ms = system.now()
     while sent_count < args.records:
         columns = calls[call_count % len(calls)]
@@ -144,14 +145,16 @@ def measure(
         if args.rate is not None:
             _wait_until(started_ms + sent_count * 1000 / args.rate, system)
         call = producer.send_columns(args.topic, columns)
-        call.add_done_callback(partial(timer.call_done, system.now(), len(columns)))
-        call_count, sent_count, sent_bytes = call_count + 1, sent_count + len(columns), sent_bytes + columns.nbytes
+        call.add_done_callback(partial(timer.record_completion, system.now(), len(columns)))
+        call_count += 1
+        sent_count += len(columns)
+        sent_bytes += columns.nbytes
         progress.advance(len(columns))
     producer.flush()
     seconds = (system.now() - started_ms) / 1000
     if timer.failed_count == sent_count and timer.first_error is not None:
         raise timer.first_error
-    latencies = sorted(timer.latencies_ms)
+    latencies_ms = sorted(timer.latencies_ms)
     acknowledged_count = sent_count - timer.failed_count
     return BenchResult(
         records=acknowledged_count,
@@ -162,10 +165,10 @@ def measure(
         bytes_per_record=sent_bytes / sent_count,
         compression_ratio=producer.metric("compression-rate-avg"),
         calls=call_count,
-        latency_p50_ms=compute_percentile(latencies, 0.50),
-        latency_p95_ms=compute_percentile(latencies, 0.95),
-        latency_p99_ms=compute_percentile(latencies, 0.99),
-        latency_max_ms=latencies[-1],
+        latency_p50_ms=compute_percentile(latencies_ms, 0.50),
+        latency_p95_ms=compute_percentile(latencies_ms, 0.95),
+        latency_p99_ms=compute_percentile(latencies_ms, 0.99),
+        latency_max_ms=latencies_ms[-1],
     )
 
 

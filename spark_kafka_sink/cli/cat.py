@@ -69,18 +69,20 @@ def run(args: argparse.Namespace) -> int:
     start = _parse_start(args.start)
     check_topics_readable(config, args.topic)
     formats: Mapping[str, RowFormat] = {"text": format_text_lines, "json": format_json_lines, "table": TableFormat()}
-    format_rows, remaining = formats[args.format], args.max_messages
-    if remaining == 0:
+    format_rows = formats[args.format]
+    remaining_count = args.max_messages
+    if remaining_count == 0:
         return 0
     with TopicReader(config, isolation=args.isolation) as reader:
         start_offsets = _find_start_offsets(reader, args.topic, args.partition, start)
         for table in reader.batches(args.topic, partitions=args.partition, start=start_offsets, follow=args.follow):
-            rows = table if remaining is None else table.slice(0, remaining)
+            rows = table if remaining_count is None else table.slice(0, remaining_count)
             sys.stdout.buffer.writelines(format_rows(rows, columns))
             sys.stdout.buffer.flush()
-            remaining = None if remaining is None else remaining - rows.num_rows
-            if remaining is not None and remaining <= 0:
-                break
+            if remaining_count is not None:
+                remaining_count -= rows.num_rows
+                if remaining_count <= 0:
+                    break
     return 0
 
 
@@ -121,9 +123,14 @@ def _find_start_offsets(
         return reader.end_offsets(topic, partitions)
     if isinstance(start, datetime):
         return reader.offsets_at(topic, int(start.timestamp() * 1000), partitions)
-    number = int(start)
-    first, end = reader.beginning_offsets(topic, partitions), reader.end_offsets(topic, partitions)
-    start_offsets = {partition: number if number >= 0 else end[partition] + number for partition in end}
+    offset_or_tail = int(start)  # if negative, the last records of each partition
+    first_offsets = reader.beginning_offsets(topic, partitions)
+    end_offsets = reader.end_offsets(topic, partitions)
+    start_offsets = {
+        partition: offset_or_tail if offset_or_tail >= 0 else end_offset + offset_or_tail
+        for partition, end_offset in end_offsets.items()
+    }
     return {
-        partition: max(first[partition], min(offset, end[partition])) for partition, offset in start_offsets.items()
+        partition: max(first_offsets[partition], min(offset, end_offsets[partition]))
+        for partition, offset in start_offsets.items()
     }

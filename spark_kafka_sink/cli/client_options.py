@@ -1,6 +1,6 @@
-"""Arguments and first checks of the commands that connect to brokers.
+"""Arguments and preflight checks of the commands that connect to brokers.
 
-All commands accept the same file of options. Commands that read topics ignore the options that only a producer has.
+All commands accept the same options file. Commands that only read topics ignore options that only producers have.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def parse_properties(lines: Sequence[str], source: str) -> dict[str, str]:
 
 
 def read_text_file(path: Path, argument: str) -> str:
-    """Read a small file, or the pipe that a shell passes for `<(command)`. `argument`: the argument that names it."""
+    """Read a small file, or the pipe that a shell passes for `<(command)`. `argument`: the argument of the path."""
     try:
         return read_regular_file(path, allow_pipe=True).decode()
     except OSError as error:
@@ -112,7 +112,7 @@ def check_topics_readable(config: ClientConfig, *topics: str) -> None:
 def check_write_access(config: ProducerConfig, topic: str) -> None:
     """Raise PreflightError if this user cannot write to the topic from this machine.
 
-    Takes as long as `check_topics_readable`.
+    Retries and time limits are those of `check_topics_readable`.
     """
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
             bootstrap_servers = args.bootstrap_server
             print(f"     your Kafka at {bootstrap_servers}", flush=True)
         else:
-            bootstrap_servers = stack.enter_context(broker_process())
+            bootstrap_servers = stack.enter_context(run_broker_process())
             print(
                 f"     an embedded broker at {bootstrap_servers} (to use your own: --bootstrap-server HOST:PORT)",
                 flush=True,
@@ -69,7 +69,7 @@ def require_spark() -> None:
 
 
 @contextlib.contextmanager
-def broker_process() -> Iterator[str]:
+def run_broker_process() -> Iterator[str]:
     """Run an embedded broker in its own process and yield its address."""
     command = [sys.executable, "-m", "spark_kafka_sink", "broker", "--port", "0"]
     broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -48,48 +48,48 @@ VALUE_EXPRESSION = """concat('{"order":', id, ',"note":"', rpad('', 80, 'so it g
 class Demo:
     """One run of the demo, which writes to its own topic."""
 
-    def __init__(self, bootstrap_servers: str, rows: int) -> None:
+    def __init__(self, bootstrap_servers: str, row_count: int) -> None:
         self.topic = f"pykafka-demo-{int(time.time())}"
-        self._rows = rows
-        self._bootstrap = bootstrap_servers
-        self._client: ClientConfig = parse_client_config({"bootstrap.servers": bootstrap_servers})
+        self._row_count = row_count
+        self._bootstrap_servers = bootstrap_servers
+        self._client_config: ClientConfig = parse_client_config({"bootstrap.servers": bootstrap_servers})
 
     def run(self) -> bool:
         """Run all steps. Return whether every row is in Kafka exactly once."""
-        create_topic(self._client, self._bootstrap, self.topic)
+        create_topic(self._client_config, self._bootstrap_servers, self.topic)
         print_note(f"topic {self.topic} with {PARTITIONS} partitions")
         with tempfile.TemporaryDirectory(prefix="pykafka-demo-") as name:
             directory = Path(name)
-            options = {"kafka.bootstrap.servers": self._bootstrap, "topic": self.topic}
+            options = {"kafka.bootstrap.servers": self._bootstrap_servers, "topic": self.topic}
             options["reportPath"] = str(directory / "reports.jsonl")
             print_note("starting Spark and its Python workers by writing no rows ...")
             with create_spark_session(directory) as spark:
                 # The condition matches no row, so nothing is written, but Spark starts all Python workers of the job.
                 no_rows = spark.range(0, TASKS, 1, TASKS).where("rand() > 1")
                 select_key_and_value(no_rows).write.format("pykafka").options(**options).save()
-                print_step("2/4", f"batch: {self._rows:,} rows")
+                print_step("2/4", f"batch: {self._row_count:,} rows")
                 batch_seconds = self._write_batch(spark, options)
                 print_step("3/4", f"stream: {STREAM_BATCHES} micro-batches of {STREAM_ROWS:,} rows")
                 self._write_stream(spark, directory, options)
             reports = read_reports(options["reportPath"])
         print_step("4/4", "read everything back")
-        is_complete = self._has_each_row_once(self._rows + STREAM_BATCHES * STREAM_ROWS)
+        is_complete = self._has_each_row_once(self._row_count + STREAM_BATCHES * STREAM_ROWS)
         print_summary(reports, batch_seconds)
         return is_complete
 
     def _write_batch(self, spark: SparkSession, options: dict[str, str]) -> float:
-        frame = select_key_and_value(spark.range(0, self._rows, 1, TASKS))
+        frame = select_key_and_value(spark.range(0, self._row_count, 1, TASKS))
         started_s = time.perf_counter()
         self._watch(lambda: frame.write.format("pykafka").options(**options).save())
         return time.perf_counter() - started_s
 
     def _watch(self, write: Callable[[], None]) -> None:
         """Run `write` and show how many rows the broker has stored so far."""
-        bar = ProgressBar(self._rows)
+        bar = ProgressBar(self._row_count)
         with ThreadPoolExecutor(1) as pool:
             write_future = pool.submit(write)
-            with TopicReader(self._client) as reader:
-                while bar.shown_count < self._rows and not write_future.done():
+            with TopicReader(self._client_config) as reader:
+                while bar.shown_count < self._row_count and not write_future.done():
                     wait([write_future], PROGRESS_INTERVAL_SECONDS)
                     bar.update(sum(reader.end_offsets(self.topic).values()))
             if sys.stdout.isatty():
@@ -99,8 +99,8 @@ class Demo:
     def _write_stream(self, spark: SparkSession, directory: Path, options: dict[str, str]) -> None:
         """Run a streaming query that reads one file per micro-batch."""
         source = directory / "source"
-        stop = self._rows + STREAM_BATCHES * STREAM_ROWS
-        spark.range(self._rows, stop, 1, STREAM_BATCHES).write.parquet(str(source))
+        stop = self._row_count + STREAM_BATCHES * STREAM_ROWS
+        spark.range(self._row_count, stop, 1, STREAM_BATCHES).write.parquet(str(source))
         files = spark.readStream.schema("id LONG").option("maxFilesPerTrigger", 1).parquet(str(source))
         query = (
             select_key_and_value(files)
@@ -111,25 +111,26 @@ class Demo:
             .start()
         )
         last_batch_id = -1
-        running = True
-        while running:
-            running = not query.awaitTermination(1)  # raises the error that ended the query
+        is_running = True
+        while is_running:
+            is_running = not query.awaitTermination(1)  # raises the error that ended the query
             for progress in query.recentProgress:
                 if progress.batchId > last_batch_id and progress.numInputRows:
                     last_batch_id = progress.batchId
                     print_note(f"batch {last_batch_id}: {progress.numInputRows:,} rows in {progress.batchDuration} ms")
 
-    def _has_each_row_once(self, expected_rows: int) -> bool:
-        """Read the topic, and return whether it contains each of the keys below `expected_rows` exactly once."""
+    def _has_each_row_once(self, expected_count: int) -> bool:
+        """Read the topic, and return whether it contains each of the keys below `expected_count` exactly once."""
         started_s = time.perf_counter()
-        counts = np.zeros(expected_rows, np.int64)
+        counts_by_id = np.zeros(expected_count, np.int64)
         row_count = 0
-        with TopicReader(self._client) as reader:
+        with TopicReader(self._client_config) as reader:
             for table in reader.batches(self.topic):
                 ids = pc.cast(pc.cast(table.column("key"), "string"), "int64").to_numpy()
-                np.add.at(counts, ids, 1)
+                np.add.at(counts_by_id, ids, 1)
                 row_count += len(ids)
-        missing_count, duplicate_count = int((counts == 0).sum()), int((counts > 1).sum())
+        missing_count = int((counts_by_id == 0).sum())
+        duplicate_count = int((counts_by_id > 1).sum())
         print_note(
             f"{row_count:,} rows in {time.perf_counter() - started_s:.1f} s: {missing_count} missing, "
             f"{duplicate_count} duplicated"
@@ -163,7 +164,7 @@ def create_spark_session(directory: Path) -> Iterator[SparkSession]:
 
 
 def select_key_and_value(frame: DataFrame) -> DataFrame:
-    """Return a key from the column `id` and a JSON value."""
+    """Return a DataFrame with the column `id` as key and a JSON value of about 100 bytes."""
     return frame.selectExpr("CAST(id AS STRING) AS key", f"{VALUE_EXPRESSION} AS value")
 
 

@@ -21,7 +21,7 @@ _HEADERS_FIELD = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), (
 
 @dataclass(frozen=True)
 class InputColumns:
-    """The columns of a file with the values, keys and timestamps. None: the column of that name, if it exists."""
+    """Names of the columns that are read from a file. None stands for the column `key` or `timestamp`, if it exists."""
 
     value: str = "value"
     key: str | None = None
@@ -31,7 +31,7 @@ class InputColumns:
 def open_lines(
     stream: BufferedReader | BytesIO, key_separator: str | None, headers: Headers, max_line_bytes: int
 ) -> pa.RecordBatchReader:
-    """Read lines as they become available, each as a record. The last line may lack a line feed."""
+    """Read each line as a record, as soon as it is available. The last line may lack a line feed."""
     fields = [pa.field("value", pa.binary())]
     if key_separator is not None:
         fields.append(pa.field("key", pa.binary()))
@@ -42,12 +42,13 @@ def open_lines(
 def _read_line_columns(
     stream: BufferedReader | BytesIO, separator: bytes | None, max_line_bytes: int
 ) -> Iterator[list[pa.Array]]:
-    line_count, partial_line = 0, b""
+    line_count = 0
+    partial_line = b""
     while data := stream.read1(MAX_READ_BYTES):
         *lines, partial_line = (partial_line + data).split(b"\n")
         if len(partial_line) > max_line_bytes:
-            number = line_count + len(lines) + 1
-            raise DataError(f"line {number} is longer than max.request.size, {max_line_bytes} bytes")
+            line_number = line_count + len(lines) + 1
+            raise DataError(f"line {line_number} is longer than max.request.size, {max_line_bytes} bytes")
         if lines:
             yield _split_lines(lines, separator, line_count)
             line_count += len(lines)
@@ -55,14 +56,14 @@ def _read_line_columns(
         yield _split_lines([partial_line], separator, line_count)
 
 
-def _split_lines(lines: list[bytes], separator: bytes | None, previous_lines: int) -> list[pa.Array]:
-    """Split lines into values and keys. `previous_lines`: the number of earlier lines, for error messages."""
+def _split_lines(lines: list[bytes], separator: bytes | None, previous_count: int) -> list[pa.Array]:
+    """Split lines into values and keys. `previous_count`: the number of earlier lines, for error messages."""
     if separator is None:
         return [pa.array(lines, pa.binary())]
     parts = [line.split(separator, 1) for line in lines]
-    for number, part in enumerate(parts, previous_lines + 1):
+    for line_number, part in enumerate(parts, previous_count + 1):
         if len(part) != 2:
-            raise DataError(f"line {number} has no {separator.decode()!r} between key and value")
+            raise DataError(f"line {line_number} has no {separator.decode()!r} between key and value")
     keys, values = zip(*parts, strict=True)
     return [pa.array(values, pa.binary()), pa.array(keys, pa.binary())]
 
@@ -72,21 +73,21 @@ def _build_reader(fields: list[pa.Field], columns: Iterator[list[pa.Array]], hea
     schema = pa.schema([*fields, _HEADERS_FIELD] if headers else fields)
     header_scalar = pa.scalar([{"key": name, "value": value} for name, value in headers], _HEADERS_FIELD.type)
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def build_batches() -> Iterator[pa.RecordBatch]:
         for arrays in columns:
             header_columns = [pa.repeat(header_scalar, len(arrays[0]))] if headers else []
             yield pa.RecordBatch.from_arrays([*arrays, *header_columns], schema=schema)
 
-    return pa.RecordBatchReader.from_batches(schema, batches())
+    return pa.RecordBatchReader.from_batches(schema, build_batches())
 
 
 def open_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
-    """Open a file. Return a reader of its rows, and the number of rows if the file contains it."""
+    """Open a file. Return a reader of its rows, and their number, or None if the file does not contain the number."""
     suffix = path.suffix.lower()
-    total: int | None = None
+    row_count: int | None = None
     try:
         if suffix == ".parquet":
-            batches, schema, total = _open_parquet(path)
+            batches, schema, row_count = _open_parquet(path)
         elif suffix in (".csv", ".tsv"):
             batches, schema = _open_csv(path, "\t" if suffix == ".tsv" else ",")
         else:
@@ -104,7 +105,7 @@ def open_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.R
         ]
     except pa.ArrowNotImplementedError as error:
         raise DataError(f"--file: {path}: {error}") from error
-    return _build_reader(fields, _convert_batches(batches, names_by_role, path), headers), total
+    return _build_reader(fields, _convert_batches(batches, names_by_role, path), headers), row_count
 
 
 def _open_parquet(path: Path) -> tuple[Iterator[pa.RecordBatch], pa.Schema, int]:
@@ -163,7 +164,7 @@ def _find_converted_type(role: str, data_type: pa.DataType) -> pa.DataType:
 
 
 def _convert_bytes(column: pa.Array) -> pa.Array:
-    """Convert numbers and times to text. Text and bytes stay as they are."""
+    """Convert numbers and times to text. Text and bytes are returned unchanged."""
     data_type = column.type
     if pa.types.is_dictionary(data_type):
         return _convert_bytes(column.dictionary_decode())
@@ -174,8 +175,11 @@ def _convert_bytes(column: pa.Array) -> pa.Array:
 
 
 def _convert_timestamps(column: pa.Array) -> pa.Array:
-    """Convert text to milliseconds since 1970, which it contains as digits or as timestamps. Other columns stay."""
+    """Convert text to milliseconds since the epoch. Other columns are returned unchanged.
+
+    The text is a number of milliseconds in all rows, or a timestamp such as 2026-05-01 12:00:00.
+    """
     if pa.types.is_string(column.type):
-        digits = pc.all(pc.match_substring_regex(column, "^-?[0-9]+$")).as_py()
-        return column.cast(pa.int64()) if digits else column.cast(pa.timestamp("ms")).cast(pa.int64())
+        are_numbers = pc.all(pc.match_substring_regex(column, "^-?[0-9]+$")).as_py()
+        return column.cast(pa.int64()) if are_numbers else column.cast(pa.timestamp("ms")).cast(pa.int64())
     return column

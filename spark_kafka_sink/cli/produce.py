@@ -1,7 +1,8 @@
 """`pykafka produce`: write lines of stdin, or columns of a Parquet or CSV file, to a topic.
 
-Both are converted to a table for send_table(). Lines are sent as they arrive: all lines that can be read at once become
-one batch. So lines of a slow pipe are sent without delay, and a fast pipe results in large batches.
+Lines and columns are sent like tables of send_table(). Lines are sent as they arrive: all lines that can be read
+without waiting become one batch. So lines of a slow pipe are sent without delay, and a fast pipe results in large
+batches.
 """
 
 from __future__ import annotations
@@ -72,25 +73,29 @@ def run(args: argparse.Namespace) -> int:
     options = {"client.id": "pykafka-produce", **parse_client_options(args)}
     config = ProducerConfig.parse(options)
     if args.file is None:
-        rows, total = open_lines(_open_stdin(), args.key_separator, headers, config.max_request_size), None
+        rows = open_lines(_open_stdin(), args.key_separator, headers, config.max_request_size)
+        row_count = None
     else:
         columns = InputColumns(args.value_column, args.key_column, args.timestamp_column)
-        rows, total = open_file(args.file, columns, headers)
+        rows, row_count = open_file(args.file, columns, headers)
     check_write_access(config, args.topic)
-    with Progress("records", total) as progress, KafkaProducer(options) as producer:
+    with Progress("records", row_count) as progress, KafkaProducer(options) as producer:
         _check_partition(producer, args)
         _send_all(producer, args, rows, progress)
     return 0
 
 
 def _check_partition(producer: KafkaProducer, args: argparse.Namespace) -> None:
-    """Fail at once for a missing partition. The producer would wait for max.block.ms, since partitions may be added."""
+    """Raise ConfigurationError if the partition does not exist.
+
+    The producer would wait for max.block.ms instead, because partitions may be added.
+    """
     if args.partition is None:
         return
-    count = len(producer.partitions_for(args.topic))
-    if not 0 <= args.partition < count:
+    partition_count = len(producer.partitions_for(args.topic))
+    if not 0 <= args.partition < partition_count:
         raise ConfigurationError(
-            f"--partition: topic {args.topic} has the partitions 0 to {count - 1}, not {args.partition}"
+            f"--partition: topic {args.topic} has the partitions 0 to {partition_count - 1}, not {args.partition}"
         )
 
 
@@ -99,7 +104,7 @@ def _send_all(
 ) -> None:
     """Send all rows. Raise DeliveryError if a row fails.
 
-    After a failure no more rows are read, and the error is raised when all rows that were read have a result.
+    After a failure no more rows are read. The error is raised when all rows that were read have a result.
     """
     from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
     from spark_kafka_sink.producer.tables import TableSender

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 MAX_ROWS_PER_CHUNK = 1_000
-"""The number of rows that exist as Python objects at once, which need much more memory than Arrow columns."""
+"""Rows are converted to Python objects in chunks of this size, because Python objects need far more memory than Arrow
+columns."""
 
 MIN_TABLE_WIDTH = 60
 _COLUMN_WIDTHS = {"partition": 9, "offset": 12, "timestamp": 23, "key": 16, "headers": 24}
@@ -32,7 +33,7 @@ def format_text_lines(rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]
 
 
 def format_json_lines(rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
-    """Format rows as JSON with all fields. `columns` is ignored, because readers of JSON can select fields."""
+    """Format rows as JSON with all fields. `columns` is ignored, because JSON consumers can pick fields themselves."""
     for row in _iterate_rows(rows, rows.column_names):
         row["timestamp"] = row["timestamp"].isoformat()
         row["key"], row["value"] = _bytes_to_json(row["key"]), _bytes_to_json(row["value"])

@@ -94,12 +94,17 @@ def _print_description(config: ClientConfig, topics: Iterable[MetadataResponseTo
 
 
 def _to_row(partition: _Partition) -> tuple[object, ...]:
-    first, end = partition.first_offset, partition.end_offset
-    max_records = None if first is None or end is None else end - first
-    offsets = ["?" if number is None else number for number in (first, end, max_records)]
-    leader = "none" if partition.leader is None else partition.leader
-    replicas, in_sync = _join_numbers(partition.replicas), _join_numbers(partition.in_sync)
-    return partition.topic, partition.partition, leader, replicas, in_sync, *offsets
+    first_offset, end_offset = partition.first_offset, partition.end_offset
+    max_record_count = None if first_offset is None or end_offset is None else end_offset - first_offset
+    offset_cells = ["?" if number is None else number for number in (first_offset, end_offset, max_record_count)]
+    return (
+        partition.topic,
+        partition.partition,
+        "none" if partition.leader is None else partition.leader,
+        _join_numbers(partition.replicas),
+        _join_numbers(partition.in_sync),
+        *offset_cells,
+    )
 
 
 def _join_numbers(numbers: Iterable[int]) -> str:
@@ -109,7 +114,7 @@ def _join_numbers(numbers: Iterable[int]) -> str:
 def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> list[_Partition]:
     name = topic.name or ""
     partitions_with_leader = [part.partition_index for part in topic.partitions if part.leader_id != _NO_LEADER]
-    first, end = _fetch_offsets(config, name, partitions_with_leader)
+    first_offsets, end_offsets = _fetch_offsets(config, name, partitions_with_leader)
     return [
         _Partition(
             name,
@@ -117,8 +122,8 @@ def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> 
             part.leader_id if part.leader_id != _NO_LEADER else None,
             part.replica_nodes,
             part.isr_nodes,
-            first.get(part.partition_index),
-            end.get(part.partition_index),
+            first_offsets.get(part.partition_index),
+            end_offsets.get(part.partition_index),
         )
         for part in sorted(topic.partitions, key=lambda part: part.partition_index)
     ]

@@ -57,47 +57,47 @@ def run(args: argparse.Namespace) -> int:
     options = {name: str(value) for name, value in parse_client_options(args).items()}
     check_topics_readable(ProducerConfig.parse(options).client_config())
     topic = args.log_topic or DECISION_LOG_TOPIC
-    surveys = operations.list_prefixes(options, topic, args.prefix)
+    statuses = operations.list_prefixes(options, topic, args.prefix)
     if args.action == LIST:
-        _print_list(surveys, as_json=args.json)
+        _print_list(statuses, as_json=args.json)
         return 0
-    (survey,) = surveys
-    if survey.entry is None:
-        raise precommit_errors.build_unknown_prefix_error(topic, survey.prefix, log_exists=survey.log_exists)
-    transactional_ids = _find_affected_transactions(survey, args.action)
+    (status,) = statuses
+    if status.entry is None:
+        raise precommit_errors.build_unknown_prefix_error(topic, status.prefix, log_exists=status.log_exists)
+    transactional_ids = _find_affected_transactions(status, args.action)
     if not transactional_ids:
-        print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {survey.prefix}.")
+        print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {status.prefix}.")
         return 0
-    print(_describe_action(survey, args.action, transactional_ids))
+    print(_describe_action(status, args.action, transactional_ids))
     if not args.yes and not _is_confirmed():
         print("Nothing was done.")
         return 1
     if args.action == ABORT:
-        aborted_transactions = operations.abort(options, survey.prefix, topic)
+        aborted_transactions = operations.abort(options, status.prefix, topic)
         names = ", ".join(transaction.transactional_id for transaction in aborted_transactions)
         print(f"Aborted: {names or 'nothing, because no transaction is open any more'}.")
         return 0
     complete = operations.finish if args.action == FINISH else operations.give_up
-    return _print_finish_result(complete(options, survey.prefix, topic), survey.prefix, args.action)
+    return _print_finish_result(complete(options, status.prefix, topic), status.prefix, args.action)
 
 
-def _find_affected_transactions(survey: PrefixStatus, action: str) -> Sequence[str]:
+def _find_affected_transactions(status: PrefixStatus, action: str) -> Sequence[str]:
     if action == ABORT:
-        return [transaction.transactional_id for transaction in survey.undecided_transactions]
-    return survey.decided_ids
+        return [transaction.transactional_id for transaction in status.undecided_transactions]
+    return status.decided_ids
 
 
-def _describe_action(survey: PrefixStatus, action: str, transactional_ids: Sequence[str]) -> str:
+def _describe_action(status: PrefixStatus, action: str, transactional_ids: Sequence[str]) -> str:
     from spark_kafka_sink.exactly_once import precommit_errors
 
-    batch = "" if survey.entry is None else f" of {survey.entry.batch}"
+    batch = "" if status.entry is None else f" of {status.entry.batch}"
     effects = {
         FINISH: f"This commits the decided transactions{batch} and marks the decision as done:",
         ABORT: "This aborts these open transactions. Readers with read_committed will never see their records:",
         GIVE_UP: f"This commits the decided transactions{batch} that can still be committed and marks the decision as "
         "done. The rows of the other transactions are LOST:",
     }
-    doubt = "" if survey.entry is None or action == ABORT else precommit_errors.describe_unknown_writer(survey.entry)
+    doubt = "" if status.entry is None or action == ABORT else precommit_errors.describe_unknown_writer(status.entry)
     return "\n".join([effects[action], *(f"  {name}" for name in transactional_ids), _QUERY_FAILS_MESSAGE + doubt])
 
 
@@ -123,19 +123,19 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
     return 1 if finish_result.lost_rejections else 0
 
 
-def _print_list(surveys: Sequence[PrefixStatus], *, as_json: bool) -> None:
+def _print_list(statuses: Sequence[PrefixStatus], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps([_survey_to_json(survey) for survey in surveys]))
+        print(json.dumps([_status_to_json(status) for status in statuses]))
         return
-    rows = [row for survey in surveys for row in _to_rows(survey)]
+    rows = [row for status in statuses for row in _to_rows(status)]
     if rows:
         print_table(("prefix", "driver", "last decision", "open transaction", "since (UTC)", "partitions"), rows)
     else:
         print("There are no open transactions of exactly-once writes and no decisions in this log.")
 
 
-def _format_decision(survey: PrefixStatus) -> str:
-    entry = survey.entry
+def _format_decision(status: PrefixStatus) -> str:
+    entry = status.entry
     if entry is None:
         return "not in this log"
     if entry.last_decided_batch is None:
@@ -143,27 +143,27 @@ def _format_decision(survey: PrefixStatus) -> str:
     return f"{entry.last_decided_batch}: {entry.state.value}" + (_UNPROVEN_SUFFIX if entry.is_unproven else "")
 
 
-def _describe_owner(survey: PrefixStatus) -> str:
+def _describe_owner(status: PrefixStatus) -> str:
     """Return the host and start time of the prefix's latest driver, or the description of a job without a name."""
     from spark_kafka_sink.exactly_once.job_names import describe_job
 
-    return describe_job(survey.prefix) or ("" if survey.entry is None else survey.entry.driver_name)
+    return describe_job(status.prefix) or ("" if status.entry is None else status.entry.driver_name)
 
 
-def _to_rows(survey: PrefixStatus) -> list[tuple[object, ...]]:
+def _to_rows(status: PrefixStatus) -> list[tuple[object, ...]]:
     """Return a row for each open transaction, or one row without a transaction if none is open."""
-    if not survey.open_transactions:
-        return [(survey.prefix, _describe_owner(survey), _format_decision(survey), "", "", "")]
+    if not status.open_transactions:
+        return [(status.prefix, _describe_owner(status), _format_decision(status), "", "", "")]
     return [
         (
-            survey.prefix,
-            _describe_owner(survey),
-            _format_decision(survey),
+            status.prefix,
+            _describe_owner(status),
+            _format_decision(status),
             transaction.transactional_id,
             _format_utc(transaction.started_ms),
             ", ".join(f"{topic}-{partition}" for topic, partition in transaction.partitions),
         )
-        for transaction in survey.open_transactions
+        for transaction in status.open_transactions
     ]
 
 
@@ -171,18 +171,18 @@ def _format_utc(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}" if time_ms >= 0 else ""
 
 
-def _survey_to_json(survey: PrefixStatus) -> dict[str, object]:
+def _status_to_json(status: PrefixStatus) -> dict[str, object]:
     return {
-        "prefix": survey.prefix,
-        "driver": _describe_owner(survey),
-        "state": None if survey.entry is None else survey.entry.state.value,
-        "unproven": survey.entry is not None
-        and survey.entry.last_decided_batch is not None
-        and survey.entry.is_unproven,
+        "prefix": status.prefix,
+        "driver": _describe_owner(status),
+        "state": None if status.entry is None else status.entry.state.value,
+        "unproven": status.entry is not None
+        and status.entry.last_decided_batch is not None
+        and status.entry.is_unproven,
         "batch": None
-        if survey.entry is None or survey.entry.last_decided_batch is None
-        else str(survey.entry.last_decided_batch),
-        "decided": list(survey.decided_ids),
+        if status.entry is None or status.entry.last_decided_batch is None
+        else str(status.entry.last_decided_batch),
+        "decided": list(status.decided_ids),
         "open": [
             {
                 "transactional_id": transaction.transactional_id,
@@ -190,6 +190,6 @@ def _survey_to_json(survey: PrefixStatus) -> dict[str, object]:
                 "timeout_ms": transaction.timeout_ms,
                 "partitions": [list(partition) for partition in transaction.partitions],
             }
-            for transaction in survey.open_transactions
+            for transaction in status.open_transactions
         ],
     }

@@ -27,8 +27,8 @@ class BootstrapLookup:
     def __init__(self, config: ClientConfig, system: System, wakeup: Callable[[], None] | None = None) -> None:
         """Raise ConfigurationError if an address is not HOST:PORT.
 
-        `wakeup`: called when an attempt, which runs on a thread of its own, has finished. Without it, `attempt` itself
-        resolves the names.
+        `wakeup`: called when an attempt, which runs on a thread of its own, has finished. Without it, `try_resolve`
+        itself resolves the names.
         """
         parse_bootstrap_servers(config.bootstrap_servers)
         self._servers = config.bootstrap_servers
@@ -38,45 +38,56 @@ class BootstrapLookup:
         self._retry_ms = config.retry_backoff_ms
         self._wakeup = wakeup
         self._lookup: BackgroundLookup[tuple[tuple[Node, ...], str]] | None = None
-        self._deadline_ms: float | None = None
-        self._due_ms = -math.inf
-        self._has_failed = False
+        self._deadline_ms = math.inf  # set by the first attempt
+        self._next_attempt_ms: float | None = -math.inf
+        """Time at which the next attempt is due; None if it would be due after the deadline."""
+        self._has_attempted = False
         self.failures = "their lookup has not finished"
         """The reasons why the last attempt has resolved no name."""
 
-    def attempt(self) -> tuple[Node, ...]:
-        """Begin to resolve the names if an attempt is due.
+    def try_resolve(self) -> tuple[Node, ...]:
+        """Start to resolve the bootstrap names if an attempt is due.
 
-        Return the nodes once a name was resolved. Return no nodes while an attempt is running, or until the next one is
-        due. After the timeout, make no further attempt and raise ConfigurationError.
+        Return the resolved nodes, or an empty tuple while an attempt is running or the next one is not due yet. Raise
+        ConfigurationError, without another attempt, once the timeout has passed.
         """
-        now = self._system.now()
-        if self._deadline_ms is None:
-            self._deadline_ms = now + self._timeout_ms
-        if now < self._due_ms:
+        now_ms = self._system.now()
+        if math.isinf(self._deadline_ms):
+            self._deadline_ms = now_ms + self._timeout_ms
+        if now_ms < (self._deadline_ms if self._next_attempt_ms is None else self._next_attempt_ms):
             return ()
-        if self._due_ms < self._deadline_ms:
-            result = self._resolve_servers()
-            if result is None:
-                return ()
-            nodes, self.failures = result
-            self._has_failed = True
-            now = self._system.now()
-            if nodes or now < self._deadline_ms:
-                self._due_ms = min(now + self._retry_ms, self._deadline_ms)
-                return nodes
-            self._due_ms = self._deadline_ms
-        text = f"has no address that could be resolved within {self._timeout_ms} ms "
-        text += "({bootstrap.resolve.timeout.ms}): {failures}"
-        raise ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, text, {"failures": self.failures}))
+        if self._next_attempt_ms is None:
+            raise self._build_timeout_error()
+        result = self._resolve_servers()
+        if result is None:
+            return ()
+        nodes, self.failures = result
+        self._has_attempted = True
+        now_ms = self._system.now()
+        retry_at_ms = now_ms + self._retry_ms
+        self._next_attempt_ms = retry_at_ms if retry_at_ms < self._deadline_ms else None
+        if not nodes and now_ms >= self._deadline_ms:
+            raise self._build_timeout_error()
+        return nodes
+
+    def _build_timeout_error(self) -> ConfigurationError:
+        message_template = "could not be resolved within {timeout_ms} ms ({bootstrap.resolve.timeout.ms}): {failures}"
+        values = {"timeout_ms": str(self._timeout_ms), "failures": self.failures}
+        return ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, values))
 
     def wait_ms(self) -> float:
-        """Return the time until the next attempt is due; inf while one is running, whose end wakes up the caller."""
-        return math.inf if self._lookup is not None else max(0.0, self._due_ms - self._system.now())
+        """Return the time until `try_resolve` must be called again.
+
+        It is inf while an attempt is running, because the end of the attempt wakes the caller.
+        """
+        if self._lookup is not None:
+            return math.inf
+        due_ms = self._deadline_ms if self._next_attempt_ms is None else self._next_attempt_ms
+        return max(0.0, due_ms - self._system.now())
 
     def _resolve_servers(self) -> tuple[tuple[Node, ...], str] | None:
         """Return the nodes and the failures of the current attempt, or None while it is running."""
-        level = logging.DEBUG if self._has_failed else logging.WARNING
+        level = logging.DEBUG if self._has_attempted else logging.WARNING  # repeated failures are not logged again
         look_up = partial(resolve_servers, self._servers, self._dns_lookup, self._system, level)
         if self._wakeup is None:
             return look_up()

@@ -219,7 +219,8 @@ class ConnectionStates:
     def connecting(self, node: Node, now: float) -> SocketAddress | None:
         """Start a connection attempt and return its address. None means that the name is being looked up.
 
-        Raise DisconnectedError if the name cannot be resolved; the caller must call `disconnected` then.
+        Raise DisconnectedError if the name cannot be resolved. The caller must handle the error by calling
+        `disconnected`.
         """
         connection = self._nodes.get(node.id)
         if connection is None or (connection.host, connection.port) != (node.host, node.port):

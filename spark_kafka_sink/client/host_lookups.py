@@ -57,38 +57,38 @@ class BackgroundLookup(Generic[ResultT]):
 
 
 class HostLookups:
-    """The lookups of brokers' names that have not finished. Sender thread only.
+    """Unfinished DNS lookups of broker host names. Sender thread only.
 
-    All connection attempts to a host share the lookup that is in progress.
+    While a lookup is running, further connection attempts to the same host share it.
     """
 
     def __init__(self, system: System, on_finish: Callable[[], None]) -> None:
         self._system = system
         self._on_finish = on_finish
-        self._lookups: dict[tuple[str, int], BackgroundLookup[list[SocketAddress]]] = {}
+        self._unfinished_lookups: dict[tuple[str, int], BackgroundLookup[list[SocketAddress]]] = {}
 
     def resolve(self, host: str, port: int) -> list[SocketAddress] | None:
-        """Return the addresses of a host. None means that `take_finished` returns them later.
+        """Return the addresses of a host, or None if the lookup is still running. `take_finished` returns it later.
 
         Raise DisconnectedError if the name cannot be resolved. An IP address needs no lookup.
         """
-        if (host, port) in self._lookups:
+        if (host, port) in self._unfinished_lookups:
             return None
         _check_advertised_host(host)
-        look_up = partial(self._system.resolve, host, port)
         if is_ip_address(host):
-            return look_up()
-        lookup = BackgroundLookup(self._system, look_up, self._on_finish)
+            return self._system.resolve(host, port)
+        resolve_host = partial(self._system.resolve, host, port)
+        lookup = BackgroundLookup(self._system, resolve_host, self._on_finish)
         if lookup.is_finished:
             return lookup.result()
-        self._lookups[host, port] = lookup
+        self._unfinished_lookups[host, port] = lookup
         return None
 
     def take_finished(self) -> dict[tuple[str, int], BackgroundLookup[list[SocketAddress]]]:
         """Remove and return the lookups that have finished, by host and port."""
-        finished_lookups = {key: lookup for key, lookup in self._lookups.items() if lookup.is_finished}
+        finished_lookups = {key: lookup for key, lookup in self._unfinished_lookups.items() if lookup.is_finished}
         for key in finished_lookups:
-            del self._lookups[key]
+            del self._unfinished_lookups[key]
         return finished_lookups
 
 

@@ -42,18 +42,18 @@ class MetadataFetch:
         self._sent_ms_by_node: dict[int, float] = {}  # node id -> when the query was sent to it, the latest one last
         self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._due_since_ms = math.inf
-        """The time since which an update is due without a response; -inf if a broker has demanded a rebootstrap."""
+        """When the update became due that has no response yet; -inf if a broker has demanded a rebootstrap."""
 
     def resolve_bootstrap_servers(self, now: float) -> float:
-        """Resolve the names of bootstrap.servers if this is still to be done. Return the time until the next attempt.
+        """Resolve the names of bootstrap.servers unless they were resolved. Return the time until the next attempt.
 
-        The time is 0 if bootstrap servers are known, and inf after bootstrap.resolve.timeout.ms. All callers that wait
-        for metadata get the error then.
+        The time is 0 if bootstrap servers are known. After bootstrap.resolve.timeout.ms, the time is inf, and all
+        callers that wait for metadata get the error.
         """
         if self._lookup is None:
             return 0.0
         try:
-            nodes = self._lookup.attempt()
+            nodes = self._lookup.try_resolve()
         except ConfigurationError as error:
             self._metadata.set_fatal_error(error)
             return math.inf

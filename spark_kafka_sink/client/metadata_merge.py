@@ -167,7 +167,10 @@ def _merge_partition(
 
 
 def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:
-    """Return whether a topic of the same name was recreated. Brokers before 2.8 send no ids: it is the same then."""
+    """Return whether the topic was deleted and recreated under the same name.
+
+    Brokers before 2.8 send no ids, so with them every topic counts as the same.
+    """
     return NO_TOPIC_ID not in (known_id, new_id) and known_id != new_id
 
 

@@ -2,7 +2,7 @@
 
 Checks of options and connections log while they run. If a check raises an error, the error message contains everything
 that was logged, in order and with remedies. The log records would repeat it, or warn about something that never
-happened, so they are dropped. If the check passes, the log records are emitted when it ends.
+happened, so the log records are dropped. If the check passes, they are emitted when it ends.
 """
 
 from __future__ import annotations

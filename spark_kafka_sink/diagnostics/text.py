@@ -11,8 +11,8 @@ _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 def sanitize(text: str | None, max_characters: int = MAX_CHARACTERS) -> str:
     """Make text from a peer safe to show.
 
-    Return one line of limited length without control characters, which a terminal would execute, and without
-    characters that readers cannot see.
+    Return one line of limited length. Control characters, which a terminal would execute, and invisible characters are
+    replaced.
     """
     if not text:
         return ""
@@ -24,7 +24,7 @@ def sanitize(text: str | None, max_characters: int = MAX_CHARACTERS) -> str:
 
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Replace secrets with asterisks in the text of a server, which may repeat a request."""
+    """Replace secrets with asterisks in the text of a server, because the text may quote the request."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
@@ -44,10 +44,12 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def format_bytes(count: float) -> str:
+def format_bytes(byte_count: float) -> str:
     """Format a number of bytes in decimal units, as in "2.0 KB"."""
     units = iter(_BYTE_UNITS)
     unit = next(units)
-    while count >= 1000 and (larger_unit := next(units, None)):
-        count, unit = count / 1000, larger_unit
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    value = byte_count
+    while value >= 1000 and (larger_unit := next(units, None)):
+        value /= 1000
+        unit = larger_unit
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

@@ -195,7 +195,7 @@ class DecisionLog:
         return self._log_topic.exists()
 
     def partition_for(self, prefix: str) -> int:
-        return partition_for(prefix, len(self._client.topic(self.topic).partitions))
+        return partition_for(prefix, len(self._client.wait_for_topic(self.topic).partitions))
 
     def read_entry(self, ids: DriverIds) -> Entry | None:
         """Read the newest valid entry of a prefix. Return None if there is none.
@@ -242,7 +242,7 @@ class DecisionLog:
     # --- reading
 
     def _read_partition(self, partition: int, key: bytes | None) -> _PartitionState:
-        topic_id = self._client.topic(self.topic).topic_id
+        topic_id = self._client.wait_for_topic(self.topic).topic_id
         cache_key = (self._brokers, self.topic, topic_id, partition, key)
         state = _partition_cache.pop(cache_key, None)
         fetch_call = None
@@ -298,7 +298,8 @@ class DecisionLog:
         prefix = ids.prefix
         key = prefix.encode()
         newest_records = state.newest_records.get(key, {})
-        record, ids_by_producer = _find_driver_record(newest_records.values(), ids), dict[int, str]()
+        ids_by_producer: dict[int, str] = {}
+        record = _find_driver_record(newest_records.values(), ids)
         if record is None and _may_have_other_driver_ids(newest_records, ids):
             ids_by_producer |= ids.describe_all_listed()
             record = _find_driver_record(newest_records.values(), ids)

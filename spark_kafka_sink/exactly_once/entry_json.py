@@ -160,7 +160,8 @@ def _claim_identity_from_json(value: object) -> ProducerIdAndEpoch:
 
 def _keyed_job_from_json(value: object) -> KeyedJob:
     fields = _check_object(value)
-    scope, content = _check_optional(fields["scope"], _check_string), _content_from_json(fields["content"])
+    scope = _check_optional(fields["scope"], _check_string)
+    content = _content_from_json(fields["content"])
     return KeyedJob(_check_string(fields["key"]), scope, content, _unproven_from_json(fields))
 
 
@@ -169,8 +170,8 @@ def _keyed_job_to_json(job: KeyedJob) -> Mapping[str, object]:
     return {"key": job.key, "scope": job.scope, "content": content, **_unproven_to_json(job.is_unproven)}
 
 
-def _unproven_to_json(unproven: bool) -> Mapping[str, bool]:
-    return {"unproven": True} if unproven else {}
+def _unproven_to_json(is_unproven: bool) -> Mapping[str, bool]:
+    return {"unproven": True} if is_unproven else {}
 
 
 def _unproven_from_json(fields: Mapping[str, Any]) -> bool:

@@ -103,7 +103,7 @@ class LogTopic:
 
     def _warn_of_single_replica(self) -> None:
         brokers = len(self._client.metadata.snapshot.nodes)
-        partitions = self._client.topic(self.name).partitions
+        partitions = self._client.wait_for_topic(self.name).partitions
         replicas = min((len(partition.replicas) for partition in partitions), default=0)
         if brokers > 1 and replicas == 1:
             _log.warning(

@@ -117,7 +117,7 @@ class LogWriter:
         the sequence number no longer belongs to the caller. The error's `code` has the reason. In this case the open
         transaction is left as it is.
         """
-        self._client.topic(topic_partition.topic)  # also fetches the finalized features, for the next line
+        self._client.wait_for_topic(topic_partition.topic)  # also fetches the finalized features, for the next line
         version = self._client.transaction_version
         state = self._ensure_safe_epoch(transactional_id, state, version)
         self._transaction_versions = {state.id_and_epoch: version}

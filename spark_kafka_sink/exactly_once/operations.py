@@ -118,7 +118,7 @@ def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TO
 
     If a transaction of the batch is lost, the others are committed, and nothing is recorded.
     """
-    return _finish_decided(options, prefix, topic, give_up=False)
+    return _finish_decided_batch(options, prefix, topic, give_up=False)
 
 
 def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
@@ -127,7 +127,7 @@ def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_T
     Raise ExactlyOnceError if a commit is rejected although the transaction is not lost, so that it could still be
     committed. Return None if no batch is decided.
     """
-    return _finish_decided(options, prefix, topic, give_up=True)
+    return _finish_decided_batch(options, prefix, topic, give_up=True)
 
 
 def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
@@ -137,8 +137,8 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
     """
     with _open_query(options, prefix, topic) as query:
         identity, granted_ms, entry = _fence_driver(query, _check_not_decided)
-        claim = entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
-        return [description for description in _take_over(query, identity, entry, claim) if description.is_open]
+        claimed_entry = entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
+        return [description for description in _take_over(query, identity, entry, claimed_entry) if description.is_open]
 
 
 @contextmanager
@@ -207,15 +207,15 @@ def _require_decision(entry: Entry) -> None:
         raise _NothingDecidedError
 
 
-def _finish_decided(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> FinishResult | None:
+def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> FinishResult | None:
     """Commit the transactions of the decided batch, and record it as done. Return None if no batch is decided.
 
-    If a transaction is lost, so that it can no longer be committed, the batch stays decided unless `give_up` is set.
-    Any other rejection raises an error and changes nothing in the log.
+    Lost transactions can no longer be committed. If any are lost, the batch stays decided unless `give_up` is set. Any
+    other rejection raises an error and leaves the log unchanged.
     """
     with _open_query(options, prefix, topic) as query:
         try:
-            identity, granted_ms, entry = _fence_driver(query, _require_decision)
+            identity, granted_timeout_ms, entry = _fence_driver(query, _require_decision)
         except _NothingDecidedError:
             return None
         rejections = query.commit(entry, identity)  # errors by transactional id
@@ -223,24 +223,37 @@ def _finish_decided(options: Mapping[str, str], prefix: str, topic: str, *, give
             raise commit_errors.build_not_yet_committed_error(entry, rejections)
         if give_up or not rejections:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
-            claim = final_entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
-            if is_job_prefix(query.prefix):
-                _take_over(query, identity, entry, claim)
-            else:
-                query.claim(identity, entry, claim)
+            _record_outcome(query, identity, entry, final_entry, granted_timeout_ms)
         ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(transactional_id for transactional_id in ids if transactional_id not in rejections)
         return FinishResult(entry, committed_ids, rejections)
 
 
+def _record_outcome(
+    query: QueryTransactions,
+    identity: ProducerIdAndEpoch,
+    decided_entry: Entry,
+    final_entry: Entry,
+    granted_timeout_ms: int,
+) -> None:
+    """Write the final entry of a batch to the decision log, as a claim of this process."""
+    claimed_entry = final_entry.with_claim(_build_claimant_name(), "", granted_timeout_ms, identity)
+    if is_job_prefix(query.prefix):
+        # No later run uses a generated job prefix, so the transactions that the tasks of the job left open are
+        # aborted here. A query's next driver aborts those of its own tasks when it starts.
+        _take_over(query, identity, decided_entry, claimed_entry)
+    else:
+        query.claim(identity, decided_entry, claimed_entry)
+
+
 def _take_over(
-    query: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
+    query: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claimed_entry: Entry
 ) -> list[TransactionDescription]:
     """Claim the prefix, abort the open transactions of tasks, and return these transactions.
 
     The entry of a job without a name is deleted last, because the job's transactions can only be found through it.
     """
-    identity, aborted = query.take_over(identity, previous_entry, claim)
+    identity, aborted = query.take_over(identity, previous_entry, claimed_entry)
     if is_job_prefix(query.prefix):
         query.write(WriterState(identity), None)
     return aborted

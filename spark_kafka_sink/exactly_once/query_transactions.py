@@ -294,35 +294,43 @@ class QueryTransactions:
         return entry
 
     def claim(
-        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry, granted_ms: int | None = None
+        self,
+        identity: ProducerIdAndEpoch,
+        previous_entry: Entry,
+        claimed_entry: Entry,
+        granted_ms: int | None = None,
     ) -> ProducerIdAndEpoch:
-        """Write `claim` after `previous_entry`. Return the next identity, under which no other process can decide.
+        """Write `claimed_entry` after `previous_entry`. Return the next identity. No other process can decide under it.
 
         Raise ProducerFencedError if the claim is not the newest entry afterwards: another driver has claimed the
         prefix, or an entry was missed. `granted_ms`: the granted timeout, if it differs from the timeout of the claim.
         """
         state = _wait_and_commit(
-            self._begin_transaction(WriterState(identity), build_claim_records(previous_entry, claim))
+            self._begin_transaction(WriterState(identity), build_claim_records(previous_entry, claimed_entry))
         )
         # Brokers grant the next epoch when the previous transaction is complete, so its marker is in the log.
-        new_identity = self.bump_epoch(state.id_and_epoch, claim.timeout_ms if granted_ms is None else granted_ms)
-        if self.read_entry() != claim:
+        new_identity = self.bump_epoch(
+            state.id_and_epoch, claimed_entry.timeout_ms if granted_ms is None else granted_ms
+        )
+        if self.read_entry() != claimed_entry:
             raise precommit_errors.build_fenced_error(self.driver_id)
         return new_identity
 
     def take_over(
-        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
+        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claimed_entry: Entry
     ) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         """Claim the prefix, and abort the transactions that tasks of older drivers have left open.
 
-        Return the next identity, and what was aborted. The transactions are listed
+        Return the next identity and the aborted transactions. The order of the steps matters:
 
-        - after the epoch was requested, so that the list is complete
-        - before the claim, so that no transaction of a later driver is in it: that driver claims the prefix before its
-          tasks begin, so this claim precedes its claim or fails
+        1. Before this call, the caller has requested the epoch of `identity`, so that the list is complete.
+        2. The open transactions are listed before the claim, so that the list has none of a later driver. A later
+           driver must claim the prefix before its tasks begin. If it has already claimed the prefix, step 3 fails.
+        3. The prefix is claimed.
+        4. The listed transactions are aborted.
         """
         descriptions = self.list_task_transactions()
-        new_identity = self.claim(identity, previous_entry, claim)
+        new_identity = self.claim(identity, previous_entry, claimed_entry)
         self.abort_task_transactions(descriptions)
         return new_identity, descriptions
 

@@ -67,7 +67,7 @@ class ProducerCollector(Collector):
         for producer in sorted(self._producers, key=lambda producer: producer.config.client_id):
             client_id = producer.config.client_id
             if (client_id,) in latencies:
-                # Two producers have the same client.id. Prometheus rejects a page with two series of the same labels.
+                # Two producers have the same client.id. Prometheus rejects two series with the same labels.
                 client_id = f"{client_id} ({len(latencies) + 1})"
             latencies[(client_id,)] = producer.totals().latencies
             for name, value in producer.metrics().items():
@@ -79,7 +79,7 @@ class ProducerCollector(Collector):
     def describe(self) -> list[Metric]:
         """Return a metric that is always exported, so that a registry rejects a second collector.
 
-        A page with the metrics of two collectors would be invalid, because it would have each metric twice.
+        With two collectors, the scrape would be invalid, because every metric would appear twice.
         """
         return [_build_producer_histogram({})]
 
@@ -124,20 +124,20 @@ def _build_producer_histogram(latencies: dict[tuple[str, ...], LatencyHistogram]
 
 @dataclass
 class _QueryTotals:
-    """Totals over the reports of one streaming query or one batch application, and its latest report.
+    """Running totals and the latest report for one streaming query or batch application.
 
-    Times are in seconds since 1970.
+    Times are Unix timestamps, in seconds.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     last_report: WriteReport | None = None
-    last_micro_batch_s: float | None = None
+    last_micro_batch_at: float | None = None
     """End of the latest micro-batch; None if none was reported."""
-    last_failed_s: float = 0
-    """End of the latest failed write; 0 if none has failed."""
-    last_dead_letter_s: float = 0
-    """End of the latest write with dead letters; 0 if there is none."""
+    last_failure_at: float | None = None
+    """End of the latest failed write; None if none was reported."""
+    last_dead_letter_at: float | None = None
+    """End of the latest write with dead letters; None if none was reported."""
 
 
 def _build_counter_name(counter: str) -> str:
@@ -197,13 +197,13 @@ class WriteCollector(Collector):
             query.counters.update(_compute_counter_increments(report))
             query.latencies.merge(report.latencies)
             query.last_report = report
-            ended_s = report.ended_ms / 1000
+            ended_at = report.ended_ms / 1000
             if report.is_micro_batch:
-                query.last_micro_batch_s = ended_s
+                query.last_micro_batch_at = ended_at
             if report.status == FAILED:
-                query.last_failed_s = ended_s
+                query.last_failure_at = ended_at
             if report.dead_letters:
-                query.last_dead_letter_s = ended_s
+                query.last_dead_letter_at = ended_at
 
     def _get_query(self, query_id: str) -> _QueryTotals:
         """Return a query's totals, which are created on first use. The caller must hold the lock."""
@@ -229,7 +229,7 @@ class WriteCollector(Collector):
     def describe(self) -> list[Metric]:
         """Return metrics that are always exported, so that a registry rejects a second collector.
 
-        A page with the metrics of two collectors would be invalid, because it would have each metric twice.
+        With two collectors, the scrape would be invalid, because every metric would appear twice.
         """
         return [CounterMetricFamily(name, text) for name, text in _COUNTERS.items()]
 
@@ -245,13 +245,16 @@ def _compute_counter_increments(report: WriteReport) -> dict[str, float]:
 
 
 def _compute_gauge_values(query: _QueryTotals) -> dict[str, float]:
-    """Return the values of a query's gauges by metric name, without gauges that have no value yet."""
+    """Return the values of a query's gauges by metric name, without gauges that have no value yet.
+
+    The timestamps of the latest failed write and of the latest write with dead letters are 0 until there is one.
+    """
     values = {
-        "pykafka_last_failed_write_timestamp_seconds": query.last_failed_s,
-        "pykafka_last_dead_letter_timestamp_seconds": query.last_dead_letter_s,
+        "pykafka_last_failed_write_timestamp_seconds": query.last_failure_at or 0,
+        "pykafka_last_dead_letter_timestamp_seconds": query.last_dead_letter_at or 0,
     }
-    if query.last_micro_batch_s is not None:
-        values["pykafka_last_micro_batch_timestamp_seconds"] = query.last_micro_batch_s
+    if query.last_micro_batch_at is not None:
+        values["pykafka_last_micro_batch_timestamp_seconds"] = query.last_micro_batch_at
     report = query.last_report
     if report is not None:
         values["pykafka_last_write_timestamp_seconds"] = report.ended_ms / 1000

@@ -163,7 +163,8 @@ class _RecordWriterBuilder:
 
     def _build_non_null(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
         """Build the writer of a column whose selected rows are not null."""
-        types, avro_type = pa.types, schema["type"] if isinstance(schema, Mapping) else schema
+        types = pa.types
+        avro_type = schema["type"] if isinstance(schema, Mapping) else schema
         if isinstance(avro_type, (Mapping, list)):
             return self.build_value(avro_type, namespace, data_type, path)
         if avro_type == "record" and types.is_struct(data_type):

@@ -142,7 +142,8 @@ def _find_parent_struct(options: FormatOptions, columns: Columns) -> int | None:
     """Return the position of the struct whose fields are encoded (`payload.*`); None if columns are encoded."""
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None
-    name, names = options.columns[0].removesuffix(".*"), list(columns.names)
+    name = options.columns[0].removesuffix(".*")
+    names = list(columns.names)
     struct_names = [
         struct_name for position, struct_name in enumerate(names) if columns.struct_fields(position) is not None
     ]

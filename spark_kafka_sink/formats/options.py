@@ -20,6 +20,7 @@ from spark_kafka_sink.options.column_lists import parse_column_list
 from spark_kafka_sink.options.files import read_regular_file
 
 SIDES = ("value", "key")
+"""The record fields that a format can encode."""
 """Fields of a record that can be encoded from columns."""
 
 

@@ -159,8 +159,8 @@ class SchemaRegistryClient:
 
     def _get_cached(self, operation: str, subject: str, schema: Schema | None, start: str = "") -> RegisteredSchema:
         key = (operation, subject, schema, start)
-        cached_schema, expires_s = self._cache.get(key, (None, 0.0))
-        if cached_schema is None or self._now_s() >= expires_s:
+        cached_schema, expires_at_s = self._cache.get(key, (None, 0.0))
+        if cached_schema is None or self._now_s() >= expires_at_s:
             if len(self._cache) >= _MAX_CACHED_SCHEMAS:
                 self._cache.clear()
             cached_schema = self._fetch(operation, subject, schema)

@@ -25,9 +25,9 @@ _MEAN_YEAR_SECONDS = 31_556_952
 """Mean length of a year in the Gregorian calendar: 365.2425 days."""
 _CYCLE_YEARS = 400
 _FIRST_YEAR, _LAST_YEAR = 1800, 2800
-"""No zone has a transition before the first year. The 400 years before the last year repeat after it."""
+"""No zone has a transition before _FIRST_YEAR. The transitions of the 400 years before _LAST_YEAR repeat after it."""
 _SEARCH_STEP = timedelta(days=5)
-"""Time within which no zone has more than one transition."""
+"""No zone has more than one transition within this time."""
 
 
 def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int64] | int:

@@ -48,9 +48,9 @@ class Authenticator(Protocol):
         """
 
     def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
-        """Return whether the frame belongs to an authentication, which it may begin.
+        """Return whether the frame belongs to an authentication, or begins a new one.
 
-        Raise AuthenticationError if the session has expired; the frame must not be processed then.
+        Raise AuthenticationError if the session has expired, in which case the frame must not be processed.
         """
 
     def handle_frame(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:

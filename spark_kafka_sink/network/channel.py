@@ -193,7 +193,7 @@ class KafkaChannel:
     def read(self, now: float) -> NetworkReceive | None:
         """Continue to read the current frame.
 
-        Return it once it is complete, unless it belongs to the authenticator, which processes it then.
+        Return the frame once it is complete. Frames of the authentication are passed to the authenticator instead.
         """
         frame = self._read_frame()
         if frame is None:

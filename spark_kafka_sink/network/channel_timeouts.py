@@ -38,7 +38,7 @@ class ChannelTimeouts:
         return self.deadline_ms(channel)
 
     def deadline_ms(self, channel: KafkaChannel) -> float:
-        """Return when the channel must be closed unless something happens on it first."""
+        """Return the time at which the channel must be closed if it makes no progress before then."""
         idle_deadline_ms = channel.last_active_ms + self.idle_ms if self.idle_ms >= 0 else math.inf
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
         return min(
@@ -58,9 +58,12 @@ class ChannelTimeouts:
     def _find_expired_state(self, channel: KafkaChannel, now: float) -> ChannelState:
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
         if setup_started_ms is not None and setup_started_ms + self.setup_ms <= now:
-            reason, kind = f"connecting or authenticating took longer than {self.setup_ms:.0f} ms", channel.state.kind
+            kind = channel.state.kind
+            reason = f"connecting or authenticating took longer than {self.setup_ms:.0f} ms"
         elif frame_started_ms is not None and frame_started_ms + self.frame_ms <= now:
-            reason, kind = f"a frame was incomplete after {self.frame_ms:.0f} ms", channel.state.kind
+            kind = channel.state.kind
+            reason = f"a frame was incomplete after {self.frame_ms:.0f} ms"
         else:
-            reason, kind = f"idle for {self.idle_ms:.0f} ms", ChannelStateKind.EXPIRED
+            kind = ChannelStateKind.EXPIRED
+            reason = f"idle for {self.idle_ms:.0f} ms"
         return ChannelState(kind, DisconnectedError(f"connection closed: {reason}", address=str(channel.address)))

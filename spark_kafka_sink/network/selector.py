@@ -3,8 +3,8 @@
 A poll leaves its results in four collections, which the next poll clears: `connected`, `disconnected`,
 `completed_sends` and `completed_receives`. It returns when one of them has an entry, when its timeout has passed, after
 a wakeup, or when a handshake has progressed. It does not return when only a part of a large send was written, because
-its caller has nothing to do then. In each round, a channel gets at most one receive and one attempt to write, so a slow
-broker does not delay the other channels.
+the caller could do nothing but poll again. In each round, a channel gets at most one receive and one attempt to write,
+so a slow broker does not delay the other channels.
 
 The poller does not know of everything that is ready: a new send (its first write is tried at once) and bytes that have
 already left the socket (a frame that arrived together with the previous one, or data that TLS holds). `_ready_channels`
@@ -85,7 +85,7 @@ class Selector:
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
-        self._wakeup_requested = False  # set by any thread, cleared by the poll that it ends
+        self._is_wakeup_requested = False  # set by any thread, cleared by the poll that it ends
         self._may_be_waiting = False  # while set, a wakeup must write a byte to end the wait
 
     # --- channels
@@ -162,9 +162,9 @@ class Selector:
         `_wakeup_requested` and then reads `_may_be_waiting`, and a poll sets `_may_be_waiting` and then reads
         `_wakeup_requested`, so at least one of them sees the other.
         """
-        if self._wakeup_requested:
+        if self._is_wakeup_requested:
             return  # the thread that set the flag writes the byte
-        self._wakeup_requested = True
+        self._is_wakeup_requested = True
         if self._may_be_waiting:
             # A full buffer wakes the reader as well. If the socket is closed, no thread waits.
             with contextlib.suppress(OSError):
@@ -230,7 +230,7 @@ class Selector:
             timeout_ms = 0
         else:
             self._may_be_waiting = True
-            if self._wakeup_requested:
+            if self._is_wakeup_requested:
                 timeout_ms = 0
         for key, events in self._poller.select(min(timeout_ms, MAX_WAIT_MS) / 1000.0):
             if key.data is None:
@@ -239,11 +239,11 @@ class Selector:
                 ready_channels[key.data] = ready_channels.get(key.data, 0) | events
         self._ready_channels = {}
         self._may_be_waiting = False
-        was_woken = self._wakeup_requested
+        was_woken = self._is_wakeup_requested
         if was_woken:
             # Clear the flag only if it was read as set: a wakeup after that read must end the next wait. A wakeup
             # between the two lines ends this poll.
-            self._wakeup_requested = False
+            self._is_wakeup_requested = False
         return ready_channels, was_woken
 
     def _process_channel(self, channel: KafkaChannel, events: int, now: float) -> None:

@@ -52,9 +52,9 @@ _CONNECT_IN_PROGRESS_ERRORS = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, e
 
 @dataclass(frozen=True)
 class SocketAddress:
-    """An address to which a host name resolves.
+    """One resolved address of a host name.
 
-    `host` is the name as configured or advertised, with which a certificate is compared.
+    `host` is the name as configured or advertised. TLS compares certificates with it.
     """
 
     host: str

@@ -1,4 +1,4 @@
-"""The Option class and tables of options, which clients, the sink, security and schema registries share."""
+"""The Option class, and tables of options. Clients, the sink, security and schema registries use them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 Parser = Callable[[object], object]
 """Converts the value that a user has set to the value that the library uses.
 
-Raise ValueError with the end of a sentence that begins with the option's name: "must be ...". The error then shows the
-value, unless the option is secret or the parser raises HiddenValueError.
+Raise ValueError with the end of a sentence that begins with the option's name: "must be ...". The error message also
+shows the value, unless the option is secret or the parser raises HiddenValueError.
 """
 
 
@@ -29,12 +29,12 @@ class Option:
     unsupported_reason: str = ""
     """The reason why only the default is accepted; empty if other values are supported.
 
-    The names of other options stand in braces, as in the text of an OptionFault.
+    Braces enclose the names of other options, as in the text of an OptionFault.
     """
     secret: bool = False
-    """Keeps the value out of errors, logs and reprs."""
+    """The value never appears in errors, logs or reprs."""
     ignored: bool = False
-    """Accepts valid values without any effect, because the option concerns only a JVM or how Java's client works."""
+    """Valid values are accepted without effect, because the option concerns a JVM or internals of the Java client."""
 
     @property
     def has_effect(self) -> bool:
@@ -48,10 +48,7 @@ class Option:
 
 
 def build_option_table(options: Iterable[Option]) -> dict[str, Option]:
-    """Map the options by name.
-
-    Raise ValueError if two options have the same name.
-    """
+    """Return the options by name. Raise ValueError if two options have the same name."""
     table: dict[str, Option] = {}
     for option in options:
         if option.name in table:

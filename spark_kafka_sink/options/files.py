@@ -1,4 +1,4 @@
-"""Reader of the files that options name, such as schemas, certificates and keys.
+"""Reads the files that options name, such as schemas, certificates and keys.
 
 These files are small, so a large file is assumed to be the wrong one.
 """

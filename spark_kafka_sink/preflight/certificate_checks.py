@@ -43,11 +43,11 @@ def check_certificates(
         yield build_certificate_check(name, certificate, system.wall_ms() / 1000)
 
 
-def build_certificate_check(name: str, certificate: PeerCertificate, wall_s: float) -> Check:
-    """Build the check of a certificate. `wall_s`: the current time in seconds since 1970."""
-    days_left = int((certificate.not_after_s - wall_s) // _DAY_S)
+def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s: float) -> Check:
+    """Build the check of a certificate. `wall_time_s`: the current Unix timestamp in seconds."""
+    days_left = int((certificate.not_after_s - wall_time_s) // _DAY_S)
     expiry_date = f"{datetime.fromtimestamp(certificate.not_after_s, timezone.utc):%Y-%m-%d}"
-    expired_for_s = wall_s - certificate.not_after_s
+    expired_for_s = wall_time_s - certificate.not_after_s
     validity = (
         f"expired on {expiry_date}, {_format_age(expired_for_s)} ago"
         if expired_for_s > 0

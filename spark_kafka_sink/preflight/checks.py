@@ -56,7 +56,7 @@ class Target:
     """The topic that the writer creates if it is missing. The checks never create a topic."""
     idempotent: bool = False
     transactional_id: str | None = None
-    """An id whose permissions are checked. It begins as those of the write do. The checks begin no transaction."""
+    """A transactional id with the prefix of the write. Its permissions are checked without beginning a transaction."""
     transactional_id_prefix: str = ""
     """The prefix of all transactional ids of the write; the user needs permissions for all of them."""
     exactly_once: bool = False
@@ -85,7 +85,7 @@ INTERACTIVE_TIMEOUTS = PreflightTimeouts(retry_ms=1_000.0)
 def build_preflight_error(
     checks: Iterable[Check], heading: str = "Kafka cannot be written to, and nothing was written"
 ) -> PreflightError | None:
-    """Build one error that lists the failed checks, the first of them in its first line.
+    """Build an error whose first line describes the first failed check, and whose other lines list the others.
 
     Return None if no check failed.
     """

@@ -74,14 +74,14 @@ _WRITE_BIT, _DESCRIBE_BIT = 1 << 4, 1 << 8
 
 
 def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeouts) -> list[Check]:
-    no_response = f"no response within {timeouts.response_ms / 1000:g} s"
+    no_response_text = f"no response within {timeouts.response_ms / 1000:g} s"
     return [
-        _check_bootstrap(probe, no_response),
+        _check_bootstrap(probe, no_response_text),
         _check_security(probe, config),
-        _check_metadata(probe, no_response),
+        _check_metadata(probe, no_response_text),
         *_check_versions(probe),
         *(_check_topic(probe, topic) for topic in probe.target.topics),
-        *(_check_leader(probe, node, no_response) for node in probe.leaders()),
+        *(_check_leader(probe, node, no_response_text) for node in probe.find_leaders()),
     ]
 
 
@@ -111,20 +111,21 @@ def _describe_resolution(host: str, addresses: Iterable[str]) -> str:
     return f"resolves to {', '.join(dict.fromkeys(addresses))}" if addresses else "does not resolve"
 
 
-def _check_bootstrap(probe: Probe, no_response: str) -> Check:
+def _check_bootstrap(probe: Probe, no_response_text: str) -> Check:
     rejected_ids = {
         node.id for node in probe.bootstrap_nodes if probe.client.authentication_exception(node.id) is not None
     }
-    unreachable = [
+    unreachable_nodes = [
         node for node in probe.bootstrap_nodes if node.id not in probe.connected_nodes and node.id not in rejected_ids
     ]
     failures = "; ".join(
-        f"{node.address}: {_describe_failure(probe, node, no_response)}" for node in unreachable[:MAX_LISTED_RESULTS]
+        f"{node.address}: {_describe_failure(probe, node, no_response_text)}"
+        for node in unreachable_nodes[:MAX_LISTED_RESULTS]
     )
-    summary = f"{len(probe.bootstrap_nodes) - len(unreachable)} of {len(probe.bootstrap_nodes)} reachable"
-    if not unreachable:
+    summary = f"{len(probe.bootstrap_nodes) - len(unreachable_nodes)} of {len(probe.bootstrap_nodes)} reachable"
+    if not unreachable_nodes:
         return Check(BOOTSTRAP, Outcome.PASSED, summary)
-    if len(unreachable) < len(probe.bootstrap_nodes):
+    if len(unreachable_nodes) < len(probe.bootstrap_nodes):
         return Check(BOOTSTRAP, Outcome.WARNING, f"{summary}; {failures}")
     remedy = (
         "Check the host and port, that a broker listens there, that no firewall blocks the connection, and that "
@@ -156,7 +157,7 @@ def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationEr
     return _AUTHENTICATION_REMEDIES[config.security.login.mechanism]
 
 
-def _check_metadata(probe: Probe, no_response: str) -> Check:
+def _check_metadata(probe: Probe, no_response_text: str) -> Check:
     response = probe.metadata_response
     if response is not None:
         detail = f"cluster {sanitize(response.cluster_id)} with {format_count(len(response.brokers), 'broker')}"
@@ -164,7 +165,7 @@ def _check_metadata(probe: Probe, no_response: str) -> Check:
     if not probe.connected_nodes:
         return Check(METADATA, Outcome.SKIPPED, "no connection")
     remedy = "If the broker closed the connection, its listener may expect another security.protocol: SASL or TLS."
-    return Check(METADATA, Outcome.FAILED, probe.metadata_failure or no_response, remedy)
+    return Check(METADATA, Outcome.FAILED, probe.metadata_failure or no_response_text, remedy)
 
 
 def _check_versions(probe: Probe) -> list[Check]:
@@ -185,7 +186,7 @@ def _check_versions(probe: Probe) -> list[Check]:
 
 
 def _list_required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
-    """Yield the APIs that the write requires in groups, each with the remedy for brokers that do not support it."""
+    """Yield groups of APIs that the write requires. Each group has a remedy for brokers that lack one of its APIs."""
     yield (
         (ApiKey.PRODUCE, *([ApiKey.INIT_PRODUCER_ID] if target.idempotent else ())),
         "Use brokers of Kafka 2.8 or later.",
@@ -228,7 +229,7 @@ def _name_option(check: Check, option: str) -> Check:
     )
 
 
-def _check_leader(probe: Probe, node: Node, no_response: str) -> Check:
+def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
     if node.id in probe.connected_nodes:
         topics = probe.metadata_response.topics if probe.metadata_response is not None else []
         partition_count = sum(part.leader_id == node.id for topic in topics for part in topic.partitions)
@@ -240,13 +241,15 @@ def _check_leader(probe: Probe, node: Node, no_response: str) -> Check:
         "The broker advertises this address (advertised.listeners). The address must lead to this broker from this "
         "machine and from every executor. If it does, check that the broker is running."
     )
-    return Check(str(node), Outcome.FAILED, _describe_failure(probe, node, no_response), remedy, concerns_address=True)
+    return Check(
+        str(node), Outcome.FAILED, _describe_failure(probe, node, no_response_text), remedy, concerns_address=True
+    )
 
 
-def _describe_failure(probe: Probe, node: Node, no_response: str) -> str:
-    """Return the reason for a failed connection without the address, which the caller shows already."""
+def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
+    """Return the reason for a failed connection. It omits the node's address, which all callers show beside it."""
     loss = probe.client.losses.get(node.id)
-    return no_response if loss is None else loss.detail
+    return no_response_text if loss is None else loss.detail
 
 
 def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> Check:
@@ -272,11 +275,11 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
     if topic.topic_authorized_operations & (_DESCRIBE_BIT | _WRITE_BIT) == _DESCRIBE_BIT:
         detail = "this user is not authorized to write to the topic"
         return Check(name, Outcome.FAILED, detail, "Grant this user the Write permission on the topic.")
-    leaderless = [part.partition_index for part in topic.partitions if part.leader_id not in broker_ids]
-    partitions = format_count(len(topic.partitions), "partition")
-    if leaderless:
-        indexes = ", ".join(str(index) for index in leaderless[:MAX_LISTED_RESULTS])
-        detail = f"{len(leaderless):,} of {partitions} without a leader: {indexes}"
+    leaderless_indexes = [part.partition_index for part in topic.partitions if part.leader_id not in broker_ids]
+    partitions_text = format_count(len(topic.partitions), "partition")
+    if leaderless_indexes:
+        listed_indexes = ", ".join(str(index) for index in leaderless_indexes[:MAX_LISTED_RESULTS])
+        detail = f"{len(leaderless_indexes):,} of {partitions_text} without a leader: {listed_indexes}"
         remedy = "Rows for these partitions wait for a leader, for at most delivery.timeout.ms."
         return Check(name, Outcome.WARNING, detail, remedy)
-    return Check(name, Outcome.PASSED, partitions)
+    return Check(name, Outcome.PASSED, partitions_text)

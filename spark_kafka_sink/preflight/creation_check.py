@@ -33,12 +33,15 @@ _CONFIGS_NOT_VISIBLE_REMEDY = (
 def check_topic_creation(
     target: Target, topics: Sequence[MetadataResponseTopic]
 ) -> Iterator[RequestCheck[Any] | Check]:
-    """Yield the check of the new topic, with a request if the topic is missing or has settings to compare."""
+    """Yield the check of the topic that the writer creates, or nothing if the target has no such topic.
+
+    The check sends a request if the topic is missing or if its settings must be fetched to compare them.
+    """
     new_topic = target.new_topic
     metadata = next((topic for topic in topics if new_topic is not None and topic.name == new_topic.name), None)
     if new_topic is None or metadata is None:
         return
-    name = _check_name(new_topic)
+    name = _build_check_name(new_topic)
     if metadata.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
         yield RequestCheck(name, ValidateTopic(new_topic), partial(_evaluate_validation, new_topic))
     elif not new_topic.configs or metadata.error_code:
@@ -48,12 +51,12 @@ def check_topic_creation(
         yield RequestCheck(name, request, partial(_evaluate_configs, new_topic, metadata))
 
 
-def _check_name(new_topic: NewTopic) -> str:
+def _build_check_name(new_topic: NewTopic) -> str:
     return f"creation of {format_topic_check_name(new_topic.name)}"
 
 
 def _evaluate_validation(new_topic: NewTopic, exchange: Exchange[CreateTopicsResponse]) -> Check:
-    name = _check_name(new_topic)
+    name = _build_check_name(new_topic)
     for result in exchange.response.topics:
         if result.error_code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
             return Check(name, Outcome.PASSED, f"possible: {new_topic}")
@@ -71,22 +74,22 @@ def _evaluate_configs(
 
 
 def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, configs: DescribeConfigsResponse) -> Check:
-    name = _check_name(new_topic)
+    name = _build_check_name(new_topic)
     if metadata.error_code:
         return Check(name, Outcome.SKIPPED, "the topic cannot be compared")
-    replicas = min((len(part.replica_nodes) for part in metadata.partitions), default=0)
+    replication_factor = min((len(part.replica_nodes) for part in metadata.partitions), default=0)
     config_values = {
         config.name: config.value
         for result in configs.results
         if result.error_code == error_codes.NONE
         for config in result.configs
     }
-    differences = list(new_topic.find_differences(len(metadata.partitions), replicas, config_values))
+    differences = list(new_topic.find_differences(len(metadata.partitions), replication_factor, config_values))
     if differences:
         detail = f"the topic exists and has {'; '.join(differences)}"
         return Check(name, Outcome.WARNING, detail, _DIFFERENCES_REMEDY, logged_by_driver=True)
-    not_visible = [config_name for config_name, _ in new_topic.configs if config_name not in config_values]
-    if not_visible:
-        detail = f"the topic exists; this user cannot see these settings: {', '.join(not_visible)}"
+    invisible_configs = [config_name for config_name, _ in new_topic.configs if config_name not in config_values]
+    if invisible_configs:
+        detail = f"the topic exists; this user cannot see these settings: {', '.join(invisible_configs)}"
         return Check(name, Outcome.WARNING, detail, _CONFIGS_NOT_VISIBLE_REMEDY, logged_by_driver=True)
     return Check(name, Outcome.PASSED, "the topic exists and matches the options")

@@ -29,15 +29,15 @@ _RETRY_INTERVAL_MS = 250.0
 class Exchange(Generic[ResponseT]):
     response: ResponseT
     wall_ms: int
-    """The time of this machine's clock halfway between request and response, in milliseconds since 1970."""
+    """Time of this machine's clock halfway between request and response, in milliseconds since the epoch."""
 
 
 class _RequestCall(Call[ResponseT]):
-    """The request of a check. The last response counts, even if it contains a retriable error."""
+    """The request of a check. `last_exchange` has the last response, even if that contains a retriable error."""
 
     def __init__(self, request: Request[ResponseT], wall_ms: Callable[[], int]) -> None:
         super().__init__([request])
-        self.exchange: Exchange[ResponseT] | None = None
+        self.last_exchange: Exchange[ResponseT] | None = None
         self._wall_ms = wall_ms
         self._sent_ms = 0
 
@@ -46,7 +46,7 @@ class _RequestCall(Call[ResponseT]):
         return True
 
     def handle_response(self, request: Request[ResponseT], response: ResponseT) -> None:
-        self.exchange = Exchange(response, (self._sent_ms + self._wall_ms()) // 2)
+        self.last_exchange = Exchange(response, (self._sent_ms + self._wall_ms()) // 2)
 
 
 class _TopicsCall(Call[MetadataResponse]):
@@ -76,12 +76,14 @@ class Probe:
         self.bootstrap_nodes = nodes
         self.target = target
         self.connected_nodes: dict[int, Node] = {}
-        """The nodes to which a connection was ready once, by id."""
+        """The nodes to which a connection has been established at least once, by id."""
         self.is_conclusive = False
         """Whether `run` ended early, because everything passed or waiting cannot change the result."""
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = create_network_client(config, metadata, system=system)
-        pending = PendingRequests(Routing(metadata, lambda now: self.ready_node()), lambda failures: _RETRY_INTERVAL_MS)
+        pending = PendingRequests(
+            Routing(metadata, lambda now: self.find_ready_node()), lambda failures: _RETRY_INTERVAL_MS
+        )
         self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
         auto_create = target.allow_auto_topic_creation and target.new_topic is None
         self._topics = _TopicsCall(DescribeTopics(target.topics, auto_create, with_operations=True))
@@ -110,27 +112,32 @@ class Probe:
         self.client.close()
 
     def run(self) -> None:
-        """Connect and describe the topics until everything passes, waiting cannot help or a time limit expires."""
+        """Connect to the brokers and describe the topics.
+
+        This ends when everything has passed, when waiting longer cannot change the result, or when a time limit
+        expires.
+        """
         system, timeouts = self._system, self._timeouts
         started_ms = system.now()
-        deadline = started_ms + timeouts.response_ms
+        deadline_ms = started_ms + timeouts.response_ms
         self._requests.add(self._topics)
-        while (now := system.now()) < deadline:
-            self.is_conclusive = self._is_conclusive()
+        while (now := system.now()) < deadline_ms:
+            self.is_conclusive = self._has_conclusive_result()
             if self.is_conclusive:
                 break
             if now - started_ms >= timeouts.retry_ms and not self._is_waiting():
                 break
-            for node in (*self.bootstrap_nodes, *self.leaders()):
+            for node in (*self.bootstrap_nodes, *self.find_leaders()):
                 if node.id not in self.connected_nodes and self.client.ready(node, now):
                     self.connected_nodes[node.id] = node
-            self._poll(deadline - now, now)
+            self._poll(deadline_ms - now, now)
         self._requests.remove(self._topics)
 
     def send(self, request: Request[ResponseT]) -> Exchange[ResponseT]:
         """Send a request to any connected node and return the last response.
 
-        Retriable errors are retried until PreflightTimeouts.retry_ms. Raise NetworkError if no node responds.
+        Retriable errors are retried for up to PreflightTimeouts.retry_ms. If no node responds, raise the last error;
+        DisconnectedError if there was none.
         """
         call = _RequestCall(request, self._system.wall_ms)
         started_ms = self._system.now()
@@ -138,16 +145,17 @@ class Probe:
         try:
             while not call.is_done:
                 now = self._system.now()
-                call.retries = now - started_ms < self._timeouts.retry_ms
-                limit_ms = self._timeouts.retry_ms if call.last_failure else self._timeouts.response_ms
-                if not call.in_flight_keys and self.ready_node() is None and now - started_ms >= limit_ms:
+                call.should_retry = now - started_ms < self._timeouts.retry_ms
+                give_up_after_ms = self._timeouts.retry_ms if call.last_failure else self._timeouts.response_ms
+                is_response_possible = bool(call.in_flight_keys) or self.find_ready_node() is not None
+                if not is_response_possible and now - started_ms >= give_up_after_ms:
                     break
-                self._poll(_POLL_INTERVAL_MS, now)
+                self._poll(_POLL_INTERVAL_MS, now)  # sends the request and passes responses to `call`
         finally:
             self._requests.remove(call)
-        if call.exchange is None:
+        if call.last_exchange is None:
             raise call.error or call.last_failure or DisconnectedError("all connections were lost")
-        return call.exchange
+        return call.last_exchange
 
     def _poll(self, timeout_ms: float, now: float) -> None:
         delay_ms = self._requests.send_due(now)
@@ -160,12 +168,13 @@ class Probe:
         is_missing = topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
         return new_topic is not None and is_missing and topic.name == new_topic.name
 
-    def ready_node(self) -> Node | None:
+    def find_ready_node(self) -> Node | None:
         """Return a connected node to which a request can be sent now."""
         now = self._system.now()
         return next((node for node in self.connected_nodes.values() if self.client.is_ready(node.id, now)), None)
 
-    def _is_conclusive(self) -> bool:
+    def _has_conclusive_result(self) -> bool:
+        """Return whether everything passed, or waiting longer cannot change the result."""
         response = self.metadata_response
         if response is None:
             return self._topics.is_done or self._is_authentication_rejected()
@@ -178,7 +187,7 @@ class Probe:
             topic.error_code == error_codes.NONE and all(part.leader_id in self.brokers for part in topic.partitions)
             for topic in usable_topics
         )
-        leaders = self.leaders()
+        leaders = self.find_leaders()
         needs_leaders = bool(usable_topics) or self.target.connect_all_brokers
         if not have_leaders or (needs_leaders and not leaders):
             return False
@@ -194,14 +203,14 @@ class Probe:
     def _is_waiting(self) -> bool:
         """Return whether a node may still respond, because a connection to it is being made or is ready."""
         has_metadata = self.metadata_response is not None
-        nodes = self.leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
+        nodes = self.find_leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
         is_connecting = any(
             node.id not in self.connected_nodes and not self.client.connection_failed(node.id) for node in nodes
         )
-        return is_connecting or (not has_metadata and bool(self.connected_nodes) and self.ready_node() is not None)
+        return is_connecting or (not has_metadata and bool(self.connected_nodes) and self.find_ready_node() is not None)
 
-    def leaders(self) -> list[Node]:
-        """Return the brokers to which the write may send records."""
+    def find_leaders(self) -> list[Node]:
+        """Return the brokers to which the write may send records, according to the latest metadata."""
         if self.metadata_response is None:
             return []
         if self.target.connect_all_brokers:

@@ -1,4 +1,4 @@
-"""The run of all preflight checks, each after the checks that it depends on."""
+"""Runs all preflight checks in their order: each check follows the checks that it depends on."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def preflight(
         probe.run()
         checks = build_connectivity_checks(probe, config, timeouts)
         if thorough:
-            probed_nodes = [*probe.bootstrap_nodes, *probe.leaders()]
+            probed_nodes = [*probe.bootstrap_nodes, *probe.find_leaders()]
             certificate_checks = check_certificates(config, probed_nodes, system, timeouts.response_ms)
             checks = [check_name_resolution(probed_nodes, system), *checks, *certificate_checks]
         if probe.metadata_response is not None:
@@ -68,12 +68,12 @@ def preflight(
 
 
 def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[Node, ...]:
-    """Resolve the names, repeatedly for bootstrap.resolve.timeout.ms if it is set, as the clients of the job will."""
+    """Resolve the bootstrap names as the clients of the job do: with retries if bootstrap.resolve.timeout.ms is set."""
     if not config.bootstrap_resolve_timeout_ms:
         return resolve_bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
     lookup = BootstrapLookup(config, system)
     with closing(system.poller()) as poller:
-        while not (nodes := lookup.attempt()):
+        while not (nodes := lookup.try_resolve()):
             poller.select(lookup.wait_ms() / 1000)
     return nodes
 

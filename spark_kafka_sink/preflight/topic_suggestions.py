@@ -16,14 +16,14 @@ from spark_kafka_sink.requests.topics import DescribeTopics
 def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
     """Add a suggestion to the check of each missing topic.
 
-    One request fetches the names of all topics that the user may describe. If it fails, the checks are returned as they
-    are.
+    One request fetches the names of all topics that the user may describe. If the request fails, the checks are
+    returned unchanged.
     """
     topics_by_check = {format_topic_check_name(topic): topic for topic in probe.target.topics}
-    missing_topics = {
+    missing_topic_check_names = {
         check.name for check in checks if check.outcome is Outcome.FAILED and check.detail == TOPIC_DOES_NOT_EXIST
     }
-    if not missing_topics:
+    if not missing_topic_check_names:
         return list(checks)
     try:
         response = probe.send(DescribeTopics(None)).response
@@ -31,7 +31,9 @@ def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
         return list(checks)
     existing_names = [topic.name for topic in response.topics if topic.name and not topic.is_internal]
     return [
-        _suggest_topic(check, topics_by_check[check.name], existing_names) if check.name in missing_topics else check
+        _suggest_topic(check, topics_by_check[check.name], existing_names)
+        if check.name in missing_topic_check_names
+        else check
         for check in checks
     ]
 

@@ -136,18 +136,19 @@ class Partitioner:
     ) -> NDArray[np.int32]:
         """Return the partition of each row.
 
-        `requested` (see parse_requested_partitions) must hold only partitions that the topic has. It may be modified.
+        `requested` (see parse_requested_partitions): a partition of the topic for each row, or UNSPECIFIED_PARTITION.
+        The array may be modified in place and returned.
         """
-        state = self._update_topic(topic, snapshot)
-        partitions, unassigned_rows = requested, _NO_ROWS
-        if requested is not None:
-            unassigned_rows = np.flatnonzero(requested == UNSPECIFIED_PARTITION)
+        topic_state = self._update_topic(topic, snapshot)
+        partitions = requested  # None until a row is assigned
+        unassigned_rows = _NO_ROWS if requested is None else np.flatnonzero(requested == UNSPECIFIED_PARTITION)
         if columns.key is not None and not (self._ignore_keys or self._round_robin):
-            partitions, unassigned_rows = _assign_by_key(columns.key, partitions, unassigned_rows, len(state.indexes))
+            partition_count = len(topic_state.indexes)
+            partitions, unassigned_rows = _assign_by_key(columns.key, partitions, unassigned_rows, partition_count)
         if partitions is None:
-            return self._assign_keyless(state, sizes, loads)
+            return self._assign_keyless(topic_state, sizes, loads)
         if len(unassigned_rows):
-            partitions[unassigned_rows] = self._assign_keyless(state, sizes[unassigned_rows], loads)
+            partitions[unassigned_rows] = self._assign_keyless(topic_state, sizes[unassigned_rows], loads)
         return partitions
 
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
@@ -173,9 +174,13 @@ class Partitioner:
     def _assign_sticky(
         self, state: _TopicState, sizes: NDArray[np.int64], choose: Callable[[Random], int]
     ) -> NDArray[np.int32]:
-        """Assign rows to the sticky partition until a batch is full, then choose another one. One step per batch."""
+        """Assign rows to the sticky partition until a batch is full, then choose another partition.
+
+        The loop has one iteration per batch.
+        """
         if state.sticky_partition < 0:
-            state.sticky_partition, state.sticky_bytes = choose(self._random), 0
+            state.sticky_partition = choose(self._random)
+            state.sticky_bytes = 0
         ends = np.cumsum(sizes)
         partitions: list[int] = []
         row_counts: list[int] = []

@@ -223,7 +223,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
     # --- sending
 
-    def send(  # noqa: PLR0913 - the fields of a record, each by its name
+    def send(  # noqa: PLR0913 - one parameter for each field of a record
         self,
         topic: str | ProducerRecord,
         value: object = None,
@@ -234,10 +234,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         callback: Callback | None = None,
         **unexpected: Never,
     ) -> SendFuture:
-        """Send one record, passed as a ProducerRecord or by its fields, and return its future.
+        """Send one record, given as a ProducerRecord or as separate arguments, and return its future.
 
-        The call waits at most max.block.ms for the topic's partitions and for memory. Errors are set on the future;
-        only invalid types and invalid use raise at the call.
+        The call waits at most max.block.ms for the topic's partitions and for memory. Errors are reported through the
+        future; only invalid argument types and misuse, such as sending after close(), raise immediately.
 
         Example:
 
@@ -248,11 +248,13 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             raise build_unexpected_argument_error(unexpected)
         check_open = self._ensure_can_send()
         fields = (value, key, headers, partition, timestamp_ms)
-        if fields != EMPTY_FIELDS or not isinstance(topic, ProducerRecord):
-            topic, callback = parse_send_arguments(topic, fields, callback)
+        if fields == EMPTY_FIELDS and isinstance(topic, ProducerRecord):
+            record = topic
+        else:
+            record, callback = parse_send_arguments(topic, fields, callback)
         try:
-            record = validate_record(topic)
-        except InvalidRecordError as error:
+            record = validate_record(record)
+        except InvalidRecordError as error:  # interceptors do not see invalid records
             self._record_rejection(1, error, check_open)
             raise
         callbacks = () if self._interceptors is None else self._interceptors.acknowledgement_callbacks
@@ -260,7 +262,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             if self._interceptors is not None:
                 record = validate_record(self._interceptors.on_send(record))
             self._serializers.check_types(record)
-        except InvalidRecordError as error:
+        except InvalidRecordError as error:  # interceptors have seen the record, so they are told that it failed
             self._record_rejection(1, error, check_open)
             RecordFutures(record.topic).reject(record.partition, error, callbacks)
             raise
@@ -268,9 +270,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             callbacks = (*callbacks, callback)
         try:
             return self._send(record, callbacks, check_open)
+        except (ProducerClosedError, IllegalStateError):  # misuse of the producer, not a failure of this record
+            raise
         except KafkaSinkError as error:
-            if isinstance(error, ProducerClosedError | IllegalStateError):
-                raise
             self._record_rejection(1, error, check_open)
             return RecordFutures(record.topic).reject(record.partition, error, callbacks)
 

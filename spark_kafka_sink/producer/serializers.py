@@ -60,6 +60,7 @@ def serialize_plain(topic: str, value: object) -> bytes | None:
 
 
 def _build_missing_serializer_error(topic: str, value: object) -> InvalidRecordError:
+    """Build the error for a value that needs a serializer. `topic` is only named in the message."""
     return InvalidRecordError(
         f"{format_partition(topic)}: {type(value).__name__} is neither bytes nor str. Pass a serializer to "
         "KafkaProducer."
@@ -187,21 +188,24 @@ class Serializers:
             raise InvalidRecordError(f"{error} A serializer added this header.") from None
 
 
-def _check_serializer(field: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
+def _check_serializer(side: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
     if serializer is None:
         return serialize_plain
     if callable(serializer) or callable(getattr(serializer, "serialize", None)):
         if callable(serializer):
-            _check_argument_count(field, serializer)
+            _check_accepts_topic_and_object(side, serializer)
         return serializer
     raise ConfigurationError(
-        f"{field}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with "
+        f"{side}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with "
         "a method serialize(topic, headers, data)."
     )
 
 
-def _check_argument_count(field: str, serializer: Serializer) -> None:
-    """Raise ConfigurationError for a function of one argument, such as json.dumps or a serializer of kafka-python."""
+def _check_accepts_topic_and_object(side: str, serializer: Serializer) -> None:
+    """Raise ConfigurationError if the serializer cannot be called with (topic, object).
+
+    Functions of one argument, such as json.dumps and the serializers of kafka-python, cannot.
+    """
     try:
         serializer_signature = signature(serializer)
     except (TypeError, ValueError):
@@ -211,15 +215,15 @@ def _check_argument_count(field: str, serializer: Serializer) -> None:
     except TypeError:
         name = getattr(serializer, "__qualname__", type(serializer).__qualname__)
         raise ConfigurationError(
-            f"{field}_serializer is {name}, which cannot be called with two arguments. A serializer is a function of "
-            f"(topic, object) that returns bytes: for example lambda topic, {field}: json.dumps({field}).encode(), or "
-            "serialize_json of spark_kafka_sink.producer.serializers."
+            f"{side}_serializer must accept two arguments, (topic, object), and return bytes, but {name} does not. "
+            f"Use for example `lambda topic, {side}: json.dumps({side}).encode()`, or "
+            "spark_kafka_sink.producer.serializers.serialize_json."
         ) from None
 
 
 def _call_serializer(
     serializer: Serializer | HeaderSerializer,
-    field: str,
+    side: str,
     topic: str,
     headers: list[tuple[str, bytes | None]],
     value: object,
@@ -230,16 +234,16 @@ def _call_serializer(
         raise
     except Exception as error:
         raise InvalidRecordError(
-            f"{format_partition(topic)}: the serializer of the {field} failed: {error!r}"
+            f"{format_partition(topic)}: the serializer of the {side} failed: {error!r}"
         ) from error
     if result is None or isinstance(result, bytes):
         return result
-    raise _build_invalid_result_error(topic, field, result)
+    raise _build_invalid_result_error(topic, side, result)
 
 
-def _build_invalid_result_error(topic: str, field: str, result: object) -> InvalidRecordError:
-    advice = " Add .encode() to what it returns." if isinstance(result, str) else ""
+def _build_invalid_result_error(topic: str, side: str, result: object) -> InvalidRecordError:
+    advice = " Call .encode() on the result." if isinstance(result, str) else ""
     type_name = type(result).__name__
     return InvalidRecordError(
-        f"{format_partition(topic)}: the serializer of the {field} returned {type_name}, which is not bytes.{advice}"
+        f"{format_partition(topic)}: the serializer of the {side} returned {type_name}, which is not bytes.{advice}"
     )

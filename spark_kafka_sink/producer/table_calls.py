@@ -156,7 +156,7 @@ class TableCalls:
 
 
 class _TableTransaction:
-    """The transaction in which a send_table() call began, if there was one, and a producer that sends only in it.
+    """Binds a send_table() call to the transaction that was open when the call began, if any.
 
     The thread of a cancelled send_table_async() may still read rows when the program has begun another transaction.
     """

@@ -308,39 +308,46 @@ def _find_type_faults(
     Columns are checked one by one, so that each fault can show the argument that named the column.
     """
     faults: list[str] = []
-    for position, column_field in enumerate(schema):
-        field_names = [field_name for field_name, field_position in positions.items() if field_position == position]
-        if not field_names and position not in target_types:
+    for position, arrow_field in enumerate(schema):
+        record_fields = [name for name, field_position in positions.items() if field_position == position]
+        if not record_fields and position not in target_types:
             continue
         try:
-            null_array = pa.nulls(0, column_field.type)
-            column = convert_column(null_array, target_types.get(position, column_field.type), column_field.name)
-            if "timestamp" in field_names:
-                timestamps = convert_column(null_array, _to_timestamp_type(column_field.type), column_field.name)
+            empty_column = pa.nulls(0, arrow_field.type)
+            column = convert_column(empty_column, target_types.get(position, arrow_field.type), arrow_field.name)
+            if "timestamp" in record_fields:
+                timestamps = convert_column(empty_column, _to_timestamp_type(arrow_field.type), arrow_field.name)
         except SchemaError as error:
             faults.append(f"{error}.")
             continue
-        for field_name in field_names:
-            fault = _find_field_fault(field_name, column_field, timestamps if field_name == "timestamp" else column)
+        for record_field in record_fields:
+            fault = _explain_unreadable_column(
+                record_field, arrow_field, timestamps if record_field == "timestamp" else column
+            )
             if fault is not None:
                 faults.append(fault)
     return faults
 
 
-def _find_field_fault(field_name: str, column_field: pa.Field, column: pa.Array) -> str | None:
-    """Return the reason why a record field cannot be read from a column of this type, or None if it can."""
+def _explain_unreadable_column(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
+    """Explain why a column cannot be used for the record field. Return None if it can.
+
+    `empty_column`: a column without rows, converted to the type that the record field is read from.
+    """
     try:
-        if field_name == "value":
-            RecordColumns(column)
-        elif field_name == "partition":
-            parse_requested_partitions(column, 0)
-        elif field_name != "topic":
-            RecordColumns(pa.nulls(0, pa.binary()), **{field_name: column})
-        elif not pa.types.is_string(column.type):
-            raise SchemaError(f"column topic must be a string column, not {column_field.type}")
+        if record_field == "value":
+            RecordColumns(empty_column)  # called only to validate the type, as in the next two branches
+        elif record_field == "partition":
+            parse_requested_partitions(empty_column, 0)
+        elif record_field != "topic":
+            RecordColumns(pa.nulls(0, pa.binary()), **{record_field: empty_column})
+        elif not pa.types.is_string(empty_column.type):
+            raise SchemaError(f"column topic must be a string column, not {arrow_field.type}")
     except SchemaError as error:
-        remedy = f'. Or encode the column with a format: {field_name}_format="json"' if field_name in SIDES else ""
-        return f"{field_name}={column_field.name!r}: {error}{remedy}."
+        message = f"{record_field}={arrow_field.name!r}: {error}."
+        if record_field in SIDES:
+            message += f' Alternatively, encode the column by setting {record_field}_format="json".'
+        return message
     return None
 
 

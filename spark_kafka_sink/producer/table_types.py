@@ -148,11 +148,12 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
 
 def _to_days(column: pa.Array) -> pa.Array:
     """Convert milliseconds to days. Arrow's own cast silently overflows."""
-    days, nulls = integers_to_numpy(column.view(pa.int64())) // _MS_PER_DAY, build_null_mask(column)
+    days = integers_to_numpy(column.view(pa.int64())) // _MS_PER_DAY
+    null_mask = build_null_mask(column)
     is_outside = (days < -_MAX_DAYS - 1) | (days > _MAX_DAYS)
     if is_outside.any():
         raise pa.ArrowInvalid(f"{column.view(pa.int64())[int(is_outside.argmax())]} ms is no date")
-    return numbers_to_arrow(days.astype(np.int32), nulls).view(pa.date32())
+    return numbers_to_arrow(days.astype(np.int32), null_mask).view(pa.date32())
 
 
 def _build_null_mask_array(column: pa.Array) -> pa.Array | None:

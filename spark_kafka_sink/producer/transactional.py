@@ -81,7 +81,7 @@ class TransactionalProducer:
     def commit_transaction(self) -> None:
         """Send all records, wait for their acknowledgements and commit the transaction.
 
-        Raise TransactionAbortableError, which names the records, if one of them failed; abort the transaction then.
+        Raise TransactionAbortableError, which names the failed records, if any failed: the transaction must be aborted.
         After a TransactionTimeoutError the outcome is unknown; call the method again to learn it.
 
         Example:

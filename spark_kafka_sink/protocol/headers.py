@@ -39,7 +39,7 @@ class RequestHeader:
 def encode_request(message: Message, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
     """Encode a request with its header, but without the frame's length prefix.
 
-    Raise the errors of Message.write.
+    Raises the same errors as Message.write.
     """
     writer = Writer()
     writer.put(_REQUEST_LAYOUT.pack(message.API_KEY, version, correlation_id))
@@ -78,7 +78,7 @@ def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tup
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:
     """Encode a response with its header, but without the frame's length prefix.
 
-    Raise the errors of Message.write.
+    Raises the same errors as Message.write.
     """
     writer = Writer()
     writer.put(_CORRELATION_ID_LAYOUT.pack(correlation_id))
@@ -101,7 +101,7 @@ def decode_response(frame: Buffer, response_type: type[MessageT], version: int) 
 
 
 def peek_correlation_id(frame: Buffer) -> int:
-    """Return a response's correlation id, by which its request is found.
+    """Return the correlation id of a response, which identifies its request.
 
     Raise DecodeError if the frame is too short.
     """
@@ -126,7 +126,7 @@ def _find_request_type(api_key: int) -> type[Message] | None:
 
 @lru_cache(64)  # each client sends the same id in all requests
 def _encode_request_header_tail(client_id: str | None, flexible: bool) -> bytes:
-    """Encode the client id, and the empty tagged fields of a flexible header, with which a request header ends."""
+    """Encode the end of a request header: the client id, and in a flexible header the empty tagged fields."""
     writer = Writer()
     _CLIENT_ID_CODEC.write(writer, client_id)
     if flexible:

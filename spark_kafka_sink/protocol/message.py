@@ -111,7 +111,7 @@ class Message(Struct):
     VERSIONS: ClassVar[VersionRange]
     """The versions that can be encoded and decoded."""
     FIRST_FLEXIBLE_VERSION: ClassVar[int | None]
-    """The first version with compact lengths and tagged fields (KIP-482), or None if there is none."""
+    """The first version with compact lengths and tagged fields (KIP-482); None if no version has them."""
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -119,7 +119,7 @@ class Message(Struct):
         return cls.FIRST_FLEXIBLE_VERSION is not None and version >= cls.FIRST_FLEXIBLE_VERSION
 
     def encode(self, version: int) -> list[Buffer]:
-        """Encode the message in a version, as a sequence of segments. Raise the errors of `write`.
+        """Encode the message in a version, as a sequence of segments. Raises the same errors as `write`.
 
         Each record batch is a segment of its own and is not copied, unless it is very short.
         """
@@ -140,7 +140,7 @@ class Message(Struct):
 
     @classmethod
     def decode(cls: type[MessageT], buffer: Buffer, version: int) -> MessageT:
-        """Decode a message at the start of a buffer. Raise the errors of `read`.
+        """Decode a message at the start of a buffer. Raises the same errors as `read`.
 
         Record batches are views of `buffer`.
         """

@@ -1,4 +1,4 @@
-"""Declarations of structs and their fields, from which struct_codec.py generates one codec for each version.
+"""Declarations of structs and their fields. struct_codec.py generates a codec for each version from them.
 
 A struct is a keyword-only dataclass. Its fields are in the order of Kafka's JSON definition, and each declares the
 versions that have the field, so that declaration and definition can be compared line by line:
@@ -78,7 +78,7 @@ class Struct:
     """Base class of all structs."""
 
     unknown_tags: dict[int, bytes] | None = dataclasses.field(default=None, repr=False)
-    """Encoded values of decoded tagged fields that are not declared, by tag. They are encoded again."""
+    """Encoded values of decoded tagged fields that are not declared, by tag. Encoding writes them unchanged."""
 
 
 def get_field_specs(struct_type: type[Struct]) -> dict[str, FieldSpec]:

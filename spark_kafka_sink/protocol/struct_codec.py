@@ -134,9 +134,9 @@ class StructCodec:
             value.unknown_tags = unknown_tags
 
 
-_codecs: dict[
-    tuple[type[Struct], int, bool], StructCodec
-] = {}  # two threads may build equal codecs, of which one stays
+_codecs: dict[tuple[type[Struct], int, bool], StructCodec] = {}
+"""Codecs by struct type, version and whether the version is flexible. If two threads build the same codec at the same
+time, either one may stay."""
 
 
 def get_struct_codec(struct_type: type[Struct], version: int, flexible: bool) -> StructCodec:
@@ -149,7 +149,7 @@ def get_struct_codec(struct_type: type[Struct], version: int, flexible: bool) ->
 
 
 class _SourceBuilder:
-    """Builder of the source of a codec's two functions. Fields must be added in the order in which they are encoded."""
+    """Builds the source of a codec's two functions. Fields must be added in the order of their encoding."""
 
     def __init__(self, struct_type: type[Any]) -> None:
         self._type = struct_type
@@ -187,9 +187,10 @@ class _SourceBuilder:
     def add_tagged_fields(
         self, defaults: dict[str, object], write: WriteFunction, read: Callable[[Reader, int, Any], None]
     ) -> None:
-        """Add the tagged fields, with which the struct ends. Call this last.
+        """Add the tagged fields at the end of the struct. Must be called last.
 
-        `defaults`: values by field name that need not be written. `write` and `read`: called if there is any field.
+        `defaults`: values by field name that need not be written. `write` and `read`: called only if a struct has
+        tagged fields.
         """
         self._end_fixed_size_run()
         self.min_bytes += 1
@@ -232,7 +233,7 @@ class _SourceBuilder:
         self._fixed_size_run.clear()
 
     def _build_default_lines(self) -> list[str]:
-        """Build the lines that assign defaults to all fields that are not read, and to tagged fields, which may be."""
+        """Build the lines that assign defaults to fields that are not read, and to tagged fields."""
         lines = []
         for field in dataclasses.fields(self._type):
             if field.name in self._read_fields:

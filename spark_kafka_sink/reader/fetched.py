@@ -101,7 +101,8 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
     abort_starts = [(transaction.first_offset, transaction.producer_id) for transaction in aborted_transactions or ()]
     heapq.heapify(abort_starts)
     tables: list[pa.Table] = []
-    chunk_bytes, next_offset = 0, start
+    chunk_bytes = 0
+    next_offset = start
     for stored_batch in iterate_stored_batches(records):
         batch = stored_batch.decode(preserve_header_keys=preserve_header_keys)
         header = batch.header

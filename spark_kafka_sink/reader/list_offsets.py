@@ -1,4 +1,4 @@
-"""ListOffsets: look up the first or last offsets of partitions, or the offsets at a time."""
+"""ListOffsets: look up the first and last offsets of partitions, or the offsets for a given timestamp."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
-LATEST, EARLIEST = -1, -2
-"""Special values of the timestamp."""
-_CONSUMER = -1  # the replica id of clients
+LATEST_TIMESTAMP = -1
+"""Requests the end of a partition instead of the offset for a timestamp."""
+EARLIEST_TIMESTAMP = -2
+"""Requests the start of a partition instead of the offset for a timestamp."""
+_CONSUMER_REPLICA_ID = -1
+"""The replica id in requests of clients that are not brokers."""
 
 
 @dataclass(frozen=True, eq=False)
 class ListOffsets(Request[ListOffsetsResponse]):
-    """Look up offsets. The keys are partition numbers. `isolation`: 0 for read_uncommitted, 1 for read_committed."""
+    """Look up one offset of each partition. The keys are partition numbers."""
 
     api_key = ApiKey.LIST_OFFSETS
     action = "list its offsets"
     topic: str
     partitions: Sequence[int]
     timestamp: int
+    """Milliseconds since the epoch, LATEST_TIMESTAMP or EARLIEST_TIMESTAMP."""
     isolation: int
+    """0 for read_uncommitted, 1 for read_committed."""
 
     @property
     def keys(self) -> Sequence[str]:
@@ -48,7 +53,7 @@ class ListOffsets(Request[ListOffsetsResponse]):
             ListOffsetsPartition(partition_index=partition, timestamp=self.timestamp) for partition in self.partitions
         ]
         return ListOffsetsRequest(
-            replica_id=_CONSUMER,
+            replica_id=_CONSUMER_REPLICA_ID,
             isolation_level=self.isolation,
             topics=[ListOffsetsTopic(name=self.topic, partitions=partitions)],
         )

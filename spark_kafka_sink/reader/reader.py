@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse, FetchResponsePartitionData
 from spark_kafka_sink.reader.fetch import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, Fetch
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, StoredBatch, iterate_stored_batches, iterate_visible_rows
-from spark_kafka_sink.reader.list_offsets import EARLIEST, LATEST, ListOffsets
+from spark_kafka_sink.reader.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsets
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import Call
 
@@ -83,19 +83,19 @@ class TopicReader:
 
         Raise BrokerError if the topic does not exist or the user may not describe it.
         """
-        return [partition.index for partition in self._client.topic(topic, refresh=True).partitions]
+        return [partition.index for partition in self._client.wait_for_topic(topic, refresh=True).partitions]
 
     def beginning_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        return self._list_offsets(topic, self._select_partitions(topic, partitions), EARLIEST)
+        return self._list_offsets(topic, self._select_partitions(topic, partitions), EARLIEST_TIMESTAMP)
 
     def end_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
         """Return the offset after the last record of each partition; with read_committed, the last stable offset."""
-        return self._list_offsets(topic, self._select_partitions(topic, partitions), LATEST)
+        return self._list_offsets(topic, self._select_partitions(topic, partitions), LATEST_TIMESTAMP)
 
     def offsets_at(self, topic: str, timestamp_ms: int, partitions: Iterable[int] | None = None) -> dict[int, int]:
         """Return the first offset of each partition from this timestamp on, or its end offset if no record follows."""
         selected_partitions = self._select_partitions(topic, partitions)
-        end_offsets = self._list_offsets(topic, selected_partitions, LATEST)
+        end_offsets = self._list_offsets(topic, selected_partitions, LATEST_TIMESTAMP)
         offsets = self._list_offsets(topic, selected_partitions, timestamp_ms)
         return {partition: offset if offset >= 0 else end_offsets[partition] for partition, offset in offsets.items()}
 
@@ -113,10 +113,10 @@ class TopicReader:
         Raise DataError if the rows need more than `max_bytes` of memory.
         """
         tables: list[pa.Table] = []
-        size = 0
+        total_bytes = 0
         for table in self.batches(topic, partitions=partitions, start=start, stop=stop):
-            size += table.nbytes
-            if size > max_bytes:
+            total_bytes += table.nbytes
+            if total_bytes > max_bytes:
                 raise DataError(
                     f"{format_partition(topic)} has more than {max_bytes} bytes of rows. Increase max_bytes, or read "
                     "fewer partitions or offsets; `pykafka cat` reads topics of any size."
@@ -136,18 +136,18 @@ class TopicReader:
     ) -> Iterator[pa.Table]:
         """Yield tables of rows as they are fetched. Each table has rows of one partition.
 
-        `start` and `stop` default to the current first and end offset of each partition. `follow`: continue without an
-        end.
+        `start` and `stop` default to the current first and end offset of each partition. `follow`: never stop, and
+        yield new rows as they are written.
         """
         selected_partitions = self._select_partitions(topic, partitions)
-        current_ends = (
+        current_end_offsets = (
             dict.fromkeys(selected_partitions, LONG_MAX)
             if follow
-            else self._list_offsets(topic, selected_partitions, LATEST)
+            else self._list_offsets(topic, selected_partitions, LATEST_TIMESTAMP)
         )
-        end_offsets = {**current_ends, **_filter_partitions(stop, selected_partitions)}
+        end_offsets = {**current_end_offsets, **_filter_partitions(stop, selected_partitions)}
         positions = {
-            **self._list_offsets(topic, selected_partitions, EARLIEST),
+            **self._list_offsets(topic, selected_partitions, EARLIEST_TIMESTAMP),
             **_filter_partitions(start, selected_partitions),
         }
         for rows in self._fetch_all(
@@ -162,7 +162,7 @@ class TopicReader:
         The caller must pass the result to `read_stored_batches` or to `abandon`.
         """
         progress = self._create_progress(topic, {partition: start}, {partition: LONG_MAX}, _to_stored_batches)
-        return self._begin(self._next_fetch(progress, max_wait_ms=0))
+        return self._begin(self._build_next_fetch(progress, max_wait_ms=0))
 
     def abandon(self, fetch_call: Call[FetchResponse]) -> None:
         """Abandon a call of `prefetch`."""
@@ -177,7 +177,7 @@ class TopicReader:
         """
         progress = self._create_progress(topic, {partition: start}, {partition: stop}, _to_stored_batches)
         if fetch_call is not None:
-            fetch = progress.fetch([partition])
+            fetch = progress.build_fetch([partition])
             if self._finish(fetch_call) is None and fetch.find_rejection_error(fetch_call.responses) is None:
                 yield from progress.unpack(fetch.parse_partition_data(fetch_call.responses))
         yield from self._fetch_all(progress, follow=False)
@@ -187,19 +187,19 @@ class TopicReader:
     def _create_progress(
         self, topic: str, positions: dict[int, int], end_offsets: dict[int, int], unpack: _Unpack[ChunkT]
     ) -> _FetchProgress[ChunkT]:
-        topic_id = self._client.topic(topic).topic_id
+        topic_id = self._client.wait_for_topic(topic).topic_id
         return _FetchProgress(topic, topic_id, self._isolation, positions, end_offsets, unpack)
 
     def _fetch_all(self, progress: _FetchProgress[ChunkT], *, follow: bool) -> Iterator[ChunkT]:
-        """Fetch in rounds until all ends are reached.
+        """Fetch in rounds until every position has reached its end offset.
 
         No fetch is in flight while the caller processes a chunk. Otherwise a slow caller would look like a broker that
         does not respond.
         """
         deadline = self._client.create_deadline(f"records of {format_partition(progress.topic)}")
-        while progress.pending:
+        while progress.pending_partitions:
             previous_positions = dict(progress.positions)
-            fetch = self._next_fetch(progress)
+            fetch = self._build_next_fetch(progress)
             call = self._begin(fetch)
             failure = self._finish(call)
             yield from progress.unpack(fetch.parse_partition_data(call.responses))
@@ -208,26 +208,31 @@ class TopicReader:
                 raise rejection
             if progress.positions != previous_positions or (follow and fetch.offsets and failure is None):
                 deadline.extend()
-            elif progress.pending:
+            elif progress.pending_partitions:
                 self._client.metadata.request_update()
                 deadline.wait(failure, self._backoff_ms)
 
-    def _next_fetch(self, progress: _FetchProgress[ChunkT], max_wait_ms: int = MAX_FETCH_WAIT_MS) -> Fetch:
-        """Return the fetch of one round, for all pending partitions that have leaders."""
+    def _build_next_fetch(self, progress: _FetchProgress[ChunkT], max_wait_ms: int = MAX_FETCH_WAIT_MS) -> Fetch:
+        """Build the fetch of one round for all pending partitions that have a leader.
+
+        Raise BrokerError if the topic was deleted, even if it was created again.
+        """
         topic = progress.topic
-        self._client.topic(topic)  # Fails if the topic was deleted.
+        self._client.wait_for_topic(topic)  # raises if the topic was deleted
         if self._client.metadata.snapshot.topic_id(topic) not in (None, progress.topic_id):
             # The positions are offsets of the deleted topic.
             context = f"{format_partition(topic)} was deleted and recreated while it was being read"
             raise build_broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
-        leaders = {partition: self._client.leader(topic, partition) for partition in progress.pending}
-        fetchable = [partition for partition, leader in leaders.items() if leader is not None]
+        leaders = {partition: self._client.find_leader(topic, partition) for partition in progress.pending_partitions}
+        fetchable_partitions = [partition for partition, leader in leaders.items() if leader is not None]
         # All responses of a round are in memory at the same time.
-        return progress.fetch(fetchable, max_wait_ms, MAX_FETCH_BYTES // max(1, len({*leaders.values()} - {None})))
+        return progress.build_fetch(
+            fetchable_partitions, max_wait_ms, MAX_FETCH_BYTES // max(1, len({*leaders.values()} - {None}))
+        )
 
     def _begin(self, fetch: Fetch) -> Call[FetchResponse]:
-        """Send a fetch to each leader. It is not retried, because the next round has other offsets."""
-        return self._client.begin([fetch], retries=False)
+        """Send the fetch to each leader without retries, because the next round fetches from other offsets."""
+        return self._client.begin([fetch], should_retry=False)
 
     def _finish(self, call: Call[FetchResponse]) -> NetworkError | BrokerError | None:
         """Wait for all responses. Return the first failure that may be temporary, such as an unresponsive broker."""
@@ -254,11 +259,16 @@ class TopicReader:
             yield chunk.rows, chunk.next_offset
 
     def _select_partitions(self, topic: str, partitions: Iterable[int] | None) -> list[int]:
-        """Return the sorted partitions, by default all. Raise InvalidRecordError if a partition does not exist."""
+        """Return the partitions in ascending order; all partitions of the topic if `partitions` is None.
+
+        Raise InvalidRecordError if a partition does not exist.
+        """
         if partitions is None:
             return self.partitions(topic)
         selected_partitions = sorted(set(partitions))
-        if {partition.index for partition in self._client.topic(topic).partitions}.issuperset(selected_partitions):
+        if {partition.index for partition in self._client.wait_for_topic(topic).partitions}.issuperset(
+            selected_partitions
+        ):
             return selected_partitions
         existing_partitions = self.partitions(topic)
         missing_partitions = [partition for partition in selected_partitions if partition not in existing_partitions]
@@ -269,7 +279,7 @@ class TopicReader:
         return selected_partitions
 
     def _list_offsets(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
-        self._client.topic(topic)
+        self._client.wait_for_topic(topic)
         request = ListOffsets(topic, partitions, timestamp, self._isolation)
         return request.parse_offsets(self._client.send_all([request]))
 
@@ -277,7 +287,7 @@ class TopicReader:
 class _FetchProgress(Generic[ChunkT]):
     """Progress of reading one topic.
 
-    `positions` and `end_offsets` are offsets by partition: the next offset to fetch, and the offset at which to stop.
+    `positions` has the next offset to fetch from each partition, and `end_offsets` the offset at which to stop.
     """
 
     def __init__(
@@ -297,10 +307,11 @@ class _FetchProgress(Generic[ChunkT]):
         self._unpack = unpack
 
     @property
-    def pending(self) -> list[int]:
+    def pending_partitions(self) -> list[int]:
+        """The partitions whose position is before their end offset."""
         return [partition for partition, end in self._end_offsets.items() if self.positions[partition] < end]
 
-    def fetch(
+    def build_fetch(
         self, partitions: Iterable[int], max_wait_ms: int = MAX_FETCH_WAIT_MS, max_bytes: int = MAX_FETCH_BYTES
     ) -> Fetch:
         offsets = {partition: self.positions[partition] for partition in partitions}

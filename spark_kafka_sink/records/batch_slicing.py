@@ -50,7 +50,7 @@ class BatchSlices(NamedTuple):
 
     `first_offset_deltas`: offset delta of the first row of each slice. It is above 0 if the rows are appended to an
     open batch.
-    `base_timestamps`: base timestamp of the open batch, to which timestamp deltas refer. None for a new batch.
+    `base_timestamps`: base timestamp of the open batch, from which timestamp deltas are computed. None for a new batch.
     """
 
     partition_indices: Sequence[int]
@@ -101,8 +101,8 @@ def split_into_batches(
 ) -> BatchSlices:
     """Split the rows of each partition into batches of at most `max_batch_bytes`, including the header.
 
-    `sizes`: the result of compute_record_size_bounds. `times`: the range of the timestamps with which the rows are
-    encoded. Rows are first appended to the open batch. A record that exceeds `max_batch_bytes` gets a batch of its own.
+    `sizes`: the result of compute_record_size_bounds. `times`: the range of the rows' timestamps. Rows are first
+    appended to the open batch. A record that exceeds `max_batch_bytes` gets a batch of its own.
     """
     if not len(sizes):
         return build_consecutive_slices(())
@@ -124,7 +124,7 @@ def split_into_batches(
 def _split_partition(
     index: int, cumulative_bytes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int
 ) -> BatchSlices:
-    """Split the rows of one partition into batches, of which the first may be the open batch."""
+    """Split the rows of one partition into batches. The first batch may be the open batch."""
     bytes_before, max_body_bytes = cumulative_bytes.data, max_batch_bytes - HEADER_BYTES
     start, stop, open_records = slices.starts[index], slices.stops[index], slices.open_records[index]
     edges = [start]

@@ -32,16 +32,16 @@ OVERFLOW_TIMESTAMP = 1 - (1 << 63)
 MAX_CHUNK_ROWS = 10_000
 """Maximum rows of a chunk. Larger chunks exceed the CPU cache and cost more for each record."""
 _MAX_32_BIT_OFFSET_BYTES = 1 << 30
-"""Size from which columns get 64-bit offsets, because 32 bits could overflow if rows are joined or taken repeatedly."""
+"""Larger columns get 64-bit offsets, because 32 bits could overflow if rows are joined or taken repeatedly."""
 _FIFTY_YEARS_MS = 50 * 365.25 * 86_400_000
 _ONE_DAY_S = 86_400
-"""Tolerance for clocks that differ, and for time zones in which it is the next day."""
+"""Tolerance for inaccurate clocks, and for time zones where the next day has already begun."""
 LIKELY_SECONDS_MESSAGE = (
     "Column timestamp has the number %d, which is a time in January 1970 in milliseconds and one of the last fifty "
     "years in seconds. It is written as milliseconds. If it is in seconds, multiply it by 1000 or make it a timestamp."
 )
 _MAX_JOINED_CHUNK_BYTES = 1 << 16
-"""Average size up to which chunks are joined, because a copy costs less than processing each of them."""
+"""Chunks of at most this average size are joined, because a copy costs less than processing each chunk separately."""
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 

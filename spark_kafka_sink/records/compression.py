@@ -57,6 +57,14 @@ _MAX_SNAPPY_RATIO = 64
 """A snappy element of 3 bytes is at most 64 bytes when decompressed."""
 _READ_BYTES = 1 << 20
 _LZ4_FAST_LEVEL = 0
+_MALFORMED_DATA_ERRORS = (
+    zlib.error,  # gzip
+    OSError,  # pyarrow: snappy and zstd
+    ValueError,  # pyarrow, whose ArrowInvalid is a ValueError
+    RuntimeError,  # lz4
+    EOFError,  # lz4
+)
+"""Errors that the compression libraries raise for malformed data."""
 
 
 def require_codec(codec: Codec) -> None:
@@ -106,8 +114,8 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
     """Decompress at most `max_bytes`.
 
-    Return a new bytearray, or `data` itself if it is not compressed. Raise DecodeError for malformed data and for a
-    result of more than `max_bytes`, and UnsupportedFormatError for an unknown codec.
+    Return a new bytearray, or `data` itself if it is not compressed. Raise DecodeError if the data is malformed or
+    decompresses to more than `max_bytes`, and UnsupportedFormatError if the codec is unknown.
     """
     if codec == Codec.NONE:
         return data
@@ -117,12 +125,12 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
         raise UnsupportedFormatError(f"Compression codec {codec} is not supported.") from None
     try:
         return decompressor(data, max_bytes)  # type: ignore[no-any-return]
-    except ImportError as error:
+    except ImportError as error:  # only lz4 is imported on first use
         raise MissingDependencyError(
-            "A batch is compressed with lz4, for which the Python package lz4 is needed. It is not installed in this "
-            f"Python ({sys.executable}): run `pip install lz4`."
+            f"Cannot read an lz4-compressed batch: the package lz4 is not installed for {sys.executable}. "
+            "Run `pip install lz4`."
         ) from error
-    except (zlib.error, OSError, ValueError, RuntimeError, EOFError) as error:
+    except _MALFORMED_DATA_ERRORS as error:
         raise DecodeError(f"{Codec(codec).name.lower()}: {error}") from error
 
 

@@ -58,7 +58,7 @@ def build_fixed_field(numbers: NDArray[Any]) -> Field:
 
 
 def mask_field(field: Field, mask: NDArray[np.bool_]) -> Field:
-    """Return a copy of the field in which rows with a False mask have width 0."""
+    """Return a copy of the field. Its width is 0 in the rows whose mask is False."""
     word = np.where(mask, np.asarray(field.word, np.uint64), _U64(0))
     return Field(word, np.where(mask, field.width, 0).astype(np.uint8), field.max_width)
 

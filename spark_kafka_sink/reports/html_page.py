@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from spark_kafka_sink.diagnostics.text import format_bytes, format_count
+from spark_kafka_sink.producer.windows import LatencyHistogram
 from spark_kafka_sink.reports.figures import build_figures
 from spark_kafka_sink.reports.number_format import NO_VALUE, format_milliseconds, format_number, format_ratio
 from spark_kafka_sink.reports.text_report import format_cells
@@ -88,56 +90,94 @@ def _render_summary(reports: Sequence[WriteReport], source: str) -> str:
     return escape(f"{format_count(len(reports), 'write')} of {jobs}, {first:%Y-%m-%d %H:%M:%S}{end}; {source}")
 
 
+@dataclass(frozen=True)
+class _Totals:
+    """Sums over reports."""
+
+    write_count: int
+    failed_count: int
+    row_count: int
+    retry_count: int
+    dead_letter_count: int
+    batch_count: int
+    request_count: int
+    wire_bytes: int
+    uncompressed_bytes: int
+    duration_ms: float
+    blocked_ms: float
+    throttle_ms: float
+    paced_ms: float
+
+    @classmethod
+    def of(cls, reports: Sequence[WriteReport]) -> _Totals:
+        """Add up the reports."""
+        return cls(
+            write_count=len(reports),
+            failed_count=sum(report.status == FAILED for report in reports),
+            row_count=sum(report.rows for report in reports),
+            retry_count=sum(report.retries for report in reports),
+            dead_letter_count=sum(report.dead_letters for report in reports),
+            batch_count=sum(report.batches for report in reports),
+            request_count=sum(report.requests for report in reports),
+            wire_bytes=sum(report.wire_bytes for report in reports),
+            uncompressed_bytes=sum(report.uncompressed_bytes for report in reports),
+            duration_ms=sum(report.duration_ms for report in reports),
+            blocked_ms=sum(report.blocked_ms for report in reports),
+            throttle_ms=sum(report.throttle_ms for report in reports),
+            paced_ms=sum(report.paced_ms for report in reports),
+        )
+
+
 def _render_tiles(reports: Sequence[WriteReport]) -> str:
-    latencies = merge_latencies(reports)
-    rows, dead_letters = sum(report.rows for report in reports), sum(report.dead_letters for report in reports)
-    wire_bytes = sum(report.wire_bytes for report in reports)
-    uncompressed_bytes = sum(report.uncompressed_bytes for report in reports)
-    retries, failed_count = (
-        sum(report.retries for report in reports),
-        sum(report.status == FAILED for report in reports),
-    )
-    duration_ms = sum(report.duration_ms for report in reports)
-    batches, requests = sum(report.batches for report in reports), sum(report.requests for report in reports)
-    throttled = format_milliseconds(sum(report.throttle_ms for report in reports))
-    paced = format_milliseconds(sum(report.paced_ms for report in reports))
-    mean_batch = f"; {format_bytes(round(wire_bytes / batches))} per batch" if batches else ""
-    requests_per_second = (
-        f"; {format_number(1000 * requests / duration_ms)} requests/s" if requests and duration_ms else ""
-    )
+    totals = _Totals.of(reports)
+    rows_text = format_number(totals.row_count)
+    failed_text = f"{totals.failed_count:,} failed" if totals.failed_count else "none failed"
+    rejected_text = f"{totals.dead_letter_count:,} rejected" if totals.dead_letter_count else "no row was rejected"
     tiles = (
-        ("rows", format_number(rows), f"{rows:,} acknowledged"),
-        ("writes", f"{len(reports):,}", f"{failed_count:,} failed" if failed_count else "none failed"),
-        (
-            "rows per second",
-            format_number(1000 * rows / duration_ms) if duration_ms else NO_VALUE,
-            f"in {format_milliseconds(duration_ms)} of writing{requests_per_second}",
-        ),
-        (
-            "bytes on the wire",
-            format_bytes(wire_bytes),
-            f"{format_ratio(wire_bytes / uncompressed_bytes)} of {format_bytes(uncompressed_bytes)}{mean_batch}"
-            if uncompressed_bytes
-            else "none",
-        ),
-        (
-            "latency, p99",
-            format_milliseconds(latencies.percentile(0.99)),
-            f"p50 {format_milliseconds(latencies.percentile(0.5))}",
-        ),
-        ("retried", format_number(retries), f"of {rows:,} records"),
-        (
-            "dead letters",
-            format_number(dead_letters),
-            f"{dead_letters:,} rejected" if dead_letters else "no row was rejected",
-        ),
-        (
-            "blocked on memory",
-            format_milliseconds(sum(report.blocked_ms for report in reports)),
-            f"throttled by quotas {throttled}, by maxBytesPerSecond {paced}; total of all tasks",
-        ),
+        _render_tile("rows", rows_text, f"{totals.row_count:,} acknowledged"),
+        _render_tile("writes", f"{totals.write_count:,}", failed_text),
+        _render_throughput_tile(totals),
+        _render_bytes_tile(totals),
+        _render_latency_tile(merge_latencies(reports)),
+        _render_tile("retried", format_number(totals.retry_count), f"of {totals.row_count:,} rows"),
+        _render_tile("dead letters", format_number(totals.dead_letter_count), rejected_text),
+        _render_waits_tile(totals),
     )
-    return f'<dl class="tiles">{"".join(_render_tile(*tile) for tile in tiles)}</dl>'
+    return f'<dl class="tiles">{"".join(tiles)}</dl>'
+
+
+def _render_throughput_tile(totals: _Totals) -> str:
+    detail = f"in {format_milliseconds(totals.duration_ms)} of writing"
+    if not totals.duration_ms:
+        return _render_tile("rows per second", NO_VALUE, detail)
+    if totals.request_count:
+        detail += f"; {format_number(1000 * totals.request_count / totals.duration_ms)} requests/s"
+    return _render_tile("rows per second", format_number(1000 * totals.row_count / totals.duration_ms), detail)
+
+
+def _render_bytes_tile(totals: _Totals) -> str:
+    detail = "none"
+    if totals.uncompressed_bytes:
+        ratio_text = format_ratio(totals.wire_bytes / totals.uncompressed_bytes)
+        detail = f"{ratio_text} of {format_bytes(totals.uncompressed_bytes)}"
+        if totals.batch_count:
+            detail += f"; {format_bytes(round(totals.wire_bytes / totals.batch_count))} per batch"
+    return _render_tile("bytes on the wire", format_bytes(totals.wire_bytes), detail)
+
+
+def _render_latency_tile(latencies: LatencyHistogram) -> str:
+    median_text = format_milliseconds(latencies.percentile(0.5))
+    return _render_tile("latency, p99", format_milliseconds(latencies.percentile(0.99)), f"p50 {median_text}")
+
+
+def _render_waits_tile(totals: _Totals) -> str:
+    throttled_text = format_milliseconds(totals.throttle_ms)
+    paced_text = format_milliseconds(totals.paced_ms)
+    return _render_tile(
+        "blocked on memory",
+        format_milliseconds(totals.blocked_ms),
+        f"all tasks combined; {throttled_text} throttled by broker quotas, {paced_text} by maxBytesPerSecond",
+    )
 
 
 def _render_tile(name: str, value: str, detail: str) -> str:

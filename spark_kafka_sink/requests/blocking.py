@@ -90,7 +90,7 @@ class BlockingClient:
     def close(self) -> None:
         self._client.close()
 
-    def topic(self, name: str, *, refresh: bool = False) -> TopicInfo:
+    def wait_for_topic(self, name: str, *, refresh: bool = False) -> TopicInfo:
         """Wait until the topic's partitions are known, and return the topic.
 
         Raise BrokerError if the topic does not exist or the user may not describe it. `refresh`: request metadata even
@@ -99,10 +99,10 @@ class BlockingClient:
         deadline = self.create_deadline(f"metadata of {format_partition(name)}")
         is_known = self.metadata.contains_topic(name)
         self.metadata.add_topic(name, self._system.now())
-        older = self.metadata.request_update(reset_backoff=True) if refresh and is_known else -1
+        stale_version = self.metadata.request_update(reset_backoff=True) if refresh and is_known else -1
         while True:
             info = self.metadata.snapshot.topics.get(name)
-            if info is not None and self.metadata.version > older:
+            if info is not None and self.metadata.version > stale_version:
                 if info.partitions:
                     return info
                 self.metadata.raise_for_topic(name)
@@ -111,8 +111,8 @@ class BlockingClient:
                 self.metadata.request_update()
             deadline.wait(self.metadata.topic_error(name), self._backoff_ms)
 
-    def leader(self, topic: str, partition: int) -> Node | None:
-        """Return the partition's leader. None if it is unknown; a metadata update is requested then."""
+    def find_leader(self, topic: str, partition: int) -> Node | None:
+        """Return the partition's leader. If it is unknown, request a metadata update and return None."""
         leader = self.metadata.snapshot.leader(topic, partition)
         if leader is None:
             self.metadata.request_update()
@@ -186,9 +186,9 @@ class BlockingClient:
         """Return the final response for each key of the requests."""
         return self.finish(self.begin(requests), timeout_ms)
 
-    def begin(self, requests: Iterable[Request[ResponseT]], *, retries: bool = True) -> Call[ResponseT]:
+    def begin(self, requests: Iterable[Request[ResponseT]], *, should_retry: bool = True) -> Call[ResponseT]:
         """Send requests without waiting. The caller must `finish` or `abandon` the call."""
-        call = Call(requests, retries=retries, retries_unknown_errors=True)
+        call = Call(requests, should_retry=should_retry, should_retry_unknown_errors=True)
         self._pending.add(call)
         self._send_due()
         return call

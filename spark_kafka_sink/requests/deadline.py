@@ -11,7 +11,7 @@ _MAX_DOUBLINGS = 10
 
 
 def pause_ms(failures: int) -> float:
-    """Return the pause before a retry. `failures`: the number of consecutive failures before the latest one."""
+    """Return the pause before a retry. `failures`: number of consecutive failures, without the latest one."""
     return min(_FIRST_PAUSE_MS * 2.0 ** min(failures, _MAX_DOUBLINGS), _MAX_PAUSE_MS)
 
 
@@ -22,9 +22,10 @@ class _Client(Protocol):
 
 
 class Deadline:
-    """A deadline of one thread. `operation`: the name of the operation in error messages."""
+    """The deadline of an operation, which moves when the operation makes progress. Not thread-safe."""
 
     def __init__(self, client: _Client, operation: str, timeout_ms: float) -> None:
+        """`operation`: the name of the operation in error messages."""
         self._client = client
         self._operation = operation
         self._timeout_ms = timeout_ms
@@ -44,7 +45,10 @@ class Deadline:
         self._since_ms = self._client.now()
 
     def check(self, failure: KafkaSinkError | None) -> None:
-        """Raise MetadataTimeoutError or NetworkError if the deadline has passed. `failure`: the last one, if any."""
+        """Raise an error if the deadline has passed. `failure`: the latest failure of the operation, if any.
+
+        The error is a NetworkError if the latest failure is one, and a MetadataTimeoutError otherwise.
+        """
         if self.waited_ms >= self._timeout_ms:
             cause = f"The last failure: {failure}" if failure is not None else self._client.describe_missing_response()
             message = f"{self._operation}: timed out after {self._timeout_ms:.0f} ms. {cause}"

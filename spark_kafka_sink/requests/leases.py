@@ -50,7 +50,7 @@ class Leases(Generic[ClientT]):
         discard: Callable[[ClientT], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create an empty cache. `discard`: close a client whose user raised an exception; `close` by default."""
+        """`discard`: called instead of `close` if the code that uses a client raises; defaults to `close`."""
         self._close = close
         self._discard = close if discard is None else discard
         self._max_idle = max_idle

@@ -16,6 +16,7 @@ the results. requests/polled.py serves owners of a client that they poll: the pr
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, cast
@@ -41,6 +42,16 @@ _CONCURRENT_PAUSE_MS = 20.0
 _MAX_DOUBLINGS = 10
 
 
+@dataclass(slots=True)
+class RetryState:
+    """Failures of one key since its request last succeeded."""
+
+    failure_count: int = 0
+    """Number of consecutive failures."""
+    topic_unknown_since_ms: float | None = None
+    """Time at which brokers first reported the key's topic as unknown; None while the topic is known."""
+
+
 class Call(Generic[ResponseT]):
     """The requests of one caller, and the state of each of their keys."""
 
@@ -48,29 +59,29 @@ class Call(Generic[ResponseT]):
         self,
         requests: Iterable[Request[ResponseT]],
         *,
-        retries: bool = True,
-        retries_unknown_errors: bool = False,
+        should_retry: bool = True,
+        should_retry_unknown_errors: bool = False,
     ) -> None:
-        """Create a call.
+        """`should_retry`: retry keys after retriable errors and lost connections.
 
-        `retries`: whether keys are retried at all. `retries_unknown_errors`: whether UNKNOWN_SERVER_ERROR is retried.
+        `should_retry_unknown_errors`: also retry keys after UNKNOWN_SERVER_ERROR.
         """
         self._requests = {key: request for request in requests for key in request.keys}
-        self.retries = retries
-        self._retries_unknown_errors = retries_unknown_errors
+        self.should_retry = should_retry
+        self._should_retry_unknown_errors = should_retry_unknown_errors
         self.due_ms_by_key: dict[str, float] = dict.fromkeys(self._requests, 0.0)
-        """The time from which each key that is neither in flight nor done may be sent."""
+        """Earliest time at which each pending key may be sent. A pending key is neither in flight nor done."""
         self.in_flight_keys: set[str] = set()
+        self.retry_states: defaultdict[str, RetryState] = defaultdict(RetryState)
+        """Failures of each key that has been tried."""
         self.lookup_attempt: Attempt | None = None
         """The coordinator lookup in flight."""
-        self.failure_counts: dict[str, int] = {}
-        """The number of consecutive failures of each key."""
-        self.topic_unknown_since_ms: dict[str, float] = {}
-        """The time since which the topic of a key has been unknown to brokers."""
         self.last_failure: KafkaSinkError | None = None
+        """The latest failure that is retried."""
         self.responses: dict[str, ResponseT] = {}
+        """The responses of the keys that are done."""
         self.error: KafkaSinkError | None = None
-        """The first final error of a key."""
+        """The first error that ended a key without another retry."""
         self.in_doubt_keys: set[str] = set()
         """Keys whose response was lost: the broker may have executed the request, or may still do so."""
         self.done_count = 0
@@ -92,7 +103,7 @@ class Call(Generic[ResponseT]):
         return f"{subject}the attempt to {request.action}"
 
     def results(self) -> dict[str, ResponseT]:
-        """Return the responses by key, in the order of the requests. Raise the first final error, if there is one."""
+        """Return the responses by key, in the order of the requests. Raise `error` if a key failed."""
         if self.error is not None:
             raise self.error
         return {key: self.responses[key] for key in self._requests}
@@ -112,7 +123,7 @@ class Call(Generic[ResponseT]):
 
     def decide_verdict(self, classification: Classification) -> Verdict:
         is_unknown = classification.code == codes.UNKNOWN_SERVER_ERROR
-        return Verdict.RETRY if is_unknown and self._retries_unknown_errors else classification.verdict
+        return Verdict.RETRY if is_unknown and self._should_retry_unknown_errors else classification.verdict
 
     def handle_disconnect(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
         """Handle the loss of a connection: no response for these keys will be received."""
@@ -157,7 +168,7 @@ class PendingRequests:
     """The request engine. Not thread-safe."""
 
     def __init__(self, routing: Routing, backoff_ms: Callable[[int], float]) -> None:
-        """Create the engine. `backoff_ms`: return the backoff after a number of consecutive failures."""
+        """`backoff_ms`: returns the backoff after a number of consecutive failures."""
         self.routing = routing
         self._backoff_ms = backoff_ms
         self._calls: list[Call[Any]] = []
@@ -191,7 +202,7 @@ class PendingRequests:
             route = request.route(key)
             node = self.routing.find(route, now)
             if node is not None:
-                call.topic_unknown_since_ms.pop(key, None)
+                call.retry_states[key].topic_unknown_since_ms = None
                 keys_by_target.setdefault((node, request), []).append(key)
             elif isinstance(route, CoordinatorKey):
                 unknown_coordinator = route
@@ -207,10 +218,13 @@ class PendingRequests:
 
     def _fail_unknown_topic(self, call: Call[Any], key: str, route: Route, now: float) -> None:
         """Fail a key whose topic has been unknown for MAX_UNKNOWN_TOPIC_MS."""
+        state = call.retry_states[key]
         error = self.routing.topic_error(route.topic) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-            call.topic_unknown_since_ms.pop(key, None)
-        elif now - call.topic_unknown_since_ms.setdefault(key, now) >= MAX_UNKNOWN_TOPIC_MS:
+            state.topic_unknown_since_ms = None
+        elif state.topic_unknown_since_ms is None:
+            state.topic_unknown_since_ms = now
+        elif now - state.topic_unknown_since_ms >= MAX_UNKNOWN_TOPIC_MS:
             self._fail(call, key, error, Verdict.FATAL, now)
 
     def _build_lookup(self, call: Call[Any], key_type: int, now: float) -> list[Attempt]:
@@ -262,7 +276,7 @@ class PendingRequests:
             classification = classifications.get(key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
             if verdict not in (Verdict.RETRY, Verdict.LOOK_UP):
-                call.failure_counts.pop(key, None)
+                call.retry_states[key].failure_count = 0
                 call.handle_result(request, key, response, now)
                 continue
             if verdict is Verdict.LOOK_UP or not isinstance(request.route(key), CoordinatorKey):
@@ -334,13 +348,13 @@ class PendingRequests:
         call.handle_failure(key, error, verdict, now)
 
     def _retry(self, call: Call[Any], key: str, now: float, failure: KafkaSinkError, code: int = codes.NONE) -> None:
-        if not call.retries:
+        if not call.should_retry:
             self._fail(call, key, failure, Verdict.RETRY, now)
             return
         call.handle_retry(failure)
-        failures = call.failure_counts.get(key, 0)
-        call.failure_counts[key] = failures + 1
-        call.due_ms_by_key[key] = now + self.retry_backoff_ms(failures, code)
+        state = call.retry_states[key]
+        call.due_ms_by_key[key] = now + self.retry_backoff_ms(state.failure_count, code)
+        state.failure_count += 1
 
     def retry_backoff_ms(self, failures: int, code: int = codes.NONE) -> float:
         """Return the backoff of a key. `failures`: the number of its consecutive failures before the latest one.

@@ -15,7 +15,7 @@ class PolledRequests:
     """Requests on a client that its owner polls. The owner passes responses to `handle_response`. Not thread-safe."""
 
     def __init__(self, client: NetworkClient, pending: PendingRequests, timeout_ms: float | None = None) -> None:
-        """Create an instance. `timeout_ms`: the timeout of each request; request.timeout.ms by default."""
+        """`timeout_ms`: timeout of each request; defaults to request.timeout.ms."""
         self._client = client
         self._pending = pending
         self._timeout_ms = timeout_ms

@@ -30,10 +30,10 @@ class DescribeQuorum(Request[DescribeQuorumResponse]):
         return Role.ANY_BROKER
 
     def build_message(self, version: int) -> DescribeQuorumRequest:
-        partition = DescribeQuorumRequestTopicData(
+        topic = DescribeQuorumRequestTopicData(
             topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData()]
         )
-        return DescribeQuorumRequest(topics=[partition])
+        return DescribeQuorumRequest(topics=[topic])
 
     def classify(self, response: DescribeQuorumResponse) -> Classification:
         return self.classify_code(response.error_code)

@@ -65,7 +65,7 @@ def create_if_missing(
         # Create it again: brokers answer that a topic exists while they are still deleting it.
         deadline.wait(None, pause_ms(failures))
         failures += 1
-    client.topic(topic.name, refresh=True)  # The metadata may contain a deleted topic of this name.
+    client.wait_for_topic(topic.name, refresh=True)  # The metadata may contain a deleted topic of this name.
     return True
 
 

@@ -100,7 +100,7 @@ class TransactionListing:
     """A list of transactions from all brokers of the cluster."""
 
     def __init__(self, client: BlockingClient, *states: str) -> None:
-        """Send requests to the known brokers, and request the metadata in which `wait_for_rows` finds the others."""
+        """Send requests to the known brokers. Request metadata, so that `wait_for_rows` finds all other brokers."""
         self._client = client
         self._states = states
         self._requests: dict[Node, ListTransactions] = {}
@@ -112,14 +112,16 @@ class TransactionListing:
     def _begin(self, nodes: Iterable[Node]) -> None:
         requests = {node: ListTransactions(node, self._states) for node in nodes if node not in self._requests}
         self._requests |= requests
-        self._calls.append(self._client.begin(requests.values(), retries=False))
+        self._calls.append(self._client.begin(requests.values(), should_retry=False))
 
     def wait_for_rows(self) -> list[ListTransactionsResponseTransactionState]:
-        """Wait for the responses of all current brokers, since a new broker may have taken over ids from another one.
+        """Wait for the responses of all current brokers, and return the transactions that they list.
 
-        If a broker fails, start again with all of them, since its ids may move to a broker that has already responded.
+        A broker that was added may have taken over ids from another broker, so it is included. If a broker fails, all
+        brokers are queried again, because the ids of the failed broker may move to one that has already responded.
         """
-        deadline, failures = self._client.create_deadline("the list of transactions"), 0
+        deadline = self._client.create_deadline("the list of transactions")
+        failure_count = 0
         while True:
             self._begin(self._client.fetch_nodes(self._last_metadata_version))
             try:
@@ -127,9 +129,11 @@ class TransactionListing:
             except (NetworkError, BrokerError) as error:
                 if isinstance(error, BrokerError) and not is_worth_retrying(error.code):
                     raise
-                deadline.wait(error, pause_ms(failures))
-            failures += 1
-            self._requests, self._calls, self._last_metadata_version = {}, [], None
+                deadline.wait(error, pause_ms(failure_count))
+            failure_count += 1
+            self._requests = {}
+            self._calls = []
+            self._last_metadata_version = None
 
     def _finish(self) -> list[ListTransactionsResponseTransactionState]:
         try:

@@ -9,9 +9,13 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponseTransactionState
 
-ONGOING, EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteCommit", "CompleteAbort"
-_ENDING = ("PrepareCommit", "PrepareAbort")
-"""States of a transactional id. Empty: it has a producer id and epoch, and no transaction has begun under them."""
+# States of a transactional id, as coordinators report them. "Empty" means that a producer id and epoch were assigned,
+# but no transaction has begun under them yet.
+EMPTY = "Empty"
+ONGOING = "Ongoing"
+_ENDING_STATES = ("PrepareCommit", "PrepareAbort")
+COMPLETE_COMMIT = "CompleteCommit"
+COMPLETE_ABORT = "CompleteAbort"
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,11 @@ class TransactionDescription:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the transaction is prepared to commit or abort and its markers are not all written."""
-        return self.state in _ENDING
+        """Whether the coordinator has decided to commit or abort, but has not yet written every marker."""
+        return self.state in _ENDING_STATES
 
 
-def to_description(row: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
+def build_transaction_description(row: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
     return TransactionDescription(
         row.transactional_id,
         sanitize(row.transaction_state),  # The state and the topics appear in messages and on consoles.

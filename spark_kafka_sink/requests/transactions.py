@@ -46,7 +46,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, CoordinatorKey, Request, Role, Route
-from spark_kafka_sink.requests.transaction_description import TransactionDescription, to_description
+from spark_kafka_sink.requests.transaction_description import TransactionDescription, build_transaction_description
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transaction_request import TransactionListener, TransactionRequest
 from spark_kafka_sink.requests.verdicts import (
@@ -65,7 +65,7 @@ FIRST_MEMBERS_VERSION = 3
 
 @dataclass(frozen=True, eq=False)
 class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
-    """Add partitions to a transaction. Most errors are abortable, since nothing has been written to them yet."""
+    """Add partitions to a transaction. After most errors an abort is enough: nothing was written to the partitions."""
 
     api_key = ApiKey.ADD_PARTITIONS_TO_TXN
     action = "add partitions to the transaction"
@@ -76,7 +76,7 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
         codes.INVALID_PRODUCER_ID_MAPPING: Verdict.FATAL,
     }
     default_verdict = Verdict.ABORTABLE
-    versions = VersionRange(0, 3)  # Later versions are for brokers.
+    versions = VersionRange(0, 3)  # Brokers use versions 4 and later among themselves.
     transaction: TransactionIdentity
     partitions: frozenset[TopicPartition]
 
@@ -299,7 +299,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
         return {row.transactional_id: self._classify_row(row) for row in response.transaction_states}
 
     def _classify_row(self, row: DescribeTransactionsResponseTransactionState) -> Classification:
-        if self.wait_while_ending and row.error_code == codes.NONE and to_description(row).is_ending:
+        if self.wait_while_ending and row.error_code == codes.NONE and build_transaction_description(row).is_ending:
             return Classification(Verdict.RETRY, codes.CONCURRENT_TRANSACTIONS)
         return self.classify_code(row.error_code)
 
@@ -307,7 +307,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
         """Return the descriptions in a response by id; None for an id that is unknown to its coordinator."""
         successful_codes = (codes.NONE, codes.TRANSACTIONAL_ID_NOT_FOUND)
         return {
-            row.transactional_id: to_description(row) if row.error_code == codes.NONE else None
+            row.transactional_id: build_transaction_description(row) if row.error_code == codes.NONE else None
             for row in response.transaction_states
             if row.error_code in successful_codes
         }

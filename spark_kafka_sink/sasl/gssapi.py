@@ -1,4 +1,4 @@
-"""Client side of the SASL mechanism GSSAPI (Kerberos, RFC 4752), which needs the optional package `gssapi`.
+"""Client side of the SASL mechanism GSSAPI (Kerberos, RFC 4752). Requires the optional package `gssapi`.
 
     client and server   tokens of the security context, until both have established it
     server              wrapped: the security layers that it offers, and the maximum message size

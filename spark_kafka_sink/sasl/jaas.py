@@ -31,7 +31,7 @@ _TOKEN_PATTERN = re.compile(
 )
 _ESCAPE_PATTERN = re.compile(r"\\(?:(?P<octal>[0-3][0-7]{0,2}|[4-7][0-7]?)|(?P<other>.))", re.DOTALL)
 _ESCAPED_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
-"""Characters after a backslash with the meaning that they have in Java, besides octal numbers."""
+"""Java's escape sequences, by the character after the backslash. Octal numbers are handled separately."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class LoginModule:
 def parse_jaas_config(text: str) -> LoginModule:
     """Parse a value of sasl.jaas.config. Raise ConfigurationError if it is invalid."""
     tokens = iter(_tokenize(text))
-    class_name, flag = next(tokens, ""), next(tokens, "")
+    class_name = next(tokens, "")
+    flag = next(tokens, "")
     name = class_name.rpartition(".")[2]
     if name not in MECHANISMS_BY_LOGIN_MODULE:
         raise _build_invalid_error(
@@ -73,7 +74,8 @@ def parse_jaas_config(text: str) -> LoginModule:
 
 
 def _tokenize(text: str) -> list[str]:
-    tokens, position = [], 0
+    tokens: list[str] = []
+    position = 0
     while position < len(text):
         match = _TOKEN_PATTERN.match(text, position)
         if match is None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class ClientMechanism(Protocol):
-    """Client side. Its methods raise AuthenticationError if the broker rejects the client, or the client the broker."""
+    """Client side. Its methods raise AuthenticationError if either side rejects the other."""
 
     @property
     def name(self) -> str: ...
@@ -19,13 +19,13 @@ class ClientMechanism(Protocol):
         """Return the first token."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Process a token of the broker and return the next token, or None if there is none."""
+        """Process a token of the broker. Return the next token, or None if the client has nothing more to send."""
 
 
 class ServerMechanism(Protocol):
-    """Server side. It rejects a client with AuthenticationError.
+    """Server side. `step` raises AuthenticationError to reject a client.
 
-    The error's message is sent to the client, so it must not contain secrets.
+    The message of the error is sent to the client, so it must not contain secrets.
     """
 
     @property
@@ -33,7 +33,7 @@ class ServerMechanism(Protocol):
 
     @property
     def principal(self) -> str:
-        """Name of the authenticated client, once `complete` is true."""
+        """Name of the authenticated client, once `is_complete` is true."""
 
     @property
     def credential_lifetime_ms(self) -> float | None:

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def find_extension_error(name: str, value: str) -> str | None:
-    """Return the reason why an extension is invalid, or None if it is valid."""
+    """Explain why an extension is invalid. Return None if it is valid."""
     if name == "auth" or not _EXTENSION_NAME_PATTERN.fullmatch(name):
         return f"the name of extension {name!r} must be letters, and not 'auth'"
     return (
@@ -80,7 +80,7 @@ class OauthBearerClient:
 
 @dataclass(frozen=True)
 class AcceptedToken:
-    """Principal of a valid token and the remaining lifetime of the token, or None if it does not expire."""
+    """Principal and remaining lifetime of a valid token. A lifetime of None means that the token does not expire."""
 
     principal: str
     lifetime_ms: float | None = None
@@ -91,28 +91,28 @@ class OauthBearerServer:
 
     def __init__(self, validate_token: Callable[[str], AcceptedToken]) -> None:
         self._validate_token = validate_token
-        self._rejected = False
+        self._is_rejected = False
         self.is_complete = False
         self.principal = ""
         self.credential_lifetime_ms: float | None = None
 
     def step(self, token: bytes) -> bytes:
-        if self._rejected:
+        if self._is_rejected:
             raise AuthenticationError(_INVALID_TOKEN_MESSAGE)
         if self.is_complete:
             raise AuthenticationError("OAUTHBEARER: the client sent a message after the end of the authentication")
         authzid, bearer = _parse_client_first_message(token)
         try:
-            accepted = self._validate_token(bearer)
+            accepted_token = self._validate_token(bearer)
         except AuthenticationError as error:
             _log.warning("Rejected an OAUTHBEARER token: %s", error)
-            self._rejected = True
+            self._is_rejected = True
             return _INVALID_TOKEN_MESSAGE.encode()
-        if authzid and authzid != accepted.principal:
+        if authzid and authzid != accepted_token.principal:
             raise AuthenticationError("OAUTHBEARER: the authorization id differs from the principal of the token")
         self.is_complete = True
-        self.principal = accepted.principal
-        self.credential_lifetime_ms = accepted.lifetime_ms
+        self.principal = accepted_token.principal
+        self.credential_lifetime_ms = accepted_token.lifetime_ms
         return b""
 
 
@@ -138,15 +138,17 @@ def build_unsecured_token(claims: Mapping[str, object]) -> str:
 
 def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str = "sub") -> AcceptedToken:
     """Accept an unsecured token that has not expired. Its claims are trusted, because it has no signature."""
-    header, claims = decode_token_part(token, 0), decode_token_part(token, 1)
+    header = decode_token_part(token, 0)
+    claims = decode_token_part(token, 1)
     if header.get("alg") != "none" or not token.endswith("."):
         raise AuthenticationError("OAUTHBEARER: only unsecured tokens are accepted here")
-    principal, expires_s = claims.get(principal_claim), parse_token_expiry_s(claims)
+    principal = claims.get(principal_claim)
+    expires_at_s = parse_token_expiry_s(claims)
     if not isinstance(principal, str) or not principal:
         raise AuthenticationError(f"OAUTHBEARER: the token has no claim {principal_claim!r}")
-    if expires_s is None or expires_s <= now_s:
+    if expires_at_s is None or expires_at_s <= now_s:
         raise AuthenticationError("OAUTHBEARER: the token has expired, or it has no claim 'exp'")
-    return AcceptedToken(principal, (expires_s - now_s) * 1000)
+    return AcceptedToken(principal, (expires_at_s - now_s) * 1000)
 
 
 def decode_token_part(token: str, index: int) -> dict[str, object]:
@@ -164,10 +166,14 @@ def decode_token_part(token: str, index: int) -> dict[str, object]:
 
 def parse_token_expiry_s(claims: Mapping[str, object]) -> float | None:
     """Return the expiry of a token in seconds since the epoch, or None if the claim is missing or invalid."""
-    expires_s = claims.get("exp")
-    if not isinstance(expires_s, int | float) or isinstance(expires_s, bool) or not abs(expires_s) < _MAX_EXPIRY_S:
+    expires_at_s = claims.get("exp")
+    if (
+        not isinstance(expires_at_s, int | float)
+        or isinstance(expires_at_s, bool)
+        or not abs(expires_at_s) < _MAX_EXPIRY_S
+    ):
         return None
-    return float(expires_s)
+    return float(expires_at_s)
 
 
 def _encode_token_part(content: dict[str, object]) -> str:

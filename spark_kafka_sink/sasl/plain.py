@@ -35,7 +35,7 @@ class PlainClient:
 
 
 class PlainServer:
-    """Server side of PLAIN. `users` has the passwords by user name."""
+    """Server side of PLAIN. `users` maps user names to passwords."""
 
     credential_lifetime_ms: float | None = None
 
@@ -52,10 +52,10 @@ class PlainServer:
         if authorization_id and authorization_id != username:
             raise AuthenticationError("PLAIN: the authorization id differs from the user name")
         user = username.decode(errors="replace")
-        expected = self._users.get(user)
+        expected_password = self._users.get(user)
         # Passwords are compared for unknown users as well, so that the response time does not reveal which users exist.
-        matches = hmac.compare_digest(password, (expected or "").encode())
-        if expected is None or not matches:
+        is_equal = hmac.compare_digest(password, (expected_password or "").encode())
+        if expected_password is None or not is_equal:
             raise AuthenticationError("PLAIN: invalid user name or password")
         self.is_complete = True
         self.principal = user

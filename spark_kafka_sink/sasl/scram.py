@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import AuthenticationError
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16_384
-"""Maximum that a broker accepts for a user (KIP-554). See docs/decisions/0006-scram-iterations.md."""
+"""Maximum that Kafka's brokers accept in a credential (KIP-554). See docs/decisions/0006-scram-iterations.md."""
 _MAX_MESSAGE_BYTES = 16 * 1024
 _NONCE_BYTES = 24
 
@@ -48,9 +48,9 @@ def build_scram_credential(
     mechanism: str, password: str, *, salt: bytes, iterations: int = MIN_ITERATIONS
 ) -> ScramCredential:
     """Derive the credential of a user from the password."""
-    salted = _compute_salted_password(_HASH_NAMES[mechanism], password, salt, iterations)
-    stored_key = _hash(mechanism, _compute_client_key(mechanism, salted))
-    return ScramCredential(salt, iterations, stored_key, _compute_server_key(mechanism, salted))
+    salted_password = _compute_salted_password(_HASH_NAMES[mechanism], password, salt, iterations)
+    stored_key = _hash(mechanism, _compute_client_key(mechanism, salted_password))
+    return ScramCredential(salt, iterations, stored_key, _compute_server_key(mechanism, salted_password))
 
 
 def generate_nonce() -> str:
@@ -97,14 +97,14 @@ class ScramClient:
 
     def _build_client_final_message(self, server_first: str) -> bytes:
         nonce, salt, iterations = self._parse_server_first_message(server_first)
-        salted = _compute_salted_password(_HASH_NAMES[self.name], self._password, salt, iterations)
-        client_key = _compute_client_key(self.name, salted)
-        without_proof = f"c={_CHANNEL_BINDING},r={nonce}"
-        auth_message = f"{self._client_first_bare},{server_first},{without_proof}".encode()
+        salted_password = _compute_salted_password(_HASH_NAMES[self.name], self._password, salt, iterations)
+        client_key = _compute_client_key(self.name, salted_password)
+        message_without_proof = f"c={_CHANNEL_BINDING},r={nonce}"
+        auth_message = f"{self._client_first_bare},{server_first},{message_without_proof}".encode()
         signature = _hmac(self.name, _hash(self.name, client_key), auth_message)
-        self._server_signature = _hmac(self.name, _compute_server_key(self.name, salted), auth_message)
+        self._server_signature = _hmac(self.name, _compute_server_key(self.name, salted_password), auth_message)
         proof = base64.b64encode(_xor(client_key, signature)).decode()
-        return f"{without_proof},p={proof}".encode()
+        return f"{message_without_proof},p={proof}".encode()
 
     def _parse_server_first_message(self, message: str) -> tuple[str, bytes, int]:
         """Return nonce, salt and iteration count."""

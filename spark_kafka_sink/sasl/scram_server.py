@@ -63,7 +63,8 @@ class ScramServer:
         self._credential = self._find_credential(self._username)
         if self._credential is None:
             raise self._build_rejected_error()
-        self._gs2_header, self._combined_nonce = parts["header"], parts["nonce"] + self._server_nonce
+        self._gs2_header = parts["header"]
+        self._combined_nonce = parts["nonce"] + self._server_nonce
         salt = base64.b64encode(self._credential.salt).decode()
         server_first = f"r={self._combined_nonce},s={salt},i={self._credential.iterations}"
         self._first_messages = f"{parts['bare']},{server_first}"

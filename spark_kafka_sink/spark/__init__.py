@@ -1,8 +1,8 @@
 """The Spark data source `pykafka`.
 
-No other package of the library depends on Spark, except testing, the demo job and `pykafka doctor --spark-conf`.
+Elsewhere in the library, only the testing package, the demo job and `pykafka doctor --spark-conf` depend on Spark.
 
-datasource.py         KafkaDataSource, the entry point of Spark
+datasource.py         KafkaDataSource, the class that Spark instantiates
 checks.py             checks on the driver before any task: options, schema, connection
 connect_checks.py     the same checks for a client of Spark Connect, run on its driver
 topic_creation.py     creates a missing topic before any task
@@ -10,14 +10,14 @@ distribution.py       moves each row to the task that writes its partition or ke
 columns.py            the column contract, and the plan of a DataFrame's columns
 value_formats.py      the encoders of value and key for the columns of a DataFrame
 arrow_types.py        the Arrow types of Spark's columns
-map_in_arrow.py      writes without the data source: Spark 3.5, and writeMethod = mapInArrow
+map_in_arrow.py       writes through mapInArrow instead (on Spark 3.5, or with writeMethod=mapInArrow)
 writer.py             the batch writer and the stream writer that Spark calls
 exactly_once.py       exactly-once delivery in these writers
 write_task.py         the write task: sends Arrow batches and returns acknowledged offsets
 pool.py               producers that outlive a task
 rate_limiter.py       limits a task to its share of maxBytesPerSecond
 concurrent_tasks.py   the number of tasks that share maxBytesPerSecond
-failures.py           the error of a failed task
+failures.py           builds the error that is raised when a task fails
 dead_letters.py       the records that are written to the dead-letter topic
 task_report.py        the report of a task, which is its commit message
 report_publishing.py  publishes the report of a write to a file, a topic or a function
@@ -37,7 +37,7 @@ pyspark is provided by the cluster, or by the extra `spark`.
 from spark_kafka_sink.errors import MissingDependencyError
 
 try:
-    import pyspark as pyspark  # imported here, so that one error reports that it is missing
+    import pyspark as pyspark  # imported once here, so that a missing pyspark gives one clear error
 except ModuleNotFoundError as error:
     raise MissingDependencyError(
         'The Spark data source requires pyspark 3.5 or newer. Install it with pip install "spark-kafka-sink[spark]".'

@@ -35,11 +35,11 @@ _UNREACHABLE_REMEDY = 'If only the executors can reach Kafka, set .option("check
 
 _MAX_CHECKED_CONNECTIONS = 1_000
 _checked_connections: set[tuple[object, ...]] = set()
-"""Targets and producer options that passed the check of the connection.
+"""Targets and producer options that passed the connection check.
 
-A stream must not fail because a broker restarts when a micro-batch begins. With `register` only the start of a stream
-checks the connection. Without `register` each micro-batch does, in a Python worker. Spark ends a worker that is idle
-for a minute, so the next micro-batch then checks the connection again.
+Each connection is checked only once in a process, so that a broker that restarts between micro-batches does not fail a
+stream. Limitation: without `register`, the checks of each micro-batch run in a Python worker, and Spark stops workers
+that have been idle for a minute. The next worker checks the connection again.
 """
 
 
@@ -141,13 +141,14 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
 
 
 def build_write_target(options: SinkOptions) -> Target:
-    """Return the topics and permissions that a write needs, for the driver and for `pykafka doctor`."""
+    """Return the target of the preflight checks of a write, for the driver and for `pykafka doctor`."""
     optional_topics = (options.topic, options.dead_letter_topic, options.report_topic)
     topics = tuple(topic for topic in optional_topics if topic is not None)
     topic_options = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
-    transactional_id, prefix = None, ""
+    transactional_id = None
+    prefix = ""
     if options.exactly_once is not None:
-        # Without a prefix of the user, the check uses a prefix that begins like the sink's own prefixes, because
+        # If the user sets no prefix, the check uses a prefix that begins like the generated prefixes, because
         # permissions are granted for prefixes.
         transactional_id = build_driver_id(options.exactly_once.prefix or derive_prefix("check", ""))
         prefix = options.exactly_once.prefix or GENERATED_PREFIX

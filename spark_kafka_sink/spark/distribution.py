@@ -62,7 +62,7 @@ _clients: Leases[BlockingClient] = Leases(BlockingClient.close, max_idle=4)
 
 @dataclass(frozen=True)
 class Distribution:
-    """The distribution of a DataFrame. All columns are positions in it.
+    """The distribution of a DataFrame. Columns are given by their positions in the DataFrame.
 
     The driver builds the distribution. With Spark Connect, the client applies it.
     """
@@ -141,7 +141,7 @@ def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
 def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:
     """Build the distribution that the options request. Return None if the option `distribution` is not set.
 
-    For BY_PARTITION, this looks up the number of partitions of the topic.
+    For BY_PARTITION, this fetches the topic's number of partitions from a broker.
     """
     distribution_options = options.distribution
     if distribution_options is None:
@@ -151,15 +151,23 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
         config.partitioner_ignore_keys or config.partitioner_class == ROUND_ROBIN_PARTITIONER
     )
     names = schema.fieldNames()
-    content = [position for position in plan.positions() if _can_hash_and_sort(schema[position].dataType)]
+    # The content of a row is hashed only if the row has no key.
+    needs_content = distribution_options.by != BY_KEY or _can_lack_key(plan)
+    content_positions = [
+        position
+        for position in (plan.positions() if needs_content else ())
+        if _can_hash_and_sort(schema[position].dataType)
+    ]
+    is_by_partition = distribution_options.by == BY_PARTITION
+    partition_count = _fetch_partition_count(options) if is_by_partition else 0
     return Distribution(
         by=distribution_options.by,
-        partition=plan.partition if distribution_options.by == BY_PARTITION else None,
+        partition=plan.partition if is_by_partition else None,
         key=_find_key_positions(plan) if uses_keys else (),
-        content=() if distribution_options.by == BY_KEY and not _can_lack_key(plan) else tuple(content),
+        content=tuple(content_positions),
         order=tuple((names.index(column.name), column.is_descending) for column in distribution_options.order_by),
         task_count=distribution_options.task_count,
-        partition_count=_fetch_partition_count(options) if distribution_options.by == BY_PARTITION else 0,
+        partition_count=partition_count,
     )
 
 
@@ -271,7 +279,7 @@ def _fetch_partition_count(options: SinkOptions) -> int:
         # All micro-batches share one client: connecting and authenticating would take longer than the lookup.
         create_client = partial(BlockingClient, client_config, timeout_ms=config.max_block_ms)
         with _clients.lease(client_config, create_client, CLIENT_IDLE_SECONDS) as client:
-            return len(client.topic(options.topic, refresh=True).partitions)
+            return len(client.wait_for_topic(options.topic, refresh=True).partitions)
     except KafkaSinkError as error:
         topic = sanitize(options.topic, MAX_NAME_CHARACTERS)
         raise PreflightError(add_kafka_prefix(_UNKNOWN_PARTITION_COUNT_MESSAGE.format(topic, error))) from error

@@ -34,7 +34,7 @@ from spark_kafka_sink.spark.constants import FORMAT_NAME
 _PACKAGE = "spark-kafka-sink"
 _DEFAULT_NAMESPACE = "default"
 _TAG_SOURCE = "CONFIG"
-_HOST_LIST_PATTERN = re.compile(r"dataset\.namespaceResolvers\.(?P<name>.+)\.type")
+_RESOLVER_TYPE_PATTERN = re.compile(r"dataset\.namespaceResolvers\.(?P<name>.+)\.type")
 _OWNER_PREFIX = "job.owners."
 
 
@@ -102,33 +102,35 @@ class WriteStatistics:
     bytes: int
 
 
-def build_run(run_id: str, confs: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageRun:
+def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageRun:
     """Build a run from the settings and the options of its write.
 
     `confs`: the settings of the listener without the prefix `spark.openlineage.`. The names of `options` are lowercase.
     """
-    namespace = confs.get("namespace") or _DEFAULT_NAMESPACE
-    app_name = normalize_name(confs.get("appName") or write.app_name)
-    parent, root = _find_parents(confs, namespace, app_name)
-    has_dataset_name = confs.get("jobName.appendDatasetName", "").lower() != "false"
+    namespace = settings.get("namespace") or _DEFAULT_NAMESPACE
+    app_name = normalize_name(settings.get("appName") or write.app_name)
+    parent, root = _find_parents(settings, namespace, app_name)
+    has_dataset_name = settings.get("jobName.appendDatasetName", "").lower() != "false"
     command = _find_command(write, has_dataset_name=has_dataset_name)
     return LineageRun(
         run_id=run_id,
         job_namespace=namespace,
         job_name=f"{app_name}.{command}",
         is_stream=write.is_stream,
-        kafka_namespace=_build_kafka_namespace(options["kafka.bootstrap.servers"], confs),
+        kafka_namespace=_build_kafka_namespace(options["kafka.bootstrap.servers"], settings),
         topic=options.get("topic"),
         columns=write.columns,
         spark_version=write.spark_version,
         parent=parent,
         root=root,
-        job_tags=tuple(_parse_tags(confs.get("job.tags", ""))),
-        run_tags=tuple(_parse_tags(confs.get("run.tags", ""))),
+        job_tags=tuple(_parse_tags(settings.get("job.tags", ""))),
+        run_tags=tuple(_parse_tags(settings.get("run.tags", ""))),
         owners=tuple(
-            (name.removeprefix(_OWNER_PREFIX), owner) for name, owner in confs.items() if name.startswith(_OWNER_PREFIX)
+            (name.removeprefix(_OWNER_PREFIX), owner)
+            for name, owner in settings.items()
+            if name.startswith(_OWNER_PREFIX)
         ),
-        disabled_facets=_find_disabled_facets(confs),
+        disabled_facets=_find_disabled_facets(settings),
     )
 
 
@@ -158,17 +160,19 @@ def _find_command(write: SparkWrite, *, has_dataset_name: bool) -> str:
     return f"{command}.{FORMAT_NAME}" if has_dataset_name else command
 
 
-def _find_parents(confs: Mapping[str, str], namespace: str, app_name: str) -> tuple[ParentRun | None, ParentRun | None]:
+def _find_parents(
+    settings: Mapping[str, str], namespace: str, app_name: str
+) -> tuple[ParentRun | None, ParentRun | None]:
     """Return the parent and the root of the run.
 
     The listener's run of the Spark application is the parent only if a setting fixes its id, because the listener
     generates the id otherwise. Without that setting, the parent is the run that started the application.
     """
-    launching_run = _find_run(confs, "parentRunId", "parentJobNamespace", "parentJobName", None)
-    application_run_id = confs.get("applicationRunId", "")
+    launching_run = _build_parent_run(settings, "parentRunId", "parentJobNamespace", "parentJobName", None)
+    application_run_id = settings.get("applicationRunId", "")
     parent = ParentRun(application_run_id, namespace, app_name) if is_uuid(application_run_id) else launching_run
-    root = _find_run(
-        confs,
+    root = _build_parent_run(
+        settings,
         "rootParentRunId",
         "rootParentJobNamespace",
         "rootParentJobName",
@@ -177,21 +181,28 @@ def _find_parents(confs: Mapping[str, str], namespace: str, app_name: str) -> tu
     return parent, root
 
 
-def _find_run(
-    confs: Mapping[str, str], run_id: str, namespace: str, name: str, default: ParentRun | None
+def _build_parent_run(
+    settings: Mapping[str, str],
+    run_id_setting: str,
+    namespace_setting: str,
+    name_setting: str,
+    default: ParentRun | None,
 ) -> ParentRun | None:
-    """Build a run from three settings. A missing setting, or an invalid UUID, is replaced by the value of `default`."""
-    values = [confs.get(key, "") for key in (run_id, namespace, name)]
-    if not is_uuid(values[0]):
-        values[0] = ""
+    """Build the run of another job from three settings.
+
+    A missing setting, or a run id that is not a valid UUID, is taken from `default`. Return None if any value is still
+    missing.
+    """
+    run_id = settings.get(run_id_setting, "")
+    if not is_uuid(run_id):
+        run_id = ""
+    job_namespace = settings.get(namespace_setting, "")
+    job_name = settings.get(name_setting, "")
     if default is not None:
-        values = [
-            value or default_value
-            for value, default_value in zip(
-                values, (default.run_id, default.job_namespace, default.job_name), strict=True
-            )
-        ]
-    return ParentRun(*values) if all(values) else None
+        run_id = run_id or default.run_id
+        job_namespace = job_namespace or default.job_namespace
+        job_name = job_name or default.job_name
+    return ParentRun(run_id, job_namespace, job_name) if run_id and job_namespace and job_name else None
 
 
 def is_uuid(text: str) -> bool:
@@ -202,20 +213,24 @@ def is_uuid(text: str) -> bool:
     return True
 
 
-def _build_kafka_namespace(bootstrap_servers: str, confs: Mapping[str, str]) -> str:
-    """Return `kafka://host:port` of the first server, or the name that a resolver of type hostList gives the host."""
+def _build_kafka_namespace(bootstrap_servers: str, settings: Mapping[str, str]) -> str:
+    """Return `kafka://host:port` for the first bootstrap server. A hostList resolver replaces the host by its name.
+
+    As in the listener's HostListNamespaceResolver, a host of the list may be any part of the namespace, and all
+    occurrences are replaced, so the events of both have the same namespace.
+    """
     server = bootstrap_servers.split(",")[0].strip()
     namespace = f"kafka://{server.rpartition('://')[2]}"
-    for conf, resolver_type in confs.items():
-        match = _HOST_LIST_PATTERN.fullmatch(conf)
-        if match is None or resolver_type != "hostList":
+    for setting_name, resolver_type in settings.items():
+        resolver_match = _RESOLVER_TYPE_PATTERN.fullmatch(setting_name)
+        if resolver_match is None or resolver_type != "hostList":
             continue
-        prefix = conf.removesuffix("type")
-        if confs.get(f"{prefix}schema", "kafka") != "kafka":
+        prefix = setting_name.removesuffix("type")
+        if settings.get(f"{prefix}schema", "kafka") != "kafka":
             continue
-        for host in _parse_list(confs.get(f"{prefix}hosts", "")):
+        for host in _parse_list(settings.get(f"{prefix}hosts", "")):
             if host.lower() in namespace.lower():
-                resolved_name = match["name"].replace("\\", r"\\")
+                resolved_name = resolver_match["name"].replace("\\", r"\\")
                 return re.sub(re.escape(host), resolved_name, namespace, flags=re.IGNORECASE)
     return namespace
 
@@ -232,9 +247,9 @@ def _parse_tags(text: str) -> Iterator[tuple[str, str]]:
         yield key, value or "true"
 
 
-def _find_disabled_facets(confs: Mapping[str, str]) -> frozenset[str]:
-    disabled_facets = set(_parse_list(confs.get("facets.disabled", "")))
-    for name, value in confs.items():
+def _find_disabled_facets(settings: Mapping[str, str]) -> frozenset[str]:
+    disabled_facets = set(_parse_list(settings.get("facets.disabled", "")))
+    for name, value in settings.items():
         if name.startswith("facets.") and name.endswith(".disabled") and value.lower() == "true":
             disabled_facets.add(name.removeprefix("facets.").removesuffix(".disabled"))
     return frozenset(disabled_facets)

@@ -1,8 +1,9 @@
 """The rate limit of a task: its share of `maxBytesPerSecond`.
 
-The limit counts the bytes of keys, values and headers before compression, which the write report calls `bytes`. Each
-call splits its rows into slices that take about one second at this rate, or less. A slice is passed on when the time
-allotted to the preceding slices has passed. After a wait for rows from Spark, the task does not catch up with a burst.
+The limit counts the bytes of keys, values and headers before compression, which the write report calls `bytes`.
+`throttle` splits rows into slices worth at most about one second at this rate, and yields each slice once the previous
+slices have used up their time. Unused time does not accumulate: after waiting for rows from Spark, a task does not
+burst to catch up.
 
 A task also waits after its last slice. The next task starts with a new rate limiter, so many short tasks would
 otherwise write one slice each without any wait.
@@ -30,7 +31,7 @@ class RateLimiter:
     _next_slice_at: float = 0.0
 
     def throttle(self, rows: TopicRows) -> Iterator[TopicRows]:
-        """Yield the rows in order, in slices. Wait before each slice until the preceding slices have had their time."""
+        """Yield the rows in order, in slices. Before each slice, wait long enough to keep the rate within the limit."""
         seconds = rows.columns.payload_nbytes / self.bytes_per_second
         slice_length = max(rows.columns.num_rows // max(ceil(seconds), 1), 1)
         for start in range(0, rows.columns.num_rows, slice_length):
@@ -40,11 +41,11 @@ class RateLimiter:
             yield rows_slice
 
     def finish(self) -> None:
-        """Wait until the last slice has had its time."""
+        """Wait out the time of the last slice."""
         self._wait()
 
     def _wait(self) -> float:
-        """Wait until the next slice may be passed on. Return the time of the clock after the wait."""
+        """Wait until the next slice may be yielded. Return the clock's time at that point."""
         now = self.clock()
         if now >= self._next_slice_at:
             return now

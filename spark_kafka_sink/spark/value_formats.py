@@ -1,7 +1,6 @@
-"""Adapts the columns of a DataFrame to the formats (formats/), and adds schema ids to their encoders. On the driver.
+"""Encoders of a Spark write on the driver: the schema that they are built for, and the schema ids of the registry.
 
-The schema registry is queried for the ids of the schemas only if nothing else is wrong. The tasks get the ids with
-their encoders.
+The schema registry is queried only after all other checks have passed. The encoders carry the ids to the tasks.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 
 class SparkColumns:
-    """The columns of a DataFrame, in the form that formats read (formats.encoder_builders.Columns)."""
+    """Adapts a Spark schema to the `Columns` protocol that the encoder builders expect."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema

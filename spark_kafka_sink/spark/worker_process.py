@@ -44,8 +44,8 @@ def reset() -> None:
 def freeze_gc() -> None:
     """Hide the existing objects from the garbage collector in the first calls of a cycle, and unfreeze in the last.
 
-    Spark's entry points call this function when Spark starts to use the process again. The daemon has just collected
-    the garbage then.
+    Spark's entry points call this function when Spark starts to use the process again. At this time, the daemon has
+    just collected the garbage.
     """
     global _calls_in_cycle
     if _REUSE_WORKER_VARIABLE not in os.environ:

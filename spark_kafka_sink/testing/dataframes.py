@@ -35,7 +35,7 @@ def _create_frame(spark: SparkSession, records: pa.Table) -> DataFrame:
 
 
 def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: bool = False) -> None:
-    """Assert that a topic has exactly the rows of `expected`. Otherwise chispa shows the rows that differ.
+    """Assert that a topic has exactly the rows of `expected`. If the rows differ, chispa shows the differences.
 
     Only the columns of `expected` are compared. Its column types define how the topic's columns are converted: a string
     column compares bytes as text, a struct column as JSON, a map column compares headers as a map, and a bigint column
@@ -92,7 +92,8 @@ def _check_json_fields(records: pa.Table, field: StructField, topic: str) -> Non
         with contextlib.suppress(ValueError):  # the comparison in Spark reports invalid JSON
             unexpected = next(_find_unexpected_fields(json.loads(value or "null"), field.dataType, field.name), None)
             if unexpected is not None:
-                partition, offset = records["partition"][row_index], records["offset"][row_index]
+                partition = records["partition"][row_index]
+                offset = records["offset"][row_index]
                 raise DataFramesNotEqualError(
                     f"{topic} has the unexpected field {unexpected} in partition {partition}, offset {offset}"
                 )
@@ -126,7 +127,7 @@ def _is_json(field: StructField) -> bool:
 def _parse_json(field: StructField) -> Column:
     """Parse the topic's column as the expected type.
 
-    A struct gets another field with the text that Spark could not parse; its other fields are null then.
+    A struct gets an additional field. If Spark cannot parse a text, this field holds the text and the others are null.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructType
@@ -158,7 +159,8 @@ def _convert_column(field: StructField) -> Column:
     from pyspark.sql import functions
     from pyspark.sql.types import LongType, MapType, StructType
 
-    column, data_type = functions.col(field.name), field.dataType
+    column = functions.col(field.name)
+    data_type = field.dataType
     if _is_json(field):
         parsed_column = _parse_json(field)
         return parsed_column.dropFields(_CORRUPT_RECORD_COLUMN) if isinstance(data_type, StructType) else parsed_column

@@ -6,8 +6,8 @@
         ...
 
 Each method adds a rule and returns it: `rule.struck` is the number of requests it has struck, and `rule.remove()` or
-the end of a `with` block ends it. With `times=None` a rule strikes every request until then. For other kinds of faults
-see `help(broker.control)`.
+the end of a `with` block ends the rule. With `times=None` a rule strikes every request until it ends. For other kinds
+of faults see `help(broker.control)`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Faults:
         """Select the requests that the fault strikes: `broker.faults.on(topic="orders", nth=2).loses_answers()`.
 
         request    Kafka's name of the API (PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN, ...), or None for all
-        partition  a partition of `topic`, which is required then
+        partition  a partition of `topic`; requires `topic`
         nth        number of the first selected request that the fault strikes
         """
         return replace(self, _request=request, _topic=topic, _partition=partition, _node=node, _nth=nth)

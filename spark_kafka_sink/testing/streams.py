@@ -35,7 +35,7 @@ def run_stream(writer: DataStreamWriter, *, timeout_seconds: float = TIMEOUT_SEC
 
 
 def drain(query: StreamingQuery, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-    """Wait until a running query has written all available input, then stop it. For jobs that start queries themselves.
+    """Wait until a running query has written all available input, and stop it. For tests of jobs that start queries.
 
     Raise the exception of a failed query, or TimeoutError if the query takes too long.
     """

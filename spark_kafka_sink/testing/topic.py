@@ -46,7 +46,7 @@ def read_topic(
     options: Mapping[str, object] | None = None,
     max_bytes: int = MAX_READ_BYTES,
 ) -> pa.Table:
-    """Read all records that a topic has now, in the columns of Spark's Kafka source.
+    """Read all current records of a topic, in the columns of Spark's Kafka source.
 
     The columns are key, value, topic, partition, offset, timestamp, timestampType and headers. `isolation` is
     read_committed or read_uncommitted; `options` are client options, such as those for security. Raise DataError if

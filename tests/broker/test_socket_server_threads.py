@@ -127,7 +127,7 @@ def test_close_answers_the_requests_in_the_queue(handlers: BlockedProduce) -> No
         assert eventually(lambda: len(queue._requests) == 3)
         closing = threading.Thread(target=broker.close, daemon=True)
         closing.start()
-        assert eventually(lambda: queue._closed)
+        assert eventually(lambda: queue._is_closed)
         handlers.released.set()
         closing.join()
         assert all(client.receive() is not None for client in clients)

@@ -39,8 +39,8 @@ def bootstrap() -> Iterator[str]:
 
 def write(bootstrap: str, partition: int, records: bytes) -> None:
     with BlockingClient(ClientConfig((bootstrap,))) as client:
-        client.topic("t")
-        leader = client.leader("t", partition)
+        client.wait_for_topic("t")
+        leader = client.find_leader("t", partition)
         assert leader is not None
         data = PartitionProduceData(index=partition, records=[records])
         request = ProduceRequest(

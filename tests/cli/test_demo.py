@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.cli.demo import broker_process, require_spark
+from spark_kafka_sink.cli.demo import require_spark, run_broker_process
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.errors import MissingDependencyError
 
@@ -39,8 +39,8 @@ def test_rejects_number_of_rows_below_one(capsys: pytest.CaptureFixture[str]) ->
     assert "--rows is 0" in capsys.readouterr().err
 
 
-def test_broker_process_ends_with_the_demo() -> None:
-    with broker_process() as address:
+def test_run_broker_process_ends_with_the_demo() -> None:
+    with run_broker_process() as address:
         host, _, port = address.rpartition(":")
         socket.create_connection((host, int(port))).close()
     with pytest.raises(ConnectionRefusedError):

@@ -47,7 +47,7 @@ def test_fails_all_calls_after_resolve_timeout() -> None:
     rig.pass_time(2_000)
     rig.system.names["boot"] = ["10.0.0.1"]
     rig.pass_time(60_000)
-    with pytest.raises(ConfigurationError, match=r"no address that could be resolved within 10000 ms \(bootstrap\."):
+    with pytest.raises(ConfigurationError, match=r"could not be resolved within 10000 ms \(bootstrap\."):
         rig.metadata.await_update(0, 60_000)
     assert not rig.system.connects
 
@@ -75,7 +75,7 @@ def test_lookup_uses_canonical_names() -> None:
     system = FakeSystem()
     system.names = {"canonical": ["10.0.0.1"], "alias": ["10.0.0.1"]}
     config = ClientConfig(("alias:9092",), client_dns_lookup=RESOLVE_CANONICAL, bootstrap_resolve_timeout_ms=1)
-    assert BootstrapLookup(config, system).attempt() == (Node(-1, "canonical", 9092),)
+    assert BootstrapLookup(config, system).try_resolve() == (Node(-1, "canonical", 9092),)
 
 
 def test_lookup_rejects_invalid_address_at_once() -> None:

@@ -180,7 +180,7 @@ def read_values(broker: EmbeddedBroker, isolation: str = "read_committed") -> li
 def connect_client(broker: EmbeddedBroker, topic: str = TOPIC, **options: Any) -> Iterator[BlockingClient]:
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
     with create_client(config, **options) as client:
-        client.topic(topic)
+        client.wait_for_topic(topic)
         yield client
 
 

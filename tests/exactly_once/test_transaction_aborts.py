@@ -301,7 +301,7 @@ def test_fences_aborted_transaction_although_its_markers_are_late(version: int) 
     cluster.core.coordinator.should_defer_completion = later
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
     with create_client(config, system=system) as client:
-        client.topic("t")
+        client.wait_for_topic("t")
         granted = init_producer_id(client, "x", 60_000)
         coordinator, identity = cluster.core.coordinator, ProducerIdentity(*granted)
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == 0

@@ -120,7 +120,7 @@ def test_waits_for_unresolvable_bootstrap_server_until_resolve_timeout() -> None
     checks = run_checks(cluster, "t", servers="nowhere:9092", bootstrap_resolve_timeout_ms=20_000)
     assert cluster.system.now() == pytest.approx(started + 20_000, abs=200)
     assert outcomes(checks)["bootstrap servers"] == "failed"
-    assert "could be resolved within 20000 ms (bootstrap.resolve.timeout.ms)" in error_message(checks)
+    assert "could not be resolved within 20000 ms (bootstrap.resolve.timeout.ms)" in error_message(checks)
 
 
 def test_names_refusing_server_after_retry_time() -> None:

@@ -110,7 +110,7 @@ def test_converts_serializer_failure_to_invalid_record_error() -> None:
     with pytest.raises(InvalidRecordError, match=r"topic orders: the serializer of the key failed: .*oops") as raised:
         Serializers(key=failing_serializer).serialize(ProducerRecord("orders", key=1))
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
-    with pytest.raises(InvalidRecordError, match=r"the serializer of the value returned str.* Add \.encode\(\)"):
+    with pytest.raises(InvalidRecordError, match=r"the serializer of the value returned str.* Call \.encode\(\)"):
         Serializers(value=lambda topic, value: str(value)).serialize(ProducerRecord("orders", 1))  # type: ignore[arg-type, return-value]
     assert Serializers().serialize(ProducerRecord("orders", b"v", "k")) == (b"k", b"v", None)
 
@@ -200,6 +200,8 @@ def test_skips_interceptor_that_raises_and_keeps_order(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("function", [json.dumps, lambda value: json.dumps(value).encode()])
 def test_rejects_serializer_of_one_argument_with_example(function: Callable[..., bytes]) -> None:
-    message = r"value_serializer is .* two arguments.* lambda topic, value: json\.dumps\(value\)\.encode\(\), or "
-    with pytest.raises(ConfigurationError, match=message + "serialize_json"):
+    message = (
+        r"value_serializer must accept two arguments.* `lambda topic, value: json\.dumps\(value\)\.encode\(\)`, or "
+    )
+    with pytest.raises(ConfigurationError, match=message + r".*\.serialize_json"):
         Serializers(None, function)

@@ -14,9 +14,9 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from spark_kafka_sink.reader import list_offsets
-from spark_kafka_sink.reader.list_offsets import LATEST, ListOffsets
+from spark_kafka_sink.reader.list_offsets import LATEST_TIMESTAMP, ListOffsets
 
-REQUEST = ListOffsets("t", range(4), LATEST, 0)
+REQUEST = ListOffsets("t", range(4), LATEST_TIMESTAMP, 0)
 
 
 def response(**error_codes: int) -> ListOffsetsResponse:

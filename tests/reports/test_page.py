@@ -104,7 +104,7 @@ def test_page_separates_quota_and_max_bytes_per_second_throttling() -> None:
     text = render_page(
         [dataclasses.replace(make_report(), paced_ms=1_500, producer=Totals(throttle_ms=250))], "reports.jsonl"
     )
-    assert "throttled by quotas 250 ms, by maxBytesPerSecond 1.5 s; total of all tasks" in text
+    assert "all tasks combined; 250 ms throttled by broker quotas, 1.5 s by maxBytesPerSecond" in text
 
 
 def test_writes_with_equal_start_times_have_equal_distances() -> None:

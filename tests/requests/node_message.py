@@ -53,7 +53,7 @@ def send_to(
     versions: VersionRange | None = None,
 ) -> ResponseT:
     """Send a message once and return its response. Raise NetworkError if the node is lost."""
-    call = client.begin([NodeMessage(node, message, versions)], retries=False)
+    call = client.begin([NodeMessage(node, message, versions)], should_retry=False)
     response = client.finish(call)[""]
     assert isinstance(response, response_type)
     return response

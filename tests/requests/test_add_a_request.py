@@ -148,7 +148,7 @@ with embedded_broker(nodes=3, topics={"t": 3}) as broker:
     rejection = broker.control.when(api="DESCRIBE_PRODUCERS").fail("NOT_LEADER_OR_FOLLOWER")
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
     with create_client(config) as client:
-        client.topic("t")
+        client.wait_for_topic("t")
         responses = client.send_all([DescribeProducers("t", partition) for partition in range(3)])
     print(sorted((key, len(response.topics[0].partitions[0].active_producers)) for key, response in responses.items()))
     print("rejections:", rejection.struck)

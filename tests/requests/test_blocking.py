@@ -25,7 +25,7 @@ def test_leaves_unresponsive_node_when_remaining_time_is_below_clock_resolution(
     cluster = SimulatedCluster(system, topics={"t": 1})
     config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
     client = BlockingClient(config, node_timeout_ms=NODE_TIMEOUT_MS, system=system)
-    client.topic("t")
+    client.wait_for_topic("t")
     original = NetworkClient.unresponsive_ms
 
     def unresponsive_ms(client: NetworkClient, node_id: int, now: float) -> float:
@@ -35,7 +35,7 @@ def test_leaves_unresponsive_node_when_remaining_time_is_below_clock_resolution(
 
     monkeypatch.setattr(NetworkClient, "unresponsive_ms", unresponsive_ms)
     cluster.control.when(api=ApiKey.METADATA).never_answer()
-    client.topic("t", refresh=True)
+    client.wait_for_topic("t", refresh=True)
     assert system.now() > 50_000 + NODE_TIMEOUT_MS
     client.close()
 
@@ -46,7 +46,7 @@ def test_pause_sleeps_while_a_completed_call_is_not_finished(
     system = FakeSystem(now_ms=50_000, latency_ms=1)
     cluster = SimulatedCluster(system, topics={"t": 1})
     client = BlockingClient(parse_client_config({"bootstrap.servers": cluster.bootstrap_servers}), system=system)
-    client.topic("t")
+    client.wait_for_topic("t")
     call = client.begin([DescribeTopic("t")])
     polls, poll = 0, NetworkClient.poll
 

@@ -46,10 +46,16 @@ class Engine:
         self.pending = PendingRequests(self.routing, lambda failures: PAUSE_MS * 2.0**failures)
 
     def describe(
-        self, *ids: str, retries: bool = True, retries_unknown_errors: bool = False, wait_while_ending: bool = False
+        self,
+        *ids: str,
+        should_retry: bool = True,
+        should_retry_unknown_errors: bool = False,
+        wait_while_ending: bool = False,
     ) -> Call[Any]:
         request = DescribeTransactions(list(ids), wait_while_ending)
-        call: Call[Any] = Call([request], retries=retries, retries_unknown_errors=retries_unknown_errors)
+        call: Call[Any] = Call(
+            [request], should_retry=should_retry, should_retry_unknown_errors=should_retry_unknown_errors
+        )
         self.pending.add(call)
         return call
 
@@ -306,7 +312,7 @@ def test_retries_key_missing_in_response(engine: Engine) -> None:
 
 def test_retries_unknown_server_error_only_if_call_allows_it(engine: Engine) -> None:
     for waits in (True, False):
-        call = Call([InitProducerId(None)], retries_unknown_errors=waits)
+        call = Call([InitProducerId(None)], should_retry_unknown_errors=waits)
         engine.pending.add(call)
         rejected = InitProducerIdResponse(error_code=codes.UNKNOWN_SERVER_ERROR)
         engine.pending.handle_response(engine.send_one(), rejected, engine.now)
@@ -384,7 +390,7 @@ def test_unsupported_request_fails_its_keys(engine: Engine) -> None:
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_call_without_retries_fails_at_first_failure(engine: Engine, is_lost: bool) -> None:
     engine.add_coordinators(a=1)
-    call = engine.describe("a", retries=False)
+    call = engine.describe("a", should_retry=False)
     attempt = engine.send_one()
     if is_lost:
         engine.pending.handle_failure(attempt, LOST, engine.now)

@@ -33,7 +33,7 @@ def client(cluster: SimulatedCluster) -> Iterator[BlockingClient]:
 def test_creates_only_missing_topic(cluster: SimulatedCluster, client: BlockingClient) -> None:
     assert create_if_missing(client, NewTopic("new", 3, 1))
     assert not create_if_missing(client, NewTopic("new", 5, 1))
-    assert len(client.topic("new").partitions) == 3
+    assert len(client.wait_for_topic("new").partitions) == 3
 
 
 def test_creates_topic_that_is_being_deleted(cluster: SimulatedCluster, client: BlockingClient) -> None:

@@ -203,7 +203,7 @@ def test_cost_of_description_is_linear_in_transactions(
     cluster = SimulatedCluster(system, topics={"t": 1})
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
     with create_client(config, system=system) as client:
-        client.topic("t")
+        client.wait_for_topic("t")
         describe_transactions(client, ["warm"])
         transactional_ids = [f"id-{number}" for number in range(80)]
         calls = [

@@ -94,7 +94,7 @@ def test_next_list_has_transactions_that_moved_during_listing(
 def test_retries_failed_list_with_growing_backoff(cluster: Cluster) -> None:
     cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     with cluster.client(timeout_ms=10_000) as client:
-        client.topic("t")
+        client.wait_for_topic("t")
         with pytest.raises(KafkaSinkError, match=r"The last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
             list_transactional_ids(client)
         assert client._pending._calls == [], "no request of the call is sent later"

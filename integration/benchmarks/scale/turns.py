@@ -110,7 +110,7 @@ class TurnLoop:
     @property
     def is_due(self) -> bool:
         """Has its sender something to read, waited long enough, or been woken?"""
-        return self._woken or self.sender.client._selector._wakeup_requested or self.poller.is_due
+        return self._woken or self.sender.client._selector._is_wakeup_requested or self.poller.is_due
 
     def run_once(self) -> None:
         self._running = True

@@ -71,11 +71,12 @@ def read_token_file(path: str, option: str, now_s: float) -> str:
         text = ""
     if text.count(".") != 2:
         raise AuthenticationError(f"OAUTHBEARER: {option}: {sanitize(path)} contains no JSON Web Token")
-    expires_s = parse_token_expiry_s(decode_token_part(text, 1))
-    if expires_s is not None and expires_s <= now_s:
+    expires_at_s = parse_token_expiry_s(decode_token_part(text, 1))
+    if expires_at_s is not None and expires_at_s <= now_s:
         raise AuthenticationError(
-            f"OAUTHBEARER: {option}: the token in {sanitize(path)} expired {now_s - expires_s:.0f} s ago by the clock "
-            "of this machine. Check that the program that renews the file is running, and that the clock is correct."
+            f"OAUTHBEARER: {option}: the token in {sanitize(path)} expired {now_s - expires_at_s:.0f} s ago by the "
+            "clock of this machine. Check that the program that renews the file is running, and that the clock is "
+            "correct."
         )
     return text
 

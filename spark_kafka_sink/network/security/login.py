@@ -1,4 +1,4 @@
-"""Parser of the `sasl.*` options into a Login: the mechanism and its credentials."""
+"""Parses the `sasl.*` options into a Login: a mechanism and its credentials."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from spark_kafka_sink.sasl.oauthbearer import find_extension_error
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
 _IAM_UNSUPPORTED_MESSAGE = (
-    "AWS_MSK_IAM is implemented by a Java class of Amazon. MSK accepts the same credentials as tokens: set "
-    "{sasl.mechanism} to OAUTHBEARER and {sasl.oauthbearer.token.callback} to a function that signs them, and remove "
-    "{sasl.jaas.config} and {sasl.client.callback.handler.class}. The page 'Settings by provider' of the documentation "
-    "has the function."
+    "AWS_MSK_IAM is available only as a Java class of Amazon, which cannot be used here. MSK also accepts a signed "
+    "token made from the same credentials: set {sasl.mechanism} to OAUTHBEARER and {sasl.oauthbearer.token.callback} "
+    "to a function that returns the token, and remove {sasl.jaas.config} and {sasl.client.callback.handler.class}. See "
+    "'Settings by provider' in the documentation for the function."
 )
 _RETRIEVER_OPTION = "sasl.oauthbearer.jwt.retriever.class"
 _RETRIEVER_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
@@ -47,6 +47,7 @@ _SINGLE_TOKEN_SOURCE_MESSAGE = (
     "{sasl.oauthbearer.token}, {sasl.oauthbearer.token.callback}, or unsecuredLoginStringClaim_sub in "
     "{sasl.jaas.config} (for tests)."
 )
+# package.module:function, or package.module:Class.method
 _FUNCTION_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",

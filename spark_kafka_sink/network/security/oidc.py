@@ -42,7 +42,7 @@ MAX_RESPONSE_BYTES = 1024 * 1024
 MAX_ATTEMPTS = 3
 ENDPOINT_URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
 _MIN_REPORTED_CLOCK_SKEW_S = 30
-"""Clock skew from which an error mentions it. Providers tolerate a few minutes at most, and some tolerate none."""
+"""Smallest clock skew that error messages mention. Some providers tolerate no skew, others at most a few minutes."""
 _MAX_LIFETIME_S = 10 * 365 * 86400
 _JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _JWT_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
@@ -112,16 +112,17 @@ class TokenSource:
         self._run_in_background = run_in_background
         self._lock = threading.Lock()
         self._token = ""
-        self._renewal_due_s = self._expires_s = 0.0
+        self._expires_at_s = 0.0
+        self._renewal_due_at_s = 0.0
         self._is_renewing = False
 
     def token(self) -> str:
         """Return a valid token. Request one if necessary; raise AuthenticationError if that fails."""
         with self._lock:
             now_s = self._now_s()
-            if now_s >= self._expires_s:
+            if now_s >= self._expires_at_s:
                 self._store(self._request_token(MAX_ATTEMPTS), now_s)
-            elif now_s >= self._renewal_due_s and not self._is_renewing:
+            elif now_s >= self._renewal_due_at_s and not self._is_renewing:
                 with contextlib.suppress(RuntimeError):  # no thread can be started, as at the end of the process
                     self._run_in_background(self._renew)
                     self._is_renewing = True
@@ -134,20 +135,20 @@ class TokenSource:
         try:
             response = self._request_token(max_attempts=1)
         except AuthenticationError as error:
-            remaining_s = self._expires_s - request_time_s
+            remaining_s = self._expires_at_s - request_time_s
             _log.warning("Failed to renew the token, which expires in at most %.0f s. %s", remaining_s, error)
         finally:
             with self._lock:
                 self._is_renewing = False
                 if response is None:
-                    self._renewal_due_s = request_time_s + (self._expires_s - request_time_s) / 2
+                    self._renewal_due_at_s = request_time_s + (self._expires_at_s - request_time_s) / 2
                 else:
                     self._store(response, request_time_s)
 
     def _store(self, response: _TokenResponse, request_time_s: float) -> None:
         lifetime_s = self._compute_lifetime_s(response, request_time_s)
-        self._token, self._expires_s = response.token, request_time_s + lifetime_s
-        self._renewal_due_s = request_time_s + lifetime_s * self._config.refresh_window_factor
+        self._token, self._expires_at_s = response.token, request_time_s + lifetime_s
+        self._renewal_due_at_s = request_time_s + lifetime_s * self._config.refresh_window_factor
 
     def _request_token(self, max_attempts: int) -> _TokenResponse:
         response = self._send_with_retries(max_attempts)
@@ -162,10 +163,10 @@ class TokenSource:
         if isinstance(lifetime_s, int | float) and not isinstance(lifetime_s, bool) and lifetime_s > 0:
             return float(min(lifetime_s, _MAX_LIFETIME_S))
         try:
-            expires_s = parse_token_expiry_s(decode_token_part(response.token, 1))
+            expires_at_s = parse_token_expiry_s(decode_token_part(response.token, 1))
         except AuthenticationError:
             return 0.0  # an opaque token, which is allowed
-        return max(0.0, expires_s - request_time_s) if expires_s is not None else 0.0
+        return max(0.0, expires_at_s - request_time_s) if expires_at_s is not None else 0.0
 
     def _send_with_retries(self, max_attempts: int) -> dict[str, object]:
         """Send a token request. Retry if the server cannot be reached or is busy, but not if it rejects the request."""
@@ -205,7 +206,7 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
         max_bytes=MAX_RESPONSE_BYTES,
     )
     if response.status >= 500 or response.status == 429:
-        raise _RetriableStatusError(f"status {response.status}")
+        raise _RetriableStatusError(f"the token endpoint returned status {response.status}")
     content = parse_json_object(response.data)
     if response.status != 200:
         raise AuthenticationError(

@@ -1,7 +1,7 @@
 """RecordAccumulator: stages the rows of send calls and collects them in batches until the sender thread drains these.
 
     append_columns, append_record      reserve memory for rows and stage them (staging.py)
-    ready                              fills batches with rows that have lingered, and finds nodes with ready batches
+    fill_and_find_ready_nodes          fills batches with rows that have lingered, and finds nodes with ready batches
     drain                              hands batches over to the sender
     reenqueue, split_and_reenqueue     return batches to their queues
     remove_completed                   removes batches that were acknowledged or have failed
@@ -89,6 +89,18 @@ class ReadyCheckResult(NamedTuple):
     """Topics with ready batches whose leader is not known."""
 
 
+class _FillPlan(NamedTuple):
+    """Batches that the sender thread fills before it looks for ready nodes."""
+
+    full_batches_only: dict[str, bool]
+    """The topics to fill batches for. True: the topic's stage is not due, but its single records are to be assigned to
+    partitions, after which only full batches are filled."""
+    next_due_ms: float
+    """Time at which the next stage is due; inf if none is waiting."""
+    flushes: list[Flush]
+    """Flushes whose rows are all in batches when the plan has been carried out."""
+
+
 class RecordAccumulator:
     """The staged rows, the batches and the memory of a producer."""
 
@@ -105,7 +117,7 @@ class RecordAccumulator:
         partitioner: Partitioner,
         count_rows: CountRows,
     ) -> None:
-        """`wakeup`: makes the sender call `ready` again. Any thread may call it.
+        """`wakeup`: makes the sender call `fill_and_find_ready_nodes` again. Any thread may call it.
 
         `wait`: waits for memory on the thread of an append.
         """
@@ -320,63 +332,77 @@ class RecordAccumulator:
 
     # -- sender thread ------------------------------------------------------------------------------------------------
 
-    def ready(self, snapshot: ClusterSnapshot, now: float) -> ReadyCheckResult:
-        """Fill batches with the rows that are due, and return the nodes with batches that can be sent."""
+    def fill_and_find_ready_nodes(self, snapshot: ClusterSnapshot, now_ms: float) -> ReadyCheckResult:
+        """Fill batches with the rows that are due, and return the nodes with batches that can be sent.
+
+        The lock is released while batches are filled, because encoding and compression take long. Meanwhile other
+        threads may stage rows, fill batches of full stages and begin flushes. The sender is woken for these, so they
+        are left to the next call. A flush of the plan may end meanwhile, because its caller stopped waiting.
+        """
         with self._lock:
-            is_flushing = self._is_closed or self._incomplete.is_flush_in_progress
-            is_memory_short = self.pool.waiter_count > 0
-            is_linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
-            self._queues.set_snapshot(snapshot, now)
-            self._queues.set_linger_suspended(is_linger_suspended, now)
-            self._queues.fire_timers(now)
-            if is_memory_short and not is_flushing:
-                self._filler.free_sparse_leases()
-            flushes = self._incomplete.find_unstarted_flushes()
-            only_full_by_topic, next_ms = self._find_topics_to_fill(
-                now, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
-            )
-            if flushes:
-                only_full_by_topic = dict.fromkeys(self._filler.list_topics(), False)
-            elif not only_full_by_topic:
-                return self._build_ready_check_result(now, next_ms)
-        for topic, only_full in only_full_by_topic.items():
+            plan = self._plan_fill(snapshot, now_ms)
+            if not plan.full_batches_only and not plan.flushes:
+                return self._build_ready_check_result(now_ms, plan.next_due_ms)
+        next_due_ms = self._fill_batches(plan, now_ms)
+        with self._lock:
+            self._incomplete.start_waiting(plan.flushes)
+            return self._build_ready_check_result(now_ms, next_due_ms)
+
+    def _plan_fill(self, snapshot: ClusterSnapshot, now_ms: float) -> _FillPlan:
+        """Update the queues, and return the batches to fill. The caller must hold the lock."""
+        is_flushing = self._is_closed or self._incomplete.is_flush_in_progress
+        is_memory_short = self.pool.waiter_count > 0
+        is_linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
+        self._queues.set_snapshot(snapshot, now_ms)
+        self._queues.set_linger_suspended(is_linger_suspended, now_ms)
+        self._queues.fire_timers(now_ms)
+        if is_memory_short and not is_flushing:
+            self._filler.free_sparse_leases()
+        full_batches_only, next_due_ms = self._find_topics_to_fill(
+            now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
+        )
+        flushes = self._incomplete.find_unstarted_flushes()
+        if flushes:
+            # A flush needs all rows in batches, also those of a stage that another thread is filling at the moment:
+            # fill_batches waits for that thread.
+            full_batches_only = dict.fromkeys(self._filler.list_topics(), False)
+        return _FillPlan(full_batches_only, next_due_ms, flushes)
+
+    def _fill_batches(self, plan: _FillPlan, now_ms: float) -> float:
+        """Fill the batches of the plan without the lock. Return the time at which the next stage is due."""
+        next_due_ms = plan.next_due_ms
+        for topic, only_full in plan.full_batches_only.items():
             started_ms = self._clock()
             has_changed = self._filler.fill_batches(topic, only_full=only_full)
             if not only_full:
                 with self._lock:
                     self._queues.schedule_fill_pause(topic, started_ms, self._clock())
             elif has_changed:  # records that remain staged may have to be assigned again
-                next_ms = min(next_ms, now + ASSIGNMENT_DELAY_MS)
-        with self._lock:
-            self._incomplete.start_waiting(flushes)
-            return self._build_ready_check_result(now, next_ms)
+                next_due_ms = min(next_due_ms, now_ms + ASSIGNMENT_DELAY_MS)
+        return next_due_ms
 
     def _find_topics_to_fill(
-        self, now: float, *, is_flushing: bool, is_linger_suspended: bool
+        self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Return the topics for which batches are to be filled, and the time at which the next stage is due.
-
-        A topic's value is True if its stage is not due and only its single records are to be assigned to partitions, so
-        that only full batches are to be filled.
-        """
-        only_full_by_topic: dict[str, bool] = {}
-        next_ms = INFINITE_MS
+        """Return `full_batches_only` and `next_due_ms` of a _FillPlan without flushes."""
+        full_batches_only: dict[str, bool] = {}
+        next_due_ms = INFINITE_MS
         for stage in self._filler.list_stages():
             due_ms = (
                 -INFINITE_MS
                 if is_flushing
-                else self._compute_stage_due_ms(stage, now, is_linger_suspended=is_linger_suspended)
+                else self._compute_stage_due_ms(stage, now_ms, is_linger_suspended=is_linger_suspended)
             )
-            only_full = due_ms > now
-            if only_full:
-                next_ms = min(next_ms, due_ms)
-            if only_full and stage.assignment_due_ms > now:
-                next_ms = min(next_ms, stage.assignment_due_ms)
+            is_due = due_ms <= now_ms
+            if not is_due:
+                next_due_ms = min(next_due_ms, due_ms)
+            if not is_due and stage.assignment_due_ms > now_ms:
+                next_due_ms = min(next_due_ms, stage.assignment_due_ms)
             elif self._filler.is_being_filled(stage):
                 stage.should_recheck = True
             else:
-                only_full_by_topic[stage.topic] = only_full
-        return only_full_by_topic, next_ms
+                full_batches_only[stage.topic] = not is_due
+        return full_batches_only, next_due_ms
 
     def _compute_stage_due_ms(self, stage: Stage, now: float, *, is_linger_suspended: bool) -> float:
         """Return the time at which batches are to be filled with a stage's rows if the stage is not full.
@@ -390,8 +416,8 @@ class RecordAccumulator:
         due_ms = max(due_ms, self._queues.fill_pause_end_ms(stage.topic))
         return due_ms if due_ms > now else due_ms + self._queues.extra_linger_ms(stage.topic)
 
-    def _build_ready_check_result(self, now: float, next_ms: float) -> ReadyCheckResult:
-        delay_ms = max(0.0, min(next_ms, self._queues.next_due_ms()) - now)
+    def _build_ready_check_result(self, now_ms: float, next_due_ms: float) -> ReadyCheckResult:
+        delay_ms = max(0.0, min(next_due_ms, self._queues.next_due_ms()) - now_ms)
         return ReadyCheckResult(self._queues.ready_node_ids(), delay_ms, self._queues.unknown_leader_topics())
 
     def drain(

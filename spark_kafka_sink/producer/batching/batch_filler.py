@@ -179,22 +179,23 @@ class BatchFiller:
         `only_full`: do nothing unless the stage is full or its single records may fill a batch. If the rows are skewed,
         use only the rows that fill batches (staging.py).
 
-        Return whether the sender must call `ready` again, because rows have left the stage, or because rows that
-        were returned to the stage may be due earlier than the sender knows.
+        Return whether the sender must look for ready nodes again, because rows have left the stage, or because rows
+        that were returned to the stage may be due earlier than the sender knows.
         """
         with self.fill_lock(topic):
             stage = self._take_stage(topic, only_full=only_full)
             return stage is not None and self._fill_batches_from(stage, only_full=only_full)
 
     def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
-        """Remove a topic's rows that are in no batch, and return failed batches for them.
+        """Remove a topic's rows that are not in a batch yet, and return them as failed batches.
 
-        The caller must hold the topic's fill lock. So if the topic has a stage in `_stages_being_filled`, the thread
-        that took it was interrupted. It is unknown how much memory is still reserved for this stage, so none is
-        released. The producer ends anyway after an interrupt.
+        The caller must hold the topic's fill lock, so no other thread can be filling a stage of the topic now. An entry
+        in `_stages_being_filled` was left by a thread that was interrupted. It is unknown how much memory is still
+        reserved for that stage, so none is released. That is acceptable, because an interrupt ends the producer anyway.
         """
         with self._lock:
-            stage, interrupted_stage = self.stages.pop(topic, None), self._stages_being_filled.pop(topic, None)
+            stage = self.stages.pop(topic, None)
+            interrupted_stage = self._stages_being_filled.pop(topic, None)
             failed_batches: list[ProducerBatch] = []
             if stage is not None:
                 failed_batches += stage.build_failed_batches(error)

@@ -1,13 +1,14 @@
-"""Splitting of a batch that the broker rejected as too large into smaller batches with the same records.
+"""Splits a batch that the broker rejected as too large.
 
 The records are decoded to columns and encoded again. The smaller batches keep the creation time, deadline, producer
-identity and memory of their parent. Their sequences are consecutive and begin with the parent's base sequence, so each
-record keeps its sequence.
+identity and memory of their parent. Sequence numbers continue from the parent's base sequence, so every record keeps
+its own.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records.batch_slicing import (
@@ -23,8 +24,7 @@ from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 MAX_DECODED_BYTES = 1 << 40
-"""A limit for the decoder that no batch reaches. The limit protects against untrusted input, but these batches are the
-producer's own."""
+"""Effectively unlimited: the decoder's limit guards against untrusted input, and these batches are our own."""
 
 
 def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
@@ -43,13 +43,17 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
     slices = split_into_batches(
         sizes, build_single_partition_slices(columns.num_rows), max_batch_bytes, timestamp_range
     )
-    if len(slices.starts) == 1 < columns.num_rows:
-        middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
-        middle = max(1, middle)
-        slices = build_consecutive_slices([middle, columns.num_rows])
+    fits_in_one_batch = len(slices.starts) == 1
+    if fits_in_one_batch and columns.num_rows > 1:
+        slices = build_consecutive_slices([_find_middle(sizes), columns.num_rows])
     buffers = encode_records(columns, slices, batch.max_timestamp)
     encoded_slices = [(encoded, index) for encoded in buffers for index in range(len(encoded.sizes))]
     return [
         batch.create_child(encoded, index, first_record)
         for (encoded, index), first_record in zip(encoded_slices, slices.starts, strict=True)
     ]
+
+
+def _find_middle(sizes: NDArray[np.int64]) -> int:
+    """Return the number of rows in the first half by size, at least 1."""
+    return max(1, int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right")))

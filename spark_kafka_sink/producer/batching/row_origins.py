@@ -1,4 +1,4 @@
-"""RowOrigins: the call and the row index of each row in a batch, by which the row's future is completed.
+"""RowOrigins: the call and the row index of each row in a batch. They identify the future to complete for the row.
 
 Rows of many calls are grouped together and then split into batches. With a thousand partitions, a call of ten thousand
 rows has ten rows in each batch. With ten thousand partitions, it has one row in each. Creating an object for the rows

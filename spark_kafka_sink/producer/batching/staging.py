@@ -266,7 +266,7 @@ class Stage:
         """Set `assignment_due_ms` if the single records may fill a batch. Return whether this call has set it.
 
         The records may fill a batch if they are enough to complete the batch of the largest partition. Nothing is
-        scheduled if linger.ms ends earlier, because the records are assigned then.
+        scheduled if linger.ms ends earlier, because its end assigns the records anyway.
         """
         if self._has_decided_assignment or self.largest_partition_bytes + self.unassigned_bytes < max_body_bytes:
             return False
@@ -394,7 +394,8 @@ def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -
 
     `sizes`: upper bound of each row's encoded size. A row of more than `max_bytes` gets a chunk of its own.
     """
-    row_count, total_bytes = len(sizes), int(np.add.reduce(sizes))
+    row_count = len(sizes)
+    total_bytes = int(np.add.reduce(sizes))
     max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
     if total_bytes <= max_bytes and row_count <= max_rows:
         yield Chunk(0, row_count, total_bytes)

@@ -58,14 +58,14 @@ class ClusterRequests(PolledRequests):
     # --- any thread
 
     def submit(self, call: BlockingCall[Any]) -> None:
-        """Add a call. The caller must wake the sender afterwards. Raise the error with which `fail` was called."""
+        """Add a call. The caller must wake the sender afterwards. Raise the error passed to `fail`, if any."""
         with self._lock:
             if self._error is not None:
                 raise copy_error(self._error)
             self._blocking_calls.add(call)
 
     def cancel(self, call: BlockingCall[Any]) -> None:
-        """Remove a call for which its caller no longer waits."""
+        """Remove a call whose caller no longer waits for it."""
         with self._lock:
             self._blocking_calls.discard(call)
 

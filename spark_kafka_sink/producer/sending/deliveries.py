@@ -300,7 +300,8 @@ def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
 
 def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[ProducerBatch]]:
     """Split the batches into runs that have at most one batch of each partition."""
-    start, partitions = 0, set[TopicPartition]()
+    start = 0
+    partitions: set[TopicPartition] = set()
     for index, batch in enumerate(batches):
         if batch.topic_partition in partitions:
             yield batches[start:index]

@@ -76,7 +76,7 @@ class Fail:
 Outcome = Done | Retry | Split | Fail
 
 SUCCESSES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True)}
-"""Error codes by which a broker confirms that it has stored the batch, whatever the facts about the batch are."""
+"""Outcomes of the error codes that confirm that the batch is stored. They do not depend on the facts of the batch."""
 
 
 def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
@@ -115,7 +115,7 @@ def _decide_sequence_error(facts: BatchFacts, code: int, log_start_offset: int) 
 
 
 def _restart_from_batch(facts: BatchFacts) -> Outcome:
-    """Return the outcome of a batch with which sequences must restart under a new epoch.
+    """Return the outcome of a batch that must become the first one of a new epoch.
 
     A batch that may be stored fails instead, because a new sequence could store it twice. So does a batch of a
     transaction, which has no new epoch before its end: the transaction must be aborted.

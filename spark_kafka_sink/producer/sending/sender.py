@@ -190,7 +190,7 @@ class Sender:
             self._deliveries.is_producer_abandoned = self._is_abandoned
         self._fail_unsent_batches_after_fatal_error(now)
         self._fail_batches_dropped_by_transaction(now)
-        ready_check = self.accumulator.ready(snapshot, now)
+        ready_check = self.accumulator.fill_and_find_ready_nodes(snapshot, now)
         self._fail_unencoded_batches(now)
         self._fail_expired_batches(now)
         self._fail_abandoned_batches(now)

@@ -110,13 +110,14 @@ class TransactionManager:
     # --- calls, from any thread
 
     def init(self, transactional_id: str | None = None) -> Operation:
-        """Fence all earlier producers of the id, abort their open transaction, and get a producer id.
+        """Fence earlier producers with this transactional id, abort the transaction they left open, and get an id.
 
-        A producer that is ready, or whose prepared transaction was ended by another process, may be initialized again
-        under any id.
+        May be called again, with the same or another transactional id, if the producer is ready or if another process
+        has ended its prepared transaction. In other states, the state transition raises IllegalStateError.
         """
         with self._lock:
             requested_id = transactional_id or self.transactional_id
+            # After a fatal error no call can be repeated, so a pending call does not matter any more.
             pending = None if self.state is _State.FATAL_ERROR else self._calls.pending
             if pending is not None and requested_id != self.transactional_id:
                 raise IllegalStateError(

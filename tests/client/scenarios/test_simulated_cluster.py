@@ -49,8 +49,8 @@ def config(cluster: SimulatedCluster) -> ClientConfig:
 
 def write(cluster: SimulatedCluster, topic: str, partition: int, *values: bytes) -> None:
     with BlockingClient(config(cluster), system=cluster.system) as client:
-        client.topic(topic)
-        leader = client.leader(topic, partition)
+        client.wait_for_topic(topic)
+        leader = client.find_leader(topic, partition)
         assert leader is not None
         data = PartitionProduceData(index=partition, records=[batch(0, *values)])
         request = ProduceRequest(

@@ -103,7 +103,7 @@ def test_added_log_partitions_stop_queries_with_the_reason(query: Query) -> None
 
 def move_prefix_to_other_partition(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
     broker.control.add_partitions(LOG, INCREASED_PARTITION_COUNT)
-    transactions.client.topic(LOG, refresh=True)
+    transactions.client.wait_for_topic(LOG, refresh=True)
 
 
 def die(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:

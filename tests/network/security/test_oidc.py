@@ -202,8 +202,8 @@ def test_retries_busy_endpoint_with_exponential_backoff(endpoint: Endpoint, capl
     endpoint.answer({"access_token": "t"})
     assert source(endpoint, clock).token() == "t"
     assert clock.waits == [0.1, 0.2]
-    assert "(status 503). Retrying in 0.1 s." in caplog.text
-    assert "(status 429). Retrying in 0.2 s." in caplog.text
+    assert "returned status 503). Retrying in 0.1 s." in caplog.text
+    assert "returned status 429). Retrying in 0.2 s." in caplog.text
 
 
 def test_limits_token_request_attempts(endpoint: Endpoint) -> None:

@@ -164,7 +164,7 @@ class Harness:
         return flush.end()
 
     def ready(self) -> ReadyCheckResult:
-        return self.accumulator.ready(self.snapshot, self.clock.now)
+        return self.accumulator.fill_and_find_ready_nodes(self.snapshot, self.clock.now)
 
     def ready_nodes(self) -> set[int]:
         return set(self.ready().ready_node_ids)
