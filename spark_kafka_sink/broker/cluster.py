@@ -153,16 +153,16 @@ class EmbeddedCluster:
         if missing_topics:
             self.create_topics(missing_topics)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now_ms: float) -> None:
         """Abort the transactions that have timed out."""
-        if self._next_timeout_ms is not None and now >= self._next_timeout_ms:
+        if self._next_timeout_ms is not None and now_ms >= self._next_timeout_ms:
             with self.lock:
                 try:
-                    self.coordinator.abort_timed_out(now)
+                    self.coordinator.abort_timed_out(now_ms)
                     self.save_transactions()
                 except ApiError as error:
                     _log.warning("Could not abort timed-out transactions; trying again later: %s", error)
-                    self._next_timeout_ms = now + ABORT_RETRY_MS
+                    self._next_timeout_ms = now_ms + ABORT_RETRY_MS
 
     # --- topics
 

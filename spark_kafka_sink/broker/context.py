@@ -38,7 +38,7 @@ class RequestContext:
     node: int
     header: RequestHeader
     received_ms: float
-    now: float
+    now_ms: float
     effects: FaultEffects = field(default_factory=FaultEffects)
 
     @property

@@ -42,10 +42,10 @@ _log = logging.getLogger(__name__)
 
 
 def handle_request(
-    cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now: float
+    cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now_ms: float
 ) -> RequestOutcome:
     """Handle a request frame that a client sent to `node`."""
-    cluster.tick(now)
+    cluster.tick(now_ms)
     try:
         header, _ = decode_request_header(frame)
         if not _is_version_supported(cluster, header):
@@ -53,13 +53,13 @@ def handle_request(
         request = _decode(frame)
     except (DecodeError, UnsupportedVersionError):
         return CLOSE_CONNECTION
-    context = RequestContext(cluster, node, header, now, now)
+    context = RequestContext(cluster, node, header, now_ms, now_ms)
     if control.has_rules:
         topic_partitions = list(_find_topic_partitions(cluster, request))
         context.effects = control.collect_effects(node, request, header.client_id, topic_partitions)
         if context.effects.delay_before_ms:
-            return _delay(context, frame, now + context.effects.delay_before_ms)
-    return _execute(context, frame, request, now)
+            return _delay(context, frame, now_ms + context.effects.delay_before_ms)
+    return _execute(context, frame, request, now_ms)
 
 
 def _decode(frame: memoryview) -> Message:
@@ -74,15 +74,15 @@ def _delay(
     The delayed request keeps the frame instead of the decoded request, which would take ten times the memory: thousands
     of requests may be delayed at once.
     """
-    return DelayedRequest(deadline_ms, lambda now: _execute(context, frame, _decode(frame), now), change_count)
+    return DelayedRequest(deadline_ms, lambda now_ms: _execute(context, frame, _decode(frame), now_ms), change_count)
 
 
-def _execute(context: RequestContext, frame: memoryview, request: Message, now: float) -> RequestOutcome:
+def _execute(context: RequestContext, frame: memoryview, request: Message, now_ms: float) -> RequestOutcome:
     effects = context.effects
     if not effects.should_execute:
         is_dropped = effects.response_fault is ResponseFault.DROP
         return CLOSE_CONNECTION if is_dropped else ChannelResponse(action=ChannelAction.KEEP_MUTED)
-    context.now = now
+    context.now_ms = now_ms
     change_count = context.cluster.change_count  # read first: a change during the execution must wake a delayed request
     try:
         result = load_handler(request.API_KEY).handle(context, request)
@@ -98,7 +98,7 @@ def _execute(context: RequestContext, frame: memoryview, request: Message, now: 
     if effects.throttle_ms and "throttle_time_ms" in get_field_specs(type(result)):
         result.throttle_time_ms = effects.throttle_ms
     response = _to_channel_response(context.header, result, effects)
-    return DelayedRequest(now + effects.delay_after_ms, lambda _: response) if effects.delay_after_ms else response
+    return DelayedRequest(now_ms + effects.delay_after_ms, lambda _: response) if effects.delay_after_ms else response
 
 
 def _build_error_response(request: Message, error: ApiError) -> Message | NoResponse:

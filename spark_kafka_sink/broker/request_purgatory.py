@@ -56,14 +56,14 @@ class RequestPurgatory:
         timeout_at_ms = self._get_now_ms() + timeout_ms
         with self._lock:
             while not self._is_closed:
-                now = self._get_now_ms()
-                self._release_expired(now)
+                now_ms = self._get_now_ms()
+                self._release_expired(now_ms)
                 if self._due_tasks:
                     return self._due_tasks.popleft()
                 wake_at_ms = min(timeout_at_ms, self._delayed_tasks[0][0]) if self._delayed_tasks else timeout_at_ms
-                if now >= timeout_at_ms:
+                if now_ms >= timeout_at_ms:
                     return None
-                self._task_condition.wait(max(0.0, wake_at_ms - now) / 1000)
+                self._task_condition.wait(max(0.0, wake_at_ms - now_ms) / 1000)
             return None
 
     @property
@@ -81,8 +81,8 @@ class RequestPurgatory:
             self._is_closed = True
             self._task_condition.notify()
 
-    def _release_expired(self, now: float) -> None:
-        while self._delayed_tasks and self._delayed_tasks[0][0] <= now:
+    def _release_expired(self, now_ms: float) -> None:
+        while self._delayed_tasks and self._delayed_tasks[0][0] <= now_ms:
             _, number, task = heapq.heappop(self._delayed_tasks)
             self._tasks_awaiting_change.pop(number, None)
             self._due_tasks.append(task)

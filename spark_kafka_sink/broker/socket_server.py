@@ -186,9 +186,9 @@ class SocketServer:
                 delayed.change_count,
             )
 
-    def _resume(self, request: ReceivedRequest, delayed: DelayedRequest, now: float) -> None:
+    def _resume(self, request: ReceivedRequest, delayed: DelayedRequest, now_ms: float) -> None:
         try:
-            outcome = delayed.resume(now)
+            outcome = delayed.resume(now_ms)
         except Exception:
             outcome = self._close_after_error()
         self._process_outcome(request, outcome)

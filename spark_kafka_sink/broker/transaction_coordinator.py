@@ -178,30 +178,36 @@ class TransactionCoordinator:
         transactional_id: str,
         identity: ProducerIdentity,
         partitions: Iterable[TopicPartition],
-        now: float,
+        now_ms: float,
         wall_ms: int,
         *,
         version: int = 1,
     ) -> int:
         """Add partitions to the transaction, which begins with the first addition. Return an error code."""
-        transaction, error = self._ensure_ongoing(transactional_id, identity, now, wall_ms, version)
+        transaction, error = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
         if transaction is None:
             return error
         transaction.partitions.update(partitions)
         return 0
 
     def add_group(
-        self, transactional_id: str, identity: ProducerIdentity, group: str, now: float, wall_ms: int, version: int = 1
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        group: str,
+        now_ms: float,
+        wall_ms: int,
+        version: int = 1,
     ) -> int:
         """Add the offsets of a consumer group to the transaction. Return an error code."""
-        transaction, error = self._ensure_ongoing(transactional_id, identity, now, wall_ms, version)
+        transaction, error = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
         if transaction is None:
             return error
         transaction.groups.add(group)
         return 0
 
     def _ensure_ongoing(
-        self, transactional_id: str, identity: ProducerIdentity, now: float, wall_ms: int, version: int
+        self, transactional_id: str, identity: ProducerIdentity, now_ms: float, wall_ms: int, version: int
     ) -> tuple[Transaction | None, int]:
         """Begin the transaction if necessary. Return it and 0, or None and the error code of a rejected addition."""
         transaction, error = self._find_transaction(transactional_id, identity)
@@ -209,7 +215,7 @@ class TransactionCoordinator:
             return None, error
         if transaction.is_ending:
             return None, error_codes.CONCURRENT_TRANSACTIONS
-        self._mark_ongoing(transaction, now, wall_ms, version)
+        self._mark_ongoing(transaction, now_ms, wall_ms, version)
         return transaction, 0
 
     def verify_partition(self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition) -> int:
@@ -226,10 +232,10 @@ class TransactionCoordinator:
             return error
         return 0 if group in transaction.groups else error_codes.INVALID_TXN_STATE
 
-    def _mark_ongoing(self, transaction: Transaction, now: float, wall_ms: int, version: int) -> None:
+    def _mark_ongoing(self, transaction: Transaction, now_ms: float, wall_ms: int, version: int) -> None:
         if transaction.state is not TransactionState.ONGOING:
             transaction.state = TransactionState.ONGOING
-            transaction.start_ms, transaction.start_wall_ms = now, wall_ms
+            transaction.start_ms, transaction.start_wall_ms = now_ms, wall_ms
         transaction.version = version
 
     # --- ends of transactions
@@ -251,13 +257,13 @@ class TransactionCoordinator:
             return ProducerIdentity(error_code=final_code)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
-    def abort_timed_out(self, now: float) -> list[str]:
+    def abort_timed_out(self, now_ms: float) -> list[str]:
         """Abort the transactions that have timed out, and fence their producers.
 
         Return their transactional ids. Raise ApiError if the disk is full.
         """
         timed_out = [
-            t for t in self.transactions.values() if t.state is TransactionState.ONGOING and now >= t.deadline_ms
+            t for t in self.transactions.values() if t.state is TransactionState.ONGOING and now_ms >= t.deadline_ms
         ]
         for transaction in timed_out:
             self._fence_and_abort(transaction)

@@ -45,11 +45,11 @@ class SharedRetryBackoff:
         self._latest: tuple[float, int] | None = None  # the time and the number of failures of the latest draw
         self._backoff_ms = 0.0
 
-    def next_attempt_ms(self, now: float, failures: int) -> float:
+    def next_attempt_ms(self, now_ms: float, failures: int) -> float:
         """Return the time of the next attempt."""
-        if self._latest != (now, failures):
-            self._latest, self._backoff_ms = (now, failures), self._backoff.compute_delay_ms(failures)
-        return now + self._backoff_ms
+        if self._latest != (now_ms, failures):
+            self._latest, self._backoff_ms = (now_ms, failures), self._backoff.compute_delay_ms(failures)
+        return now_ms + self._backoff_ms
 
 
 def lock_timeout_seconds(timeout_ms: float) -> float:

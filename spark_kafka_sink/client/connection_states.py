@@ -115,25 +115,25 @@ class ConnectionStates:
 
     # --- queries
 
-    def state(self, node_id: int, now: float) -> ConnectionState:
+    def state(self, node_id: int, now_ms: float) -> ConnectionState:
         node = self._nodes.get(node_id)
         if node is None:
             return ConnectionState.DISCONNECTED
-        if node.state is ConnectionState.THROTTLED and node.throttled_until_ms <= now:
+        if node.state is ConnectionState.THROTTLED and node.throttled_until_ms <= now_ms:
             self._transition(node_id, node, ConnectionState.READY)
         return node.state
 
-    def can_connect(self, node_id: int, now: float) -> bool:
+    def can_connect(self, node_id: int, now_ms: float) -> bool:
         node = self._nodes.get(node_id)
         if node is None:
             return True
-        return node.state in _UNCONNECTED and now >= node.last_attempt_ms + node.reconnect_backoff_ms
+        return node.state in _UNCONNECTED and now_ms >= node.last_attempt_ms + node.reconnect_backoff_ms
 
-    def is_ready(self, node_id: int, now: float) -> bool:
+    def is_ready(self, node_id: int, now_ms: float) -> bool:
         node = self._nodes.get(node_id)
         if node is None or node.state is _READY:
             return node is not None
-        return self.state(node_id, now) is _READY
+        return self.state(node_id, now_ms) is _READY
 
     def is_preparing(self, node_id: int) -> bool:
         """Return whether a connection is being established and is not ready yet."""
@@ -170,34 +170,34 @@ class ConnectionStates:
 
     # --- delays in milliseconds
 
-    def connection_delay(self, node_id: int, now: float) -> float:
+    def connection_delay(self, node_id: int, now_ms: float) -> float:
         """Return the time until the next attempt is allowed, or until the current one times out; inf if connected."""
         node = self._nodes.get(node_id)
         if node is None:
             return 0.0
         if node.state is ConnectionState.CONNECTING:
-            return max(self._setup_deadlines[node_id] - now, 0.0)
+            return max(self._setup_deadlines[node_id] - now_ms, 0.0)
         if node.state in _UNCONNECTED:
-            return max(node.last_attempt_ms + node.reconnect_backoff_ms - now, 0.0)
+            return max(node.last_attempt_ms + node.reconnect_backoff_ms - now_ms, 0.0)
         return math.inf
 
-    def throttle_delay(self, node_id: int, now: float) -> float:
+    def throttle_delay(self, node_id: int, now_ms: float) -> float:
         node = self._nodes.get(node_id)
-        return 0.0 if node is None else max(node.throttled_until_ms - now, 0.0)
+        return 0.0 if node is None else max(node.throttled_until_ms - now_ms, 0.0)
 
-    def poll_delay(self, node_id: int, now: float) -> float:
+    def poll_delay(self, node_id: int, now_ms: float) -> float:
         """Return the time until the node may become ready by the passage of time alone."""
-        throttle_delay_ms = self.throttle_delay(node_id, now)
+        throttle_delay_ms = self.throttle_delay(node_id, now_ms)
         if throttle_delay_ms > 0 and self.is_connected(node_id):
             return throttle_delay_ms
-        return self.connection_delay(node_id, now)
+        return self.connection_delay(node_id, now_ms)
 
     def next_setup_deadline(self) -> float:
         """Return the earliest time at which a current connection attempt times out; inf if there is none."""
         return min(self._setup_deadlines.values(), default=math.inf)
 
-    def nodes_with_setup_timeout(self, now: float) -> list[int]:
-        return [node_id for node_id, deadline_ms in self._setup_deadlines.items() if deadline_ms <= now]
+    def nodes_with_setup_timeout(self, now_ms: float) -> list[int]:
+        return [node_id for node_id, deadline_ms in self._setup_deadlines.items() if deadline_ms <= now_ms]
 
     def nodes_awaiting_lookup(self, host: str, port: int) -> list[int]:
         """Return the nodes that need the addresses of a host to go on with their current connection attempt."""
@@ -216,7 +216,7 @@ class ConnectionStates:
 
     # --- transitions
 
-    def connecting(self, node: Node, now: float) -> SocketAddress | None:
+    def connecting(self, node: Node, now_ms: float) -> SocketAddress | None:
         """Start a connection attempt and return its address. None means that the name is being looked up.
 
         Raise DisconnectedError if the name cannot be resolved. The caller must handle the error by calling
@@ -234,8 +234,8 @@ class ConnectionStates:
         else:
             del connection.addresses[:1]
         self._transition(node.id, connection, ConnectionState.CONNECTING)
-        connection.last_attempt_ms = now
-        self._setup_deadlines[node.id] = now + connection.setup_timeout_ms
+        connection.last_attempt_ms = now_ms
+        self._setup_deadlines[node.id] = now_ms + connection.setup_timeout_ms
         if connection.addresses:
             return _use_first_address(connection)
         addresses = self._resolve(connection.host, connection.port)
@@ -255,13 +255,13 @@ class ConnectionStates:
         self._transition(node_id, node, ConnectionState.CHECKING_API_VERSIONS)
         self._reset_setup_timeout(node)
 
-    def ready(self, node_id: int, now: float) -> None:
+    def ready(self, node_id: int, now_ms: float) -> None:
         node = self._node(node_id)
         self._transition(node_id, node, ConnectionState.READY)
         node.authentication_error = None
         node.failed_attempts = 0
         node.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(0)
-        if node.throttled_until_ms > now:
+        if node.throttled_until_ms > now_ms:
             self._transition(node_id, node, ConnectionState.THROTTLED)
 
     def throttle(self, node_id: int, until_ms: float) -> None:
@@ -273,20 +273,20 @@ class ConnectionStates:
         if node.state is ConnectionState.READY:
             self._transition(node_id, node, ConnectionState.THROTTLED)
 
-    def disconnected(self, node_id: int, now: float) -> None:
-        self._lose(node_id, now, ConnectionState.DISCONNECTED)
+    def disconnected(self, node_id: int, now_ms: float) -> None:
+        self._lose(node_id, now_ms, ConnectionState.DISCONNECTED)
 
-    def authentication_failed(self, node_id: int, now: float, error: AuthenticationError) -> None:
-        self._lose(node_id, now, ConnectionState.AUTHENTICATION_FAILED)
+    def authentication_failed(self, node_id: int, now_ms: float, error: AuthenticationError) -> None:
+        self._lose(node_id, now_ms, ConnectionState.AUTHENTICATION_FAILED)
         self._node(node_id).authentication_error = error
 
     # --- helpers
 
-    def _lose(self, node_id: int, now: float, state: ConnectionState) -> None:
+    def _lose(self, node_id: int, now_ms: float, state: ConnectionState) -> None:
         node = self._node(node_id)
         previous_state = node.state
         self._transition(node_id, node, state)
-        node.last_attempt_ms = now
+        node.last_attempt_ms = now_ms
         node.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(node.failed_attempts)
         node.failed_attempts += 1
         if previous_state is ConnectionState.CONNECTING:

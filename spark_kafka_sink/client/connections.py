@@ -77,11 +77,11 @@ class Connections:
 
     # --- connecting
 
-    def connect(self, node: Node, now: float) -> ConnectionLoss | None:
+    def connect(self, node: Node, now_ms: float) -> ConnectionLoss | None:
         """Start to connect. Return a ConnectionLoss if the attempt failed immediately."""
         self._nodes[node.id] = node
         self._addresses[node.id] = node.address
-        return self._open_connection(node.id, lambda: self.states.connecting(node, now))
+        return self._open_connection(node.id, lambda: self.states.connecting(node, now_ms))
 
     def connect_resolved(self) -> dict[int, ConnectionLoss]:
         """Connect to the nodes whose names were looked up. Return the attempts that failed immediately."""
@@ -134,7 +134,7 @@ class Connections:
         return due
 
     def handle_api_versions(
-        self, node_id: int, request: ApiVersionsRequest, response: ApiVersionsResponse, version: int, now: float
+        self, node_id: int, request: ApiVersionsRequest, response: ApiVersionsResponse, version: int, now_ms: float
     ) -> ConnectionLoss | None:
         """Handle a response to ApiVersions in `version`. Return a ConnectionLoss if the node is unusable."""
         if response.error_code == error_codes.NONE:
@@ -145,7 +145,7 @@ class Connections:
                     return None
             self.api_versions[node_id] = build_node_api_versions(self.describe(node_id), response)
             self.features = select_newest_features(self.api_versions.values(), self.features)
-            self.states.ready(node_id, now)
+            self.states.ready(node_id, now_ms)
             self.last_losses.pop(node_id, None)
             if self._logged_loss_reasons.pop(self.address(node_id), None) is not None:
                 _log.info("Connected: %s", self.address(node_id))
@@ -175,8 +175,8 @@ class Connections:
 
     # --- queries
 
-    def is_ready(self, node_id: int, now: float) -> bool:
-        return self.states.is_ready(node_id, now) and self._selector.is_channel_ready(str(node_id))
+    def is_ready(self, node_id: int, now_ms: float) -> bool:
+        return self.states.is_ready(node_id, now_ms) and self._selector.is_channel_ready(str(node_id))
 
     def is_alive(self, node_id: int) -> bool:
         """Return whether the node is connected or being connected."""
@@ -212,7 +212,7 @@ class Connections:
         detail = f"{missing} within {self.states.setup_timeout_ms(node_id):.0f} ms (socket.connection.setup.timeout.ms)"
         return ConnectionLoss(detail, self.address(node_id), timed_out=True)
 
-    def record_loss(self, node_id: int, loss: ConnectionLoss, now: float) -> None:
+    def record_loss(self, node_id: int, loss: ConnectionLoss, now_ms: float) -> None:
         """Record and log the end of a connection or of an attempt to connect."""
         was_ready = self.api_versions.pop(node_id, None) is not None
         self._pending_api_versions.pop(node_id, None)
@@ -221,12 +221,12 @@ class Connections:
         if loss.authentication_error is not None:
             level = logging.ERROR if self._is_new_reason(node_id, loss) else logging.DEBUG
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
-            self.states.authentication_failed(node_id, now, loss.authentication_error)
+            self.states.authentication_failed(node_id, now_ms, loss.authentication_error)
         else:
             was_connected = loss.expected or loss.is_served or (loss.timed_out and was_ready)
             event = "Disconnected" if was_connected else "Connection failed"
             _log.log(self._log_level(node_id, loss), "%s: %s", event, loss.reason)
-            self.states.disconnected(node_id, now)
+            self.states.disconnected(node_id, now_ms)
 
     def _log_level(self, node_id: int, loss: ConnectionLoss) -> int:
         if loss.expected:

@@ -33,16 +33,16 @@ class InFlightRequest:
     def __post_init__(self) -> None:
         self.deadline_ms = self.sent_ms + self.request.timeout_ms
 
-    def build_response(self, message: Message | None, now: float) -> ClientResponse:
+    def build_response(self, message: Message | None, now_ms: float) -> ClientResponse:
         """Return the result of a request with a response, or of a written request that expects none."""
-        return ClientResponse(self.request, now, now - self.request.created_ms, self.version, message)
+        return ClientResponse(self.request, now_ms, now_ms - self.request.created_ms, self.version, message)
 
-    def build_disconnect_response(self, loss: ConnectionLoss, now: float) -> ClientResponse:
+    def build_disconnect_response(self, loss: ConnectionLoss, now_ms: float) -> ClientResponse:
         """Return the result of a request whose connection was lost."""
         return ClientResponse(
             self.request,
-            now,
-            now - self.request.created_ms,
+            now_ms,
+            now_ms - self.request.created_ms,
             self.version,
             disconnected=True,
             timed_out=loss.timed_out,
@@ -134,7 +134,7 @@ class InFlightRequests:
         """Return a time before which no request times out. The next deadline may be later."""
         return self._earliest_ms
 
-    def find_timed_out_requests(self, now: float) -> dict[int, ClientRequest]:
+    def find_timed_out_requests(self, now_ms: float) -> dict[int, ClientRequest]:
         """Return the oldest request of each node that has timed out.
 
         Timeouts differ, so a request may time out before an older one.
@@ -144,12 +144,12 @@ class InFlightRequests:
                 in_flight.deadline_ms
                 for requests in self._requests_by_node.values()
                 for in_flight in requests
-                if in_flight.deadline_ms > now
+                if in_flight.deadline_ms > now_ms
             ],
             default=math.inf,
         )
         timed_out = {
-            node_id: next((in_flight.request for in_flight in requests if in_flight.deadline_ms <= now), None)
+            node_id: next((in_flight.request for in_flight in requests if in_flight.deadline_ms <= now_ms), None)
             for node_id, requests in self._requests_by_node.items()
         }
         return {node_id: request for node_id, request in timed_out.items() if request is not None}

@@ -123,9 +123,9 @@ class Metadata:
         """The number of responses applied so far."""
         return self._update_version
 
-    def age_ms(self, now: float) -> float:
+    def age_ms(self, now_ms: float) -> float:
         """Return the time since the last full update; nan if there was none."""
-        return now - self._last_full_update_ms if self._last_full_update_ms > -math.inf else math.nan
+        return now_ms - self._last_full_update_ms if self._last_full_update_ms > -math.inf else math.nan
 
     @property
     def topics(self) -> frozenset[str]:
@@ -136,12 +136,12 @@ class Metadata:
         with self._lock:
             return topic in self._topic_expiry_ms
 
-    def add_topic(self, topic: str, now: float) -> None:
+    def add_topic(self, topic: str, now_ms: float) -> None:
         """Record that the topic is in use, which keeps its metadata for another metadata.max.idle.ms."""
         _check_topic_name(topic)
         with self._lock:
             known = topic in self._topic_expiry_ms
-            self._topic_expiry_ms[topic] = now + self._max_idle_ms
+            self._topic_expiry_ms[topic] = now_ms + self._max_idle_ms
             if not known:
                 self._new_topics.add(topic)
                 self._new_topics_version += 1
@@ -236,28 +236,28 @@ class Metadata:
 
     # --- updates (sender thread)
 
-    def time_to_next_update(self, now: float) -> float:
+    def time_to_next_update(self, now_ms: float) -> float:
         """Return the milliseconds until the next update is due.
 
         The lock is not taken, since each request calls this several times. A thread that requests an update wakes up
         the client afterwards.
         """
-        to_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now, 0.0)
+        to_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now_ms, 0.0)
         if to_expiry_ms == 0 and self._unchanged_response_count:
             # An update because of metadata.max.age.ms does not mean that the last response did not help.
             with self._lock:
                 self._unchanged_response_count = 0
                 self._draw_backoff()
         is_requested = self._is_full_update_requested or self._is_partial_update_requested
-        return max(0.0 if is_requested else to_expiry_ms, self._last_attempt_ms + self._backoff_ms - now)
+        return max(0.0 if is_requested else to_expiry_ms, self._last_attempt_ms + self._backoff_ms - now_ms)
 
-    def build_query(self, now: float) -> MetadataQuery:
+    def build_query(self, now_ms: float) -> MetadataQuery:
         with self._lock:
-            partial = not self._is_full_update_requested and self._last_full_update_ms + self._max_age_ms > now
+            partial = not self._is_full_update_requested and self._last_full_update_ms + self._max_age_ms > now_ms
             topics = self._new_topics if partial else self._topic_expiry_ms
             return MetadataQuery(tuple(topics), partial, self._new_topics_version, self._allow_auto_topic_creation)
 
-    def update(self, query: MetadataQuery, response: MetadataResponse, version: int, now: float) -> None:
+    def update(self, query: MetadataQuery, response: MetadataResponse, version: int, now_ms: float) -> None:
         """Apply a response to the query."""
         with self._lock:
             if self._is_closed:
@@ -270,8 +270,8 @@ class Metadata:
             self._is_partial_update_requested = bool(self._new_topics) and has_newer_topics
             if not query.partial:
                 self._is_full_update_requested = False
-                self._last_full_update_ms = now
-            self._remove_idle_topics(now)
+                self._last_full_update_ms = now_ms
+            self._remove_idle_topics(now_ms)
             self._omitted_topics &= self._topic_expiry_ms.keys()
             merge = merge_response(
                 self.snapshot,
@@ -288,7 +288,7 @@ class Metadata:
             self._is_full_update_requested |= merge.needs_refresh
             self._unchanged_response_count = 0 if merge.has_changes else self._unchanged_response_count + 1
             self._failure_count = 0
-            self._last_attempt_ms = now
+            self._last_attempt_ms = now_ms
             self._draw_backoff()
             if self._is_partial_update_requested:  # for topics that were added after the request was sent
                 self._skip_backoff()
@@ -300,14 +300,14 @@ class Metadata:
             self._update_version += 1
             self._update_condition.notify_all()
 
-    def update_failed(self, now: float, problem: str = "") -> None:
+    def update_failed(self, now_ms: float, problem: str = "") -> None:
         """Record that an update failed, and back off.
 
         `problem`: the reason why the response cannot be applied; empty if there was no response.
         """
         with self._lock:
             self._response_problem = problem or self._response_problem
-            self._last_attempt_ms = now
+            self._last_attempt_ms = now_ms
             self._failure_count += 1
             self._unchanged_response_count = 0
             self._draw_backoff()
@@ -380,9 +380,11 @@ class Metadata:
         self._last_attempt_ms = -math.inf
         self._draw_backoff()
 
-    def _remove_idle_topics(self, now: float) -> None:
+    def _remove_idle_topics(self, now_ms: float) -> None:
         idle_topics = [
-            name for name, expires in self._topic_expiry_ms.items() if expires <= now and name not in self._new_topics
+            name
+            for name, expires in self._topic_expiry_ms.items()
+            if expires <= now_ms and name not in self._new_topics
         ]
         for topic in idle_topics:
             _log.debug("Removed topic %s from the metadata: unused for metadata.max.idle.ms", topic)

@@ -44,7 +44,7 @@ class MetadataFetch:
         self._due_since_ms = math.inf
         """When the update became due that has no response yet; -inf if a broker has demanded a rebootstrap."""
 
-    def resolve_bootstrap_servers(self, now: float) -> float:
+    def resolve_bootstrap_servers(self, now_ms: float) -> float:
         """Resolve the names of bootstrap.servers unless they were resolved. Return the time until the next attempt.
 
         The time is 0 if bootstrap servers are known. After bootstrap.resolve.timeout.ms, the time is inf, and all
@@ -58,90 +58,90 @@ class MetadataFetch:
             self._metadata.set_fatal_error(error)
             return math.inf
         if not nodes:
-            self._metadata.update_failed(now, f"No name in bootstrap.servers was resolved: {self._lookup.failures}")
+            self._metadata.update_failed(now_ms, f"No name in bootstrap.servers was resolved: {self._lookup.failures}")
             return self._lookup.wait_ms()
         self._lookup = None
         self._metadata.bootstrap(nodes)
         return 0.0
 
-    def is_due(self, now: float) -> bool:
-        return self._query is None and self._metadata.time_to_next_update(now) <= 0
+    def is_due(self, now_ms: float) -> bool:
+        return self._query is None and self._metadata.time_to_next_update(now_ms) <= 0
 
-    def wait_ms(self, now: float, last_response_ms: Mapping[int, float]) -> float:
+    def wait_ms(self, now_ms: float, last_response_ms: Mapping[int, float]) -> float:
         """Return the time until a request must be sent. `last_response_ms`: the time of each node's last response."""
         if not self._sent_ms_by_node:
-            return self._metadata.time_to_next_update(now)
+            return self._metadata.time_to_next_update(now_ms)
         node_id, sent_ms = next(reversed(self._sent_ms_by_node.items()))
-        return max(sent_ms, last_response_ms.get(node_id, sent_ms)) + self._resend_after_ms - now
+        return max(sent_ms, last_response_ms.get(node_id, sent_ms)) + self._resend_after_ms - now_ms
 
     def is_awaiting_response(self, node_id: int) -> bool:
         """Return whether the current query was sent to this node."""
         return node_id in self._sent_ms_by_node
 
-    def record_due_update(self, now: float) -> None:
+    def record_due_update(self, now_ms: float) -> None:
         """Record that an update is due and the client is looking for a broker."""
-        self._due_since_ms = min(self._due_since_ms, now)
+        self._due_since_ms = min(self._due_since_ms, now_ms)
 
-    def start_query(self, node_id: int, now: float) -> MetadataQuery:
+    def start_query(self, node_id: int, now_ms: float) -> MetadataQuery:
         """Return the query to send to this node, and record that it is sent.
 
         If other nodes have not responded to the current query, it is sent again. Otherwise a new query is created.
         """
         if self._query is None:
-            self._query = self._metadata.build_query(now)
+            self._query = self._metadata.build_query(now_ms)
         if self._sent_ms_by_node:  # Bounded: the unresponsive nodes are disconnected after request.timeout.ms.
             self._resend_after_ms *= 2
-        self._sent_ms_by_node[node_id] = now
+        self._sent_ms_by_node[node_id] = now_ms
         return self._query
 
     def handle_response(
-        self, node_id: int, query: MetadataQuery, response: MetadataResponse, version: int, now: float
+        self, node_id: int, query: MetadataQuery, response: MetadataResponse, version: int, now_ms: float
     ) -> None:
         """Handle the response to a query. Ignore it if another node has already responded to the query."""
         if query is not self._query:
             return
-        if now - self._sent_ms_by_node[node_id] < UNRESPONSIVE_AFTER_MS:
+        if now_ms - self._sent_ms_by_node[node_id] < UNRESPONSIVE_AFTER_MS:
             self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._end_query()
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self.request_rebootstrap()
             self._metadata.update_failed(
-                now, "A broker responded that clients must bootstrap again from bootstrap.servers."
+                now_ms, "A broker responded that clients must bootstrap again from bootstrap.servers."
             )
         elif response.error_code != error_codes.NONE:
             name = lookup_error_code(response.error_code).name
             _log.warning("A broker rejected a metadata request with %s", name)
-            self._metadata.update_failed(now, f"A broker rejected the metadata request with {name}.")
+            self._metadata.update_failed(now_ms, f"A broker rejected the metadata request with {name}.")
         elif not response.brokers:
             # A broker that is starting up knows no other broker yet.
-            self._metadata.update_failed(now, "A broker responded, but its response contains no broker.")
+            self._metadata.update_failed(now_ms, "A broker responded, but its response contains no broker.")
         else:
-            self._metadata.update(query, response, version, now)
+            self._metadata.update(query, response, version, now_ms)
             self._due_since_ms = math.inf
 
-    def handle_lost_request(self, node_id: int, query: MetadataQuery, now: float) -> None:
+    def handle_lost_request(self, node_id: int, query: MetadataQuery, now_ms: float) -> None:
         """Record that this node will not respond to the query. Other nodes may still do so."""
         if query is self._query:
             del self._sent_ms_by_node[node_id]
             if not self._sent_ms_by_node:
                 self._end_query()
-                self._metadata.update_failed(now)
+                self._metadata.update_failed(now_ms)
 
-    def fail(self, now: float, error: KafkaSinkError) -> None:
+    def fail(self, now_ms: float, error: KafkaSinkError) -> None:
         """Record that the query could not be sent, and fail all callers that wait for metadata."""
         self._end_query()
-        self._metadata.update_failed(now)
+        self._metadata.update_failed(now_ms)
         self._metadata.set_fatal_error(error)
 
     def _end_query(self) -> None:
         self._query = None
         self._sent_ms_by_node.clear()
 
-    def handle_disconnection(self, now: float, fatal: KafkaSinkError | None = None) -> None:
+    def handle_disconnection(self, now_ms: float, fatal: KafkaSinkError | None = None) -> None:
         """Request an update after the loss of a connection, because the metadata may be stale."""
-        if self.is_due(now):
+        if self.is_due(now_ms):
             # The query may have been about to go to the lost node. Without a backoff, nodes are tried in a tight loop.
-            self._metadata.update_failed(now)
+            self._metadata.update_failed(now_ms)
         if fatal is not None:
             self._metadata.set_fatal_error(fatal)
         self._metadata.request_update()
@@ -149,12 +149,12 @@ class MetadataFetch:
     def request_rebootstrap(self) -> None:
         self._due_since_ms = -math.inf
 
-    def needs_rebootstrap(self, now: float) -> bool:
-        return self._may_rebootstrap and now - self._due_since_ms > self._trigger_ms
+    def needs_rebootstrap(self, now_ms: float) -> bool:
+        return self._may_rebootstrap and now_ms - self._due_since_ms > self._trigger_ms
 
-    def rebootstrap(self, now: float) -> bool:
+    def rebootstrap(self, now_ms: float) -> bool:
         """Return to the bootstrap servers if metadata.recovery.strategy allows it, and return whether it does."""
         if self._may_rebootstrap:
             self._metadata.rebootstrap()
-            self._due_since_ms = now
+            self._due_since_ms = now_ms
         return self._may_rebootstrap

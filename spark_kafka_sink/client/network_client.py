@@ -95,24 +95,24 @@ class NetworkClient:
 
     # --- connections
 
-    def ready(self, node: Node, now: float) -> bool:
+    def ready(self, node: Node, now_ms: float) -> bool:
         """Return whether requests can be sent to the node now. If not, connect to it as soon as the backoff allows."""
-        if self.is_ready(node.id, now):
+        if self.is_ready(node.id, now_ms):
             return True
-        if self._states.can_connect(node.id, now):
-            self._connect(node, now)
+        if self._states.can_connect(node.id, now_ms):
+            self._connect(node, now_ms)
         return False
 
-    def is_ready(self, node_id: int, now: float) -> bool:
-        return not self._fetch.is_due(now) and self._can_send(node_id, now)
+    def is_ready(self, node_id: int, now_ms: float) -> bool:
+        return not self._fetch.is_due(now_ms) and self._can_send(node_id, now_ms)
 
-    def poll_delay(self, node_id: int, now: float) -> float:
-        return self._states.poll_delay(node_id, now)
+    def poll_delay(self, node_id: int, now_ms: float) -> float:
+        return self._states.poll_delay(node_id, now_ms)
 
     def connection_failed(self, node_id: int) -> bool:
         return self._states.has_failed(node_id)
 
-    def unresponsive_ms(self, node_id: int, now: float) -> float:
+    def unresponsive_ms(self, node_id: int, now_ms: float) -> float:
         """Return for how long the node has not responded although a request or a connection attempt is pending.
 
         0 if nothing is pending.
@@ -121,19 +121,19 @@ class NetworkClient:
             since_ms = self._states.last_attempt_ms(node_id)
         else:
             since_ms = self._in_flight.waiting_since_ms(node_id)
-        return max(0.0, now - max(since_ms, self._last_response_ms_by_node.get(node_id, since_ms)))
+        return max(0.0, now_ms - max(since_ms, self._last_response_ms_by_node.get(node_id, since_ms)))
 
-    def disconnect(self, node_id: int, reason: str, now: float) -> None:
+    def disconnect(self, node_id: int, reason: str, now_ms: float) -> None:
         """Close the connection to a node, if there is one. The next poll returns its requests as disconnected."""
         if self._connections.is_alive(node_id):
-            self._close_connection(self._unreported_responses, node_id, ConnectionLoss(reason, timed_out=True), now)
+            self._close_connection(self._unreported_responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
 
     def authentication_exception(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_error(node_id)
 
-    def least_loaded_node(self, now: float) -> Node | None:
+    def least_loaded_node(self, now_ms: float) -> Node | None:
         """Return the node for a request that any broker can answer; None if no node can be used or connected to now."""
-        return self._choose_node(now).node
+        return self._choose_node(now_ms).node
 
     # --- requests
 
@@ -141,7 +141,7 @@ class NetworkClient:
         self,
         node_id: int,
         message: Message,
-        now: float,
+        now_ms: float,
         *,
         expect_response: bool = True,
         timeout_ms: float | None = None,
@@ -151,23 +151,23 @@ class NetworkClient:
         self._correlation_id = (self._correlation_id + 1) % MAX_CORRELATION_ID
         if timeout_ms is None:
             timeout_ms = self._config.request_timeout_ms
-        return ClientRequest(node_id, message, self._correlation_id, now, timeout_ms, expect_response, tag, versions)
+        return ClientRequest(node_id, message, self._correlation_id, now_ms, timeout_ms, expect_response, tag, versions)
 
-    def send(self, request: ClientRequest, now: float) -> None:
+    def send(self, request: ClientRequest, now_ms: float) -> None:
         """Queue a request for a node that is ready.
 
         If it cannot be sent in any version that the node supports, the next poll returns a response with
         `version_error`.
         """
         self._ensure_active()
-        if not self._can_send(request.node_id, now):
+        if not self._can_send(request.node_id, now_ms):
             raise IllegalStateError(f"{request} was sent, but the node is not ready")
         try:
-            self._send(request, self.version_for(request.node_id, request.api_key, request.versions), now)
+            self._send(request, self.version_for(request.node_id, request.api_key, request.versions), now_ms)
         except UnsupportedVersionError as error:
-            latency_ms = now - request.created_ms
+            latency_ms = now_ms - request.created_ms
             self._unreported_responses.append(
-                ClientResponse(request, now, latency_ms, version_error=error, reason=str(error))
+                ClientResponse(request, now_ms, latency_ms, version_error=error, reason=str(error))
             )
 
     def version_for(self, node_id: int, api_key: ApiKey, versions: VersionRange | None = None) -> int:
@@ -195,29 +195,31 @@ class NetworkClient:
 
     # --- the loop
 
-    def poll(self, timeout_ms: float, now: float) -> list[ClientResponse]:
+    def poll(self, timeout_ms: float, now_ms: float) -> list[ClientResponse]:
         """Send what is due, wait up to `timeout_ms` for an event, and return the results of requests that ended."""
         self._ensure_active()
         if self._unreported_responses:
             responses, self._unreported_responses = self._unreported_responses, []
             return responses
-        metadata_ms = self._maybe_update_metadata(now)
+        metadata_ms = self._maybe_update_metadata(now_ms)
         deadline_ms = min(self._in_flight.next_deadline(), self._states.next_setup_deadline())
-        self._selector.poll(max(0.0, min(timeout_ms, metadata_ms, self._config.request_timeout_ms, deadline_ms - now)))
+        self._selector.poll(
+            max(0.0, min(timeout_ms, metadata_ms, self._config.request_timeout_ms, deadline_ms - now_ms))
+        )
 
-        now = self._system.now()
+        now_ms = self._system.now()
         responses = []
-        self._handle_completed_sends(responses, now)
-        self._handle_completed_receives(responses, now)
-        self._handle_disconnections(responses, now)
+        self._handle_completed_sends(responses, now_ms)
+        self._handle_completed_receives(responses, now_ms)
+        self._handle_disconnections(responses, now_ms)
         for node_id, loss in self._connections.connect_resolved().items():
-            self._handle_loss(responses, node_id, loss, now)
+            self._handle_loss(responses, node_id, loss, now_ms)
         self._connections.accept_connected()
-        self._send_api_versions_requests(now)
-        if now >= deadline_ms:
-            self._handle_timed_out_connections(responses, now)
-            self._handle_timed_out_requests(responses, now)
-        self._handle_rebootstrap(responses, now)
+        self._send_api_versions_requests(now_ms)
+        if now_ms >= deadline_ms:
+            self._handle_timed_out_connections(responses, now_ms)
+            self._handle_timed_out_requests(responses, now_ms)
+        self._handle_rebootstrap(responses, now_ms)
         return responses
 
     def wakeup(self) -> None:
@@ -241,116 +243,116 @@ class NetworkClient:
 
     # --- the steps of poll, in order
 
-    def _maybe_update_metadata(self, now: float) -> float:
+    def _maybe_update_metadata(self, now_ms: float) -> float:
         """Send a metadata request if one is due and a node can be used. Return the time until the next call."""
-        unresolved_ms = self._fetch.resolve_bootstrap_servers(now)
+        unresolved_ms = self._fetch.resolve_bootstrap_servers(now_ms)
         if unresolved_ms > 0:
             return unresolved_ms
-        wait_ms = self._fetch.wait_ms(now, self._last_response_ms_by_node)
+        wait_ms = self._fetch.wait_ms(now_ms, self._last_response_ms_by_node)
         if wait_ms > 0:
             return wait_ms
-        self._fetch.record_due_update(now)
-        choice = self._choose_node(now, self._fetch.is_awaiting_response)
-        if self._is_every_node_unreachable(choice) and self._fetch.rebootstrap(now):
-            choice = self._choose_node(now)
+        self._fetch.record_due_update(now_ms)
+        choice = self._choose_node(now_ms, self._fetch.is_awaiting_response)
+        if self._is_every_node_unreachable(choice) and self._fetch.rebootstrap(now_ms):
+            choice = self._choose_node(now_ms)
         if (node := choice.node) is None:
-            return min(self._states.poll_delay(node_id, now) for node_id in self._metadata.snapshot.nodes)
+            return min(self._states.poll_delay(node_id, now_ms) for node_id in self._metadata.snapshot.nodes)
         if self._fetch.is_awaiting_response(node.id):
             return UNRESPONSIVE_AFTER_MS  # No other node is more likely to respond.
-        if self._can_send(node.id, now):
-            self._send_metadata_request(node, now)
-        elif self._states.can_connect(node.id, now):
-            self._connect(node, now)
+        if self._can_send(node.id, now_ms):
+            self._send_metadata_request(node, now_ms)
+        elif self._states.can_connect(node.id, now_ms):
+            self._connect(node, now_ms)
         # The end of a connection attempt is an event that ends the poll. Another node is tried when the attempt failed
         # at once, or when its node becomes unresponsive.
         if self._states.is_preparing(node.id):
-            remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now)
+            remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now_ms)
             return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_AFTER_MS
-        return self._fetch.wait_ms(now, self._last_response_ms_by_node)
+        return self._fetch.wait_ms(now_ms, self._last_response_ms_by_node)
 
-    def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
+    def _handle_completed_sends(self, responses: list[ClientResponse], now_ms: float) -> None:
         for send in self._selector.completed_sends:
             in_flight = send.tag
             assert isinstance(in_flight, InFlightRequest)
             in_flight.written = True
             if not in_flight.request.expect_response:
                 self._in_flight.complete_last_sent(in_flight.request.node_id)
-                responses.append(in_flight.build_response(None, now))
+                responses.append(in_flight.build_response(None, now_ms))
 
-    def _handle_completed_receives(self, responses: list[ClientResponse], now: float) -> None:
+    def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
-            self._last_response_ms_by_node[node_id] = now
+            self._last_response_ms_by_node[node_id] = now_ms
             try:
                 in_flight, message = self._in_flight.complete_next(node_id, receive.payload)
             except DecodeError as error:
                 reason = f"{self._connections.describe(node_id)} sent an invalid response: {error}"
-                self._close_connection(responses, node_id, ConnectionLoss(reason), now)
+                self._close_connection(responses, node_id, ConnectionLoss(reason), now_ms)
                 continue
             except FATAL_ERRORS:
                 raise
             except Exception as error:
                 logged = log_unexpected_error(self._connections.describe(node_id), error)
-                self._close_connection(responses, node_id, ConnectionLoss(logged.text, logged.address), now)
+                self._close_connection(responses, node_id, ConnectionLoss(logged.text, logged.address), now_ms)
                 continue
             if in_flight.internal and isinstance(message, MetadataResponse):
-                self._fetch.handle_response(node_id, _get_metadata_query(in_flight), message, in_flight.version, now)
+                self._fetch.handle_response(node_id, _get_metadata_query(in_flight), message, in_flight.version, now_ms)
             elif in_flight.internal and isinstance(message, ApiVersionsResponse):
-                self._handle_api_versions(responses, in_flight, message, now)
+                self._handle_api_versions(responses, in_flight, message, now_ms)
             else:
-                responses.append(in_flight.build_response(message, now))
-            self._maybe_throttle(in_flight, message, now)
+                responses.append(in_flight.build_response(message, now_ms))
+            self._maybe_throttle(in_flight, message, now_ms)
 
-    def _handle_disconnections(self, responses: list[ClientResponse], now: float) -> None:
+    def _handle_disconnections(self, responses: list[ClientResponse], now_ms: float) -> None:
         for channel_id, final_state in self._selector.disconnected.items():
             node_id = int(channel_id)
             if self._connections.is_alive(node_id):  # Otherwise this poll has already closed the connection.
-                self._handle_loss(responses, node_id, self._connections.build_loss(node_id, final_state), now)
+                self._handle_loss(responses, node_id, self._connections.build_loss(node_id, final_state), now_ms)
 
-    def _send_api_versions_requests(self, now: float) -> None:
+    def _send_api_versions_requests(self, now_ms: float) -> None:
         for node_id, version in self._connections.take_ready_for_api_versions().items():
-            request = self.new_client_request(node_id, self._build_api_versions_request(node_id), now)
-            self._send(request, version, now, internal=True)
+            request = self.new_client_request(node_id, self._build_api_versions_request(node_id), now_ms)
+            self._send(request, version, now_ms, internal=True)
 
-    def _handle_timed_out_connections(self, responses: list[ClientResponse], now: float) -> None:
-        for node_id in self._states.nodes_with_setup_timeout(now):
-            self._close_connection(responses, node_id, self._connections.build_setup_timeout_loss(node_id), now)
+    def _handle_timed_out_connections(self, responses: list[ClientResponse], now_ms: float) -> None:
+        for node_id in self._states.nodes_with_setup_timeout(now_ms):
+            self._close_connection(responses, node_id, self._connections.build_setup_timeout_loss(node_id), now_ms)
 
-    def _handle_timed_out_requests(self, responses: list[ClientResponse], now: float) -> None:
-        for node_id, request in self._in_flight.find_timed_out_requests(now).items():
+    def _handle_timed_out_requests(self, responses: list[ClientResponse], now_ms: float) -> None:
+        for node_id, request in self._in_flight.find_timed_out_requests(now_ms).items():
             timeout = f"{request.timeout_ms / 1000:g} s"
             if request.timeout_ms == self._config.request_timeout_ms:
                 timeout += " (request.timeout.ms)"
             reason = f"{self._connections.describe(node_id)} did not respond within {timeout}"
-            self._close_connection(responses, node_id, ConnectionLoss(reason, timed_out=True), now)
+            self._close_connection(responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
 
-    def _handle_rebootstrap(self, responses: list[ClientResponse], now: float) -> None:
-        if not self._fetch.needs_rebootstrap(now):
+    def _handle_rebootstrap(self, responses: list[ClientResponse], now_ms: float) -> None:
+        if not self._fetch.needs_rebootstrap(now_ms):
             return
         for node_id in self._metadata.snapshot.nodes:
             if self._connections.is_alive(node_id):
                 reason = f"{self._connections.describe(node_id)} was disconnected to bootstrap again"
-                self._close_connection(responses, node_id, ConnectionLoss(reason, expected=True), now)
-        self._fetch.rebootstrap(now)
+                self._close_connection(responses, node_id, ConnectionLoss(reason, expected=True), now_ms)
+        self._fetch.rebootstrap(now_ms)
 
     # --- helpers
 
-    def _connect(self, node: Node, now: float) -> None:
-        loss = self._connections.connect(node, now)
+    def _connect(self, node: Node, now_ms: float) -> None:
+        loss = self._connections.connect(node, now_ms)
         if loss is not None:
-            self._handle_loss(self._unreported_responses, node.id, loss, now)
+            self._handle_loss(self._unreported_responses, node.id, loss, now_ms)
 
-    def _can_send(self, node_id: int, now: float) -> bool:
-        return self._connections.is_ready(node_id, now) and self._in_flight.can_send_more(node_id)
+    def _can_send(self, node_id: int, now_ms: float) -> bool:
+        return self._connections.is_ready(node_id, now_ms) and self._in_flight.can_send_more(node_id)
 
-    def _choose_node(self, now: float, avoid: Callable[[int], bool] = lambda node_id: False) -> NodeChoice:
+    def _choose_node(self, now_ms: float, avoid: Callable[[int], bool] = lambda node_id: False) -> NodeChoice:
         """Choose a node. Nodes for which `avoid` returns True are treated as unresponsive."""
         nodes = list(self._metadata.snapshot.nodes.values())
 
         def is_responsive(node_id: int) -> bool:
-            return self.unresponsive_ms(node_id, now) < UNRESPONSIVE_AFTER_MS and not avoid(node_id)
+            return self.unresponsive_ms(node_id, now_ms) < UNRESPONSIVE_AFTER_MS and not avoid(node_id)
 
-        return choose_node(nodes, self._connections, self._in_flight, is_responsive, self._random, now)
+        return choose_node(nodes, self._connections, self._in_flight, is_responsive, self._random, now_ms)
 
     def _is_every_node_unreachable(self, choice: NodeChoice) -> bool:
         """Return whether no node can be used or connected to now, or all nodes failed their last connection attempt."""
@@ -359,17 +361,17 @@ class NetworkClient:
             return not choice.has_connected_node
         return not snapshot.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in snapshot.nodes)
 
-    def _send_metadata_request(self, node: Node, now: float) -> None:
-        query = self._fetch.start_query(node.id, now)
-        request = self.new_client_request(node.id, query.build_request(), now, tag=query)
+    def _send_metadata_request(self, node: Node, now_ms: float) -> None:
+        query = self._fetch.start_query(node.id, now_ms)
+        request = self.new_client_request(node.id, query.build_request(), now_ms, tag=query)
         try:
-            self._send(request, self.version_for(node.id, ApiKey.METADATA), now, internal=True)
+            self._send(request, self.version_for(node.id, ApiKey.METADATA), now_ms, internal=True)
         except UnsupportedVersionError as error:
-            self._fetch.fail(now, error)
+            self._fetch.fail(now_ms, error)
 
-    def _send(self, request: ClientRequest, version: int, now: float, *, internal: bool = False) -> None:
+    def _send(self, request: ClientRequest, version: int, now_ms: float, *, internal: bool = False) -> None:
         segments = encode_request(request.message, version, request.correlation_id, self._config.client_id)
-        in_flight = InFlightRequest(request, version, internal, now)
+        in_flight = InFlightRequest(request, version, internal, now_ms)
         self._in_flight.add(in_flight)
         self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
 
@@ -381,48 +383,50 @@ class NetworkClient:
         return build_api_versions_request()
 
     def _handle_api_versions(
-        self, responses: list[ClientResponse], in_flight: InFlightRequest, response: ApiVersionsResponse, now: float
+        self, responses: list[ClientResponse], in_flight: InFlightRequest, response: ApiVersionsResponse, now_ms: float
     ) -> None:
         node_id = in_flight.request.node_id
         request = in_flight.request.message
         assert isinstance(request, ApiVersionsRequest)
-        loss = self._connections.handle_api_versions(node_id, request, response, in_flight.version, now)
-        if self._states.is_ready(node_id, now):
+        loss = self._connections.handle_api_versions(node_id, request, response, in_flight.version, now_ms)
+        if self._states.is_ready(node_id, now_ms):
             self._metadata.connected(node_id)
         if loss is not None:
             if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
                 self._fetch.request_rebootstrap()
-            self._close_connection(responses, node_id, loss, now)
+            self._close_connection(responses, node_id, loss, now_ms)
 
-    def _maybe_throttle(self, in_flight: InFlightRequest, message: Message, now: float) -> None:
+    def _maybe_throttle(self, in_flight: InFlightRequest, message: Message, now_ms: float) -> None:
         node_id = in_flight.request.node_id
         throttle_time_ms = compute_throttle_ms(message, in_flight.request.api_key, in_flight.version)
         if throttle_time_ms > 0:
             self._in_flight.extend_deadlines(node_id, throttle_time_ms)
-            self._states.throttle(node_id, now + throttle_time_ms)
-            self._last_response_ms_by_node[node_id] = now + throttle_time_ms
+            self._states.throttle(node_id, now_ms + throttle_time_ms)
+            self._last_response_ms_by_node[node_id] = now_ms + throttle_time_ms
 
     def _close_connection(
-        self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float
+        self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float
     ) -> None:
         """Close a connection, and handle its loss."""
         self._connections.close(node_id)
-        self._handle_loss(responses, node_id, loss, now)
+        self._handle_loss(responses, node_id, loss, now_ms)
 
-    def _handle_loss(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float) -> None:
+    def _handle_loss(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float) -> None:
         """Cancel the node's requests and update the metadata after a connection ended or could not be established."""
-        self._connections.record_loss(node_id, loss, now)
-        self._cancel_requests(responses, node_id, loss, now)
+        self._connections.record_loss(node_id, loss, now_ms)
+        self._cancel_requests(responses, node_id, loss, now_ms)
         if not loss.expected:
             self._metadata.connection_failed(node_id, self._connections.address(node_id), loss.detail)
-        self._fetch.handle_disconnection(now, self._connections.find_authentication_failure(self._metadata.snapshot))
+        self._fetch.handle_disconnection(now_ms, self._connections.find_authentication_failure(self._metadata.snapshot))
 
-    def _cancel_requests(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float) -> None:
+    def _cancel_requests(
+        self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float
+    ) -> None:
         for in_flight in self._in_flight.clear(node_id):
             if not in_flight.internal:
-                responses.append(in_flight.build_disconnect_response(loss, now))
+                responses.append(in_flight.build_disconnect_response(loss, now_ms))
             elif in_flight.request.api_key is ApiKey.METADATA:
-                self._fetch.handle_lost_request(node_id, _get_metadata_query(in_flight), now)
+                self._fetch.handle_lost_request(node_id, _get_metadata_query(in_flight), now_ms)
 
     def _ensure_active(self) -> None:
         if self._state is not _State.ACTIVE:

@@ -28,7 +28,7 @@ def choose_node(
     in_flight: InFlightRequests,
     is_responsive: Callable[[int], bool],
     random: Random,
-    now: float,
+    now_ms: float,
 ) -> NodeChoice:
     """Choose the ready node with the fewest requests in flight; ties are broken at random.
 
@@ -41,10 +41,10 @@ def choose_node(
     nodes = random.sample(nodes, len(nodes))
     states = connections.states
     has_connected_node = any(states.is_connected(node.id) for node in nodes)
-    sendable = [node for node in nodes if connections.is_ready(node.id, now) and in_flight.can_send_more(node.id)]
+    sendable = [node for node in nodes if connections.is_ready(node.id, now_ms) and in_flight.can_send_more(node.id)]
     sendable.sort(key=lambda node: in_flight.count(node.id))
     connecting = [node for node in nodes if states.is_preparing(node.id)]
-    connectable = [node for node in nodes if states.can_connect(node.id, now)]
+    connectable = [node for node in nodes if states.can_connect(node.id, now_ms)]
     connectable.sort(key=lambda node: states.last_attempt_ms(node.id))
     usable = sendable + connecting
     responsive = [node for node in usable if is_responsive(node.id)]

@@ -38,22 +38,22 @@ class Authenticator(Protocol):
     def principal(self) -> str:
         """The authenticated name of the peer; `ANONYMOUS` if this authenticator does not identify the peer."""
 
-    def is_reauthentication_due(self, now: float) -> bool:
+    def is_reauthentication_due(self, now_ms: float) -> bool:
         """Return whether the session expires soon, so that `start` must be called before the next request is sent."""
 
-    def start(self, now: float) -> Sequence[Buffer] | None:
+    def start(self, now_ms: float) -> Sequence[Buffer] | None:
         """Begin to authenticate or to re-authenticate.
 
         Return the first frame to send, or None if the peer sends first.
         """
 
-    def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
+    def is_authentication_frame(self, frame: memoryview, now_ms: float) -> bool:
         """Return whether the frame belongs to an authentication, or begins a new one.
 
         Raise AuthenticationError if the session has expired, in which case the frame must not be processed.
         """
 
-    def handle_frame(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+    def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
         """Process a frame of the authentication and return the frame to send next, if any.
 
         Raise AuthenticationError if authentication failed and no frame is to be sent.
@@ -67,14 +67,14 @@ class NoAuthentication:
     failure: AuthenticationError | None = None
     principal = ANONYMOUS
 
-    def is_reauthentication_due(self, now: float) -> bool:
+    def is_reauthentication_due(self, now_ms: float) -> bool:
         return False
 
-    def start(self, now: float) -> Sequence[Buffer] | None:
+    def start(self, now_ms: float) -> Sequence[Buffer] | None:
         return None
 
-    def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
+    def is_authentication_frame(self, frame: memoryview, now_ms: float) -> bool:
         return False
 
-    def handle_frame(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+    def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
         return None

@@ -163,13 +163,13 @@ class KafkaChannel:
         self.state = ChannelState(ChannelStateKind.AUTHENTICATE)
         self._update_ready()
 
-    def prepare(self, now: float) -> None:
+    def prepare(self, now_ms: float) -> None:
         """Continue the TLS handshake and begin to authenticate once it is complete."""
         if not self.transport.is_ready:
             self.transport.handshake()
         if self.transport.is_ready and not self._has_started_authentication:
             self._has_started_authentication = True
-            self._queue_authentication_frame(self.authenticator.start(now))
+            self._queue_authentication_frame(self.authenticator.start(now_ms))
         self._record_authentication()
 
     def fail_authentication(self, error: KafkaSinkError) -> None:
@@ -190,7 +190,7 @@ class KafkaChannel:
         self._send_writer = FrameWriter(send.segments)
         self._send = send
 
-    def read(self, now: float) -> NetworkReceive | None:
+    def read(self, now_ms: float) -> NetworkReceive | None:
         """Continue to read the current frame.
 
         Return the frame once it is complete. Frames of the authentication are passed to the authenticator instead.
@@ -200,20 +200,20 @@ class KafkaChannel:
             return None
         self.frame_started_ms = None
         reserved_bytes = 0 if self._frame_memory is None else self._frame_memory.detach(self)
-        if not self.authenticator.is_authentication_frame(frame, now):
+        if not self.authenticator.is_authentication_frame(frame, now_ms):
             for counts in self._traffic:
                 counts.record_completed_receive()
             return NetworkReceive(self.id, frame, reserved_bytes)
         if self._frame_memory is not None:
             self._frame_memory.release(reserved_bytes)
-        self._queue_authentication_frame(self.authenticator.handle_frame(frame, now))
+        self._queue_authentication_frame(self.authenticator.handle_frame(frame, now_ms))
         if self._authentication_writer is None and self.authenticator.failure is not None:
             raise self.authenticator.failure
         return None
 
-    def write(self, now: float) -> NetworkSend | None:
+    def write(self, now_ms: float) -> NetworkSend | None:
         """Try once to write. Return the send that this attempt completed, if any."""
-        writer = self._select_writer(now)
+        writer = self._select_writer(now_ms)
         if writer is None or writer.is_complete:
             self.transport.flush()
         else:
@@ -233,7 +233,7 @@ class KafkaChannel:
             self._frame_memory.remove_owner(self)
         self.transport.close()
 
-    def _select_writer(self, now: float) -> FrameWriter | None:
+    def _select_writer(self, now_ms: float) -> FrameWriter | None:
         """Return the writer of the next frame: first a partly written send, then authentication, then a new send.
 
         If re-authentication is due, it is started before a new send.
@@ -242,8 +242,8 @@ class KafkaChannel:
         if send_writer is not None and send_writer.written_bytes > 0:
             return send_writer
         can_reauthenticate = send_writer is not None and self._authentication_writer is None and not self.is_muted
-        if can_reauthenticate and authenticator.is_reauthentication_due(now):
-            self._queue_authentication_frame(authenticator.start(now))
+        if can_reauthenticate and authenticator.is_reauthentication_due(now_ms):
+            self._queue_authentication_frame(authenticator.start(now_ms))
         return self._authentication_writer or (send_writer if authenticator.is_complete else None)
 
     def _record_authentication(self) -> None:

@@ -22,7 +22,7 @@ class ChannelTimeouts:
     The clock restarts when reading resumes after a pause.
     """
 
-    def update_deadline(self, channel: KafkaChannel, now: float) -> float:
+    def update_deadline(self, channel: KafkaChannel, now_ms: float) -> float:
         """Record when the channel's setup and its current frame started, and return the channel's deadline.
 
         Call this whenever the channel's state may have changed.
@@ -30,11 +30,11 @@ class ChannelTimeouts:
         if channel.is_ready:
             channel.setup_started_ms = None
         elif channel.setup_started_ms is None:
-            channel.setup_started_ms = now
+            channel.setup_started_ms = now_ms
         if not channel.is_reading_frame:
             channel.frame_started_ms = None
         elif channel.frame_started_ms is None:
-            channel.frame_started_ms = now
+            channel.frame_started_ms = now_ms
         return self.deadline_ms(channel)
 
     def deadline_ms(self, channel: KafkaChannel) -> float:
@@ -47,20 +47,20 @@ class ChannelTimeouts:
             math.inf if frame_started_ms is None else frame_started_ms + self.frame_ms,
         )
 
-    def find_expired(self, channels: Iterable[KafkaChannel], now: float) -> list[tuple[KafkaChannel, ChannelState]]:
+    def find_expired(self, channels: Iterable[KafkaChannel], now_ms: float) -> list[tuple[KafkaChannel, ChannelState]]:
         """Return the channels whose deadline has passed, each with its final state."""
         return [
-            (channel, self._find_expired_state(channel, now))
+            (channel, self._find_expired_state(channel, now_ms))
             for channel in channels
-            if self.deadline_ms(channel) <= now
+            if self.deadline_ms(channel) <= now_ms
         ]
 
-    def _find_expired_state(self, channel: KafkaChannel, now: float) -> ChannelState:
+    def _find_expired_state(self, channel: KafkaChannel, now_ms: float) -> ChannelState:
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
-        if setup_started_ms is not None and setup_started_ms + self.setup_ms <= now:
+        if setup_started_ms is not None and setup_started_ms + self.setup_ms <= now_ms:
             kind = channel.state.kind
             reason = f"connecting or authenticating took longer than {self.setup_ms:.0f} ms"
-        elif frame_started_ms is not None and frame_started_ms + self.frame_ms <= now:
+        elif frame_started_ms is not None and frame_started_ms + self.frame_ms <= now_ms:
             kind = channel.state.kind
             reason = f"a frame was incomplete after {self.frame_ms:.0f} ms"
         else:

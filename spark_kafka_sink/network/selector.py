@@ -195,14 +195,14 @@ class Selector:
         """
         started_ms = self._system.now()
         ready_channels, was_woken = self._select(timeout_ms)
-        now = self._system.now()
+        now_ms = self._system.now()
         only_transferred = bool(ready_channels) and not was_woken
         for channel, events in ready_channels.items():
             only_transferred = only_transferred and channel.is_ready
-            self._process_channel(channel, events, now)
-        if now >= self._earliest_deadline_ms:
-            self._close_expired(now)
-        self.counts.record_select(wait_ms=now - started_ms, io_ms=self._system.now() - now)
+            self._process_channel(channel, events, now_ms)
+        if now_ms >= self._earliest_deadline_ms:
+            self._close_expired(now_ms)
+        self.counts.record_select(wait_ms=now_ms - started_ms, io_ms=self._system.now() - now_ms)
         return only_transferred and not (self.completed_sends or self.completed_receives or self.disconnected)
 
     def _clear_results(self) -> None:
@@ -214,9 +214,9 @@ class Selector:
             self._read_from_closing_channels(self._system.now())
         self._rejected_sends.clear()
 
-    def _read_from_closing_channels(self, now: float) -> None:
+    def _read_from_closing_channels(self, now_ms: float) -> None:
         for channel in list(self._closing_channels.values()):
-            if channel.id in self._rejected_sends or not self._read_from_closing(channel, now):
+            if channel.id in self._rejected_sends or not self._read_from_closing(channel, now_ms):
                 self._finish_close(channel)
 
     def _select(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
@@ -246,16 +246,16 @@ class Selector:
             self._is_wakeup_requested = False
         return ready_channels, was_woken
 
-    def _process_channel(self, channel: KafkaChannel, events: int, now: float) -> None:
-        channel.last_active_ms = now
+    def _process_channel(self, channel: KafkaChannel, events: int, now_ms: float) -> None:
+        channel.last_active_ms = now_ms
         try:
-            self._process_events(channel, events, now)
+            self._process_events(channel, events, now_ms)
         except AuthenticationError as error:
             channel.fail_authentication(to_connection_error(channel.address, error))
-            self._begin_close(channel, now)
+            self._begin_close(channel, now_ms)
         except (OSError, NetworkError, DecodeError) as error:
             channel.state = ChannelState(channel.state.kind, to_connection_error(channel.address, error))
-            self._begin_close(channel, now)
+            self._begin_close(channel, now_ms)
         except FATAL_ERRORS:
             raise
         except Exception as error:
@@ -269,31 +269,31 @@ class Selector:
             self._set_interest(channel, channel.interest_events)
             if channel.has_buffered_input:
                 self._mark_ready(channel, EVENT_READ)
-            self._update_deadline(channel, now)
+            self._update_deadline(channel, now_ms)
 
-    def _process_events(self, channel: KafkaChannel, events: int, now: float) -> None:
+    def _process_events(self, channel: KafkaChannel, events: int, now_ms: float) -> None:
         if channel.is_connecting:
             if not events & EVENT_WRITE:
                 return
             channel.finish_connect()
             self.connected.append(channel.id)
         if not channel.is_ready:
-            channel.prepare(now)
+            channel.prepare(now_ms)
         if events & EVENT_READ and channel.can_read and channel.transport.is_ready:
-            receive = channel.read(now)
+            receive = channel.read(now_ms)
             if receive is not None:
                 self.completed_receives.append(receive)
         if events & EVENT_WRITE and channel.has_output:
-            completed_send = channel.write(now)
+            completed_send = channel.write(now_ms)
             if completed_send is not None:
                 self.completed_sends.append(completed_send)
 
-    def _close_expired(self, now: float) -> None:
+    def _close_expired(self, now_ms: float) -> None:
         """Close the channels whose deadline has passed, and compute when the next deadline passes."""
-        for channel, state in self._timeouts.find_expired(list(self._channels.values()), now):
+        for channel, state in self._timeouts.find_expired(list(self._channels.values()), now_ms):
             channel.state = state
             if state.kind is ChannelStateKind.EXPIRED:
-                self._begin_close(channel, now)
+                self._begin_close(channel, now_ms)
             else:
                 self._remove(channel)
                 self._finish_close(channel)
@@ -310,7 +310,7 @@ class Selector:
 
     # --- closing a channel
 
-    def _begin_close(self, channel: KafkaChannel, now: float) -> None:
+    def _begin_close(self, channel: KafkaChannel, now_ms: float) -> None:
         """Close a channel whose connection has ended.
 
         The channel stays in `_closing_channels` while it has receives to return.
@@ -321,19 +321,19 @@ class Selector:
         # A poll returns at most one receive per channel, so the next poll reads on if this one has a receive already.
         may_have_receives = any(receive.channel_id == channel.id for receive in self.completed_receives)
         if not may_have_receives and channel.transport.is_ready and not channel.state.has_failed_authentication:
-            may_have_receives = self._read_from_closing(channel, now)
+            may_have_receives = self._read_from_closing(channel, now_ms)
         if may_have_receives and channel.state.kind in (ChannelStateKind.READY, ChannelStateKind.EXPIRED):
             self._closing_channels[channel.id] = channel
         else:
             self._finish_close(channel)
 
-    def _read_from_closing(self, channel: KafkaChannel, now: float) -> bool:
+    def _read_from_closing(self, channel: KafkaChannel, now_ms: float) -> bool:
         """Read once from a closing channel. Return whether to keep the channel: it is muted, or had bytes to read."""
         if channel.is_muted:
             return True
         bytes_before = channel.bytes_received
         try:
-            receive = channel.read(now)
+            receive = channel.read(now_ms)
         except AuthenticationError as error:
             # A TLS 1.3 server rejects a client's certificate with an alert that arrives after the handshake.
             channel.fail_authentication(to_connection_error(channel.address, error))
@@ -378,8 +378,8 @@ class Selector:
         channel.set_counts(self.counts)
         if self._frame_memory is not None:
             channel.set_frame_memory(self._frame_memory)
-        channel.last_active_ms = now = self._system.now()
-        self._update_deadline(channel, now)
+        channel.last_active_ms = now_ms = self._system.now()
+        self._update_deadline(channel, now_ms)
         return channel
 
     def _set_interest(self, channel: KafkaChannel, events: int) -> None:
@@ -395,8 +395,8 @@ class Selector:
             self._poller.unregister(sock)
         channel.registered_events = events
 
-    def _update_deadline(self, channel: KafkaChannel, now: float) -> None:
-        self._earliest_deadline_ms = min(self._earliest_deadline_ms, self._timeouts.update_deadline(channel, now))
+    def _update_deadline(self, channel: KafkaChannel, now_ms: float) -> None:
+        self._earliest_deadline_ms = min(self._earliest_deadline_ms, self._timeouts.update_deadline(channel, now_ms))
 
     def _mark_ready(self, channel: KafkaChannel, events: int) -> None:
         self._ready_channels[channel] = self._ready_channels.get(channel, 0) | events

@@ -58,12 +58,12 @@ class _TopicsCall(Call[MetadataResponse]):
         self.brokers: dict[int, Node] = {}
 
     def handle_result(
-        self, request: Request[MetadataResponse], key: str, response: MetadataResponse, now: float
+        self, request: Request[MetadataResponse], key: str, response: MetadataResponse, now_ms: float
     ) -> None:
         self.response = response
         nodes = [Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers]
         self.brokers = {node.id: node for node in nodes} or self.brokers
-        self.due_ms_by_key[key] = now + _RETRY_INTERVAL_MS
+        self.due_ms_by_key[key] = now_ms + _RETRY_INTERVAL_MS
 
 
 class Probe:
@@ -82,7 +82,7 @@ class Probe:
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = create_network_client(config, metadata, system=system)
         pending = PendingRequests(
-            Routing(metadata, lambda now: self.find_ready_node()), lambda failures: _RETRY_INTERVAL_MS
+            Routing(metadata, lambda now_ms: self.find_ready_node()), lambda failures: _RETRY_INTERVAL_MS
         )
         self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
         auto_create = target.allow_auto_topic_creation and target.new_topic is None
@@ -121,16 +121,16 @@ class Probe:
         started_ms = system.now()
         deadline_ms = started_ms + timeouts.response_ms
         self._requests.add(self._topics)
-        while (now := system.now()) < deadline_ms:
+        while (now_ms := system.now()) < deadline_ms:
             self.is_conclusive = self._has_conclusive_result()
             if self.is_conclusive:
                 break
-            if now - started_ms >= timeouts.retry_ms and not self._is_waiting():
+            if now_ms - started_ms >= timeouts.retry_ms and not self._is_waiting():
                 break
             for node in (*self.bootstrap_nodes, *self.find_leaders()):
-                if node.id not in self.connected_nodes and self.client.ready(node, now):
+                if node.id not in self.connected_nodes and self.client.ready(node, now_ms):
                     self.connected_nodes[node.id] = node
-            self._poll(deadline_ms - now, now)
+            self._poll(deadline_ms - now_ms, now_ms)
         self._requests.remove(self._topics)
 
     def send(self, request: Request[ResponseT]) -> Exchange[ResponseT]:
@@ -144,22 +144,22 @@ class Probe:
         self._requests.add(call)
         try:
             while not call.is_done:
-                now = self._system.now()
-                call.should_retry = now - started_ms < self._timeouts.retry_ms
+                now_ms = self._system.now()
+                call.should_retry = now_ms - started_ms < self._timeouts.retry_ms
                 give_up_after_ms = self._timeouts.retry_ms if call.last_failure else self._timeouts.response_ms
                 is_response_possible = bool(call.in_flight_keys) or self.find_ready_node() is not None
-                if not is_response_possible and now - started_ms >= give_up_after_ms:
+                if not is_response_possible and now_ms - started_ms >= give_up_after_ms:
                     break
-                self._poll(_POLL_INTERVAL_MS, now)  # sends the request and passes responses to `call`
+                self._poll(_POLL_INTERVAL_MS, now_ms)  # sends the request and passes responses to `call`
         finally:
             self._requests.remove(call)
         if call.last_exchange is None:
             raise call.error or call.last_failure or DisconnectedError("all connections were lost")
         return call.last_exchange
 
-    def _poll(self, timeout_ms: float, now: float) -> None:
-        delay_ms = self._requests.send_due(now)
-        for response in self.client.poll(min(_POLL_INTERVAL_MS, timeout_ms, delay_ms), now):
+    def _poll(self, timeout_ms: float, now_ms: float) -> None:
+        delay_ms = self._requests.send_due(now_ms)
+        for response in self.client.poll(min(_POLL_INTERVAL_MS, timeout_ms, delay_ms), now_ms):
             self._requests.handle_response(response)
 
     def should_create(self, topic: MetadataResponseTopic) -> bool:
@@ -170,8 +170,8 @@ class Probe:
 
     def find_ready_node(self) -> Node | None:
         """Return a connected node to which a request can be sent now."""
-        now = self._system.now()
-        return next((node for node in self.connected_nodes.values() if self.client.is_ready(node.id, now)), None)
+        now_ms = self._system.now()
+        return next((node for node in self.connected_nodes.values() if self.client.is_ready(node.id, now_ms)), None)
 
     def _has_conclusive_result(self) -> bool:
         """Return whether everything passed, or waiting longer cannot change the result."""

@@ -47,7 +47,7 @@ _TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 class _MutableTotals(SimpleNamespace):
     """The running counters. Totals, with the same attributes, is their immutable snapshot."""
 
-    def add_acknowledged(self, batches: Collection[ProducerBatch], now: float) -> None:
+    def add_acknowledged(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
         header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
         self.bytes += sum([batch.body_bytes for batch in batches]) + header_bytes
@@ -59,7 +59,7 @@ class _MutableTotals(SimpleNamespace):
             records_by_created_ms[created_ms] = records_by_created_ms.get(created_ms, 0) + batch.record_count
         for created_ms, records in records_by_created_ms.items():
             self.records += records
-            self.latencies.add(now - created_ms, records)
+            self.latencies.add(now_ms - created_ms, records)
 
 
 class _SendCounts:
@@ -159,12 +159,12 @@ class ProducerMetrics:
 
     # -- recording ----------------------------------------------------------------------------------------------------
 
-    def record_row_sizes(self, row_count: int, total_bytes: int, max_row_bytes: int, now: float) -> None:
+    def record_row_sizes(self, row_count: int, total_bytes: int, max_row_bytes: int, now_ms: float) -> None:
         """Record the sizes of rows that a send accepted, for the metric record-size."""
         with self._lock:
-            self._averages["record-size"].record(total_bytes, now, row_count, max_row_bytes)
+            self._averages["record-size"].record(total_bytes, now_ms, row_count, max_row_bytes)
 
-    def record_rejected_rows(self, row_count: int, now: float) -> None:
+    def record_rejected_rows(self, row_count: int, now_ms: float) -> None:
         """Count rows that failed before they were staged.
 
         As in Java, they count as errors, but not for their topic. Otherwise a topic that does not exist would have
@@ -172,73 +172,73 @@ class ProducerMetrics:
         """
         with self._lock:
             self._counts.errors += row_count
-            self._meters["record-error"].mark(row_count, now)
+            self._meters["record-error"].mark(row_count, now_ms)
 
-    def record_request(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now: float) -> None:
+    def record_request(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now_ms: float) -> None:
         """Count a produce request that is being sent, with its batches by topic and partition."""
         with self._lock:
-            if now - self._sent_since_ms >= _UPDATE_INTERVAL_MS:
-                self._update_windows(now)
-                self._sent_since_ms = now
+            if now_ms - self._sent_since_ms >= _UPDATE_INTERVAL_MS:
+                self._update_windows(now_ms)
+                self._sent_since_ms = now_ms
             self._requests_sent += 1
             for topic, batches in by_topic.items():
                 self._send_counts[topic].add(batches.values())
 
-    def record_response(self, node_id: int, latency_ms: float, throttle_ms: float, now: float) -> None:
+    def record_response(self, node_id: int, latency_ms: float, throttle_ms: float, now_ms: float) -> None:
         with self._lock:
-            self._network.record_latency(node_id, latency_ms, now)
-            self._averages["request-latency"].record(latency_ms, now)
-            self._averages["produce-throttle-time"].record(throttle_ms, now)
+            self._network.record_latency(node_id, latency_ms, now_ms)
+            self._averages["request-latency"].record(latency_ms, now_ms)
+            self._averages["produce-throttle-time"].record(throttle_ms, now_ms)
             self._counts.requests += 1
             self._counts.throttle_ms += throttle_ms
 
-    def record_acknowledged_batches(self, batches: Collection[ProducerBatch], now: float) -> None:
+    def record_acknowledged_batches(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
         """Count acknowledged batches. Call this before their futures complete, so that callers see the new totals."""
         with self._lock:
-            self._counts.add_acknowledged(batches, now)
+            self._counts.add_acknowledged(batches, now_ms)
 
-    def record_retries(self, topic: str, records: int, now: float) -> None:
+    def record_retries(self, topic: str, records: int, now_ms: float) -> None:
         with self._lock:
             self._counts.retries += records
-            self._meters["record-retry"].mark(records, now)
-            self._get_topic_metrics(topic).retries.mark(records, now)
+            self._meters["record-retry"].mark(records, now_ms)
+            self._get_topic_metrics(topic).retries.mark(records, now_ms)
 
-    def record_failures(self, topic: str, records: int, now: float) -> None:
+    def record_failures(self, topic: str, records: int, now_ms: float) -> None:
         with self._lock:
             self._counts.errors += records
-            self._meters["record-error"].mark(records, now)
-            self._get_topic_metrics(topic).errors.mark(records, now)
+            self._meters["record-error"].mark(records, now_ms)
+            self._get_topic_metrics(topic).errors.mark(records, now_ms)
 
-    def record_batch_split(self, now: float) -> None:
+    def record_batch_split(self, now_ms: float) -> None:
         with self._lock:
-            self._meters["batch-split"].mark(1, now)
+            self._meters["batch-split"].mark(1, now_ms)
 
     def record_wait(self, name: str, milliseconds: float) -> None:
         """Add the time that a calling thread waited to one of WAIT_TIME_METRICS."""
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 
-    def _update_windows(self, now: float) -> None:
+    def _update_windows(self, now_ms: float) -> None:
         """Add all sums since the last call to the windows."""
         self._update_send_windows()
-        self._network.update(now)
-        self._pool_metrics.update(now)
+        self._network.update(now_ms)
+        self._pool_metrics.update(now_ms)
 
     def _update_send_windows(self) -> None:
         """Move the sums of the batches sent since the last call into the windows, at the time of the first batch."""
-        now, records = self._sent_since_ms, 0
+        now_ms, records = self._sent_since_ms, 0
         for name, sent in self._send_counts.items():
-            self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.max_bytes)
-            self._averages["compression-rate"].record(sent.compression_ratio_sum, now, sent.batches)
-            self._averages["record-queue-time"].record(sent.wait_ms, now, sent.batches, sent.max_wait_ms)
+            self._averages["batch-size"].record(sent.bytes, now_ms, sent.batches, sent.max_bytes)
+            self._averages["compression-rate"].record(sent.compression_ratio_sum, now_ms, sent.batches)
+            self._averages["record-queue-time"].record(sent.wait_ms, now_ms, sent.batches, sent.max_wait_ms)
             topic = self._get_topic_metrics(name)
-            topic.sent.mark(sent.records, now)
-            topic.bytes.mark(sent.bytes, now)
-            topic.compression.record(sent.compression_ratio_sum, now, sent.batches)
+            topic.sent.mark(sent.records, now_ms)
+            topic.bytes.mark(sent.bytes, now_ms)
+            topic.compression.record(sent.compression_ratio_sum, now_ms, sent.batches)
             records += sent.records
         if self._requests_sent:
-            self._averages["records-per-request"].record(records, now, self._requests_sent)
-            self._meters["record-send"].mark(records, now)
+            self._averages["records-per-request"].record(records, now_ms, self._requests_sent)
+            self._meters["record-send"].mark(records, now_ms)
         self._send_counts.clear()
         self._requests_sent = 0
 
@@ -250,21 +250,21 @@ class ProducerMetrics:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read_all(self, now: float) -> dict[str, float]:
+    def read_all(self, now_ms: float) -> dict[str, float]:
         """Return all metrics by name. An average or maximum without values is nan, as in Java."""
         with self._lock:
-            self._update_windows(now)
-            values = {name: gauge(now) for name, gauge in self._gauges.items()}
+            self._update_windows(now_ms)
+            values = {name: gauge(now_ms) for name, gauge in self._gauges.items()}
             for topic, metrics in self._topics.items():
-                values |= {f"{stem}{{topic={topic}}}": gauge(now) for stem, gauge in metrics.gauges().items()}
+                values |= {f"{stem}{{topic={topic}}}": gauge(now_ms) for stem, gauge in metrics.gauges().items()}
             for node, gauges in self._network.node_gauges().items():
-                values |= {f"{stem}{{node-id={node}}}": gauge(now) for stem, gauge in gauges.items()}
+                values |= {f"{stem}{{node-id={node}}}": gauge(now_ms) for stem, gauge in gauges.items()}
             return values
 
-    def read(self, name: str, now: float) -> float:
+    def read(self, name: str, now_ms: float) -> float:
         """Return one metric without computing the others. Raise KeyError for an unknown name."""
         with self._lock:
-            self._update_windows(now)
+            self._update_windows(now_ms)
             stem, tag, value = parse_metric_name(name)
             if tag is None:
                 gauges = self._gauges
@@ -277,16 +277,16 @@ class ProducerMetrics:
                 matches = difflib.get_close_matches(name, self._gauges, n=1)
                 suggestion = f" Did you mean {matches[0]}?" if matches else ""
                 raise KeyError(f"{name} is not a metric of the producer.{suggestion}")
-            return gauge(now)
+            return gauge(now_ms)
 
-    def totals(self, now: float) -> Totals:
+    def totals(self, now_ms: float) -> Totals:
         """Return the current totals. This is cheap, because the Spark sink reads them before and after each task."""
         with self._lock:
             self._counts.blocked_ms = self._pool.total_wait_ms
             counts = vars(self._counts)
             return Totals(**{**counts, "latencies": self._counts.latencies.copy()})
 
-    def _read_nanoseconds(self, name: str, now: float) -> float:
+    def _read_nanoseconds(self, name: str, now_ms: float) -> float:
         return self._nanoseconds[name]
 
 
@@ -307,6 +307,6 @@ def parse_metric_name(name: str) -> MetricName:
 def build_client_gauges(client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:
     """Return the metrics that the network client and the metadata hold. Each reads one number, without a lock."""
     return {
-        "requests-in-flight": lambda now: float(client.in_flight_request_count()),
-        "metadata-age": lambda now: metadata.age_ms(now) / 1000,
+        "requests-in-flight": lambda now_ms: float(client.in_flight_request_count()),
+        "metadata-age": lambda now_ms: metadata.age_ms(now_ms) / 1000,
     }

@@ -45,13 +45,13 @@ class TrafficMetrics:
         self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TRAFFIC}
         self._request_size = WindowedStat(window_ms, num_samples)
 
-    def update(self, now: float) -> None:
+    def update(self, now_ms: float) -> None:
         """Add the increases since the last call to the windows."""
         for name, attribute in _TRAFFIC.items():
-            self._meters[name].mark_total(getattr(self._counts, attribute), now)
+            self._meters[name].mark_total(getattr(self._counts, attribute), now_ms)
         sizes = self._counts.send_sizes
         while sizes:
-            self._request_size.record(sizes.popleft(), now)
+            self._request_size.record(sizes.popleft(), now_ms)
 
     def gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {
@@ -76,28 +76,28 @@ class NetworkMetrics:
         self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _COUNTERS}
         self._times = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMERS}
 
-    def update(self, now: float) -> None:
+    def update(self, now_ms: float) -> None:
         """Add the increases since the last call to the windows."""
-        self._traffic.update(now)
+        self._traffic.update(now_ms)
         selects_before = self._meters["select"].total
         for name, attribute in _COUNTERS.items():
-            self._meters[name].mark_total(getattr(self._counts, attribute), now)
+            self._meters[name].mark_total(getattr(self._counts, attribute), now_ms)
         selects = self._meters["select"].total - selects_before
         for name, attribute in _TIMERS.items():
-            self._times[name].mark_total(getattr(self._counts, attribute) * 1_000_000, now, selects)
+            self._times[name].mark_total(getattr(self._counts, attribute) * 1_000_000, now_ms, selects)
         # Iterate over a copy, because the sender's thread may add the channel of a new node concurrently.
         for channel_id, counts in (self._counts.channel_counts or {}).copy().items():
             if channel_id not in self._node_traffic:
                 self._node_traffic[channel_id] = TrafficMetrics(counts, *self._window)
-            self._node_traffic[channel_id].update(now)
+            self._node_traffic[channel_id].update(now_ms)
 
-    def record_latency(self, node_id: int, latency_ms: float, now: float) -> None:
+    def record_latency(self, node_id: int, latency_ms: float, now_ms: float) -> None:
         """Record how long a node took to respond to a produce request."""
-        self._node_latencies[str(node_id)].record(latency_ms, now)
+        self._node_latencies[str(node_id)].record(latency_ms, now_ms)
 
     def gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {
-            "connection-count": lambda now: float(self._counts.open_connections),
+            "connection-count": lambda now_ms: float(self._counts.open_connections),
             **self._traffic.gauges(),
         }
         for name, meter in self._meters.items():

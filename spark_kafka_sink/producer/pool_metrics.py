@@ -18,17 +18,17 @@ class PoolMetrics:
         self._wait_ns = Meter(WindowedStat(window_ms, num_samples))
         self._exhausted = Meter(WindowedStat(window_ms, num_samples))
 
-    def update(self, now: float) -> None:
+    def update(self, now_ms: float) -> None:
         """Add the increases since the last call to the windows."""
-        self._wait_ns.mark_total(self._pool.total_wait_ms * 1_000_000, now)
-        self._exhausted.mark_total(self._pool.exhausted_total, now)
+        self._wait_ns.mark_total(self._pool.total_wait_ms * 1_000_000, now_ms)
+        self._exhausted.mark_total(self._pool.exhausted_total, now_ms)
 
     def gauges(self) -> dict[str, Gauge]:
         return {
-            "buffer-total-bytes": lambda now: float(self._pool.total_bytes),
-            "buffer-available-bytes": lambda now: float(self._pool.free_bytes),
-            "waiting-threads": lambda now: float(self._pool.waiter_count),
-            "bufferpool-wait-ratio": lambda now: compute_time_ratio(self._wait_ns, now),
+            "buffer-total-bytes": lambda now_ms: float(self._pool.total_bytes),
+            "buffer-available-bytes": lambda now_ms: float(self._pool.free_bytes),
+            "waiting-threads": lambda now_ms: float(self._pool.waiter_count),
+            "bufferpool-wait-ratio": lambda now_ms: compute_time_ratio(self._wait_ns, now_ms),
             "bufferpool-wait-time-ns-total": self._wait_ns.read_total,
             **self._exhausted.gauges("buffer-exhausted"),
         }

@@ -332,7 +332,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         ignored_key_bytes: int,
     ) -> ColumnsFuture:
         """Send all rows of the columns in the transaction of `check_open`, if there is one."""
-        now = self._system.now()
+        now_ms = self._system.now()
         try:
             check_columns(columns)
         except InvalidRecordError as error:
@@ -350,9 +350,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._record_rejection(columns.num_rows, error, check_open)
             raise
         try:
-            snapshot = self._await_topic(topic, now)
+            snapshot = self._await_topic(topic, now_ms)
             rows = self._fail_rows(rows, find_rejected_rows(topic, rows, self.config), check_open)
-            snapshot = self._await_requested_partitions(topic, rows, snapshot, now)
+            snapshot = self._await_requested_partitions(topic, rows, snapshot, now_ms)
         except KafkaSinkError as error:
             self._record_rejection(len(rows), error, check_open)
             raise
@@ -369,14 +369,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return rows.exclude(failures)
 
     def _await_requested_partitions(
-        self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now: float
+        self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now_ms: float
     ) -> ClusterSnapshot:
         """Wait for metadata of the highest requested partition, which may have been added recently, as send() does."""
         highest_partition = rows.highest_requested_partition
         if highest_partition < 0 or snapshot.partition(topic, highest_partition) is not None:
             return snapshot
         try:
-            return self._await_topic(topic, now, highest_partition)
+            return self._await_topic(topic, now_ms, highest_partition)
         except InvalidRecordError:  # only the rows that request the missing partition fail
             latest_snapshot = self._metadata.snapshot
             return snapshot if latest_snapshot.partition_count(topic) is None else latest_snapshot
@@ -412,8 +412,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self, record: ProducerRecord, callbacks: tuple[Callback, ...], check_open: OpenTransactionCheck | None
     ) -> SendFuture:
         topic, _, _, _, partition, timestamp_ms = record
-        now = self._system.now()
-        snapshot = self._await_topic(topic, now, partition)
+        now_ms = self._system.now()
+        snapshot = self._await_topic(topic, now_ms, partition)
         key, value, headers = self._serializers.serialize(record)
         size = MAX_RECORD_OVERHEAD_BYTES + (-1 if key is None else len(key)) + (-1 if value is None else len(value))
         size += compute_max_headers_bytes(headers)
@@ -434,7 +434,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 size,
                 snapshot,
                 callbacks,
-                max_block_ms=partial(self._compute_remaining_ms, now),
+                max_block_ms=partial(self._compute_remaining_ms, now_ms),
                 check_open=check_open,
             )
         except KafkaSinkError as error:
@@ -577,9 +577,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """
         return self._metrics.totals(self._system.now())
 
-    def _await_topic(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
-        """Wait for the topic's partitions until max.block.ms after `now`."""
+    def _await_topic(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
+        """Wait for the topic's partitions until max.block.ms after `now_ms`."""
         try:
-            return self._topics.await_partitions(topic, now, partition)
+            return self._topics.await_partitions(topic, now_ms, partition)
         except ProducerClosedError:
             raise self._build_closed_error() from None

@@ -60,28 +60,28 @@ class TopicMetadataWaiter:
         self._counts_without_partition: dict[str, int] = {}
         """The partition count of each topic at the last time that a requested partition was missing."""
 
-    def await_partitions(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
+    def await_partitions(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, including `partition` unless it is None.
 
-        `now` is the time at which the call began. Raise MetadataTimeoutError max.block.ms after that time, and
+        `now_ms` is the time at which the call began. Raise MetadataTimeoutError max.block.ms after that time, and
         InvalidRecordError earlier if only `partition` is missing. Raise permanent errors of brokers immediately.
         """
         in_use = self._in_use
         if (
             partition is None
             and in_use.snapshot is self._metadata.snapshot
-            and now < in_use.recorded_until_ms.get(topic, 0.0)
+            and now_ms < in_use.recorded_until_ms.get(topic, 0.0)
         ):
             return in_use.snapshot
-        self._metadata.add_topic(topic, now)
-        snapshot = self._find_snapshot(topic, partition) or self._wait(topic, now, partition)
+        self._metadata.add_topic(topic, now_ms)
+        snapshot = self._find_snapshot(topic, partition) or self._wait(topic, now_ms, partition)
         in_use = self._in_use
         if in_use.snapshot is not snapshot:
             in_use = self._in_use = _TopicsInUse(snapshot, {})
-        in_use.recorded_until_ms[topic] = now + _USE_RECORD_INTERVAL_MS
+        in_use.recorded_until_ms[topic] = now_ms + _USE_RECORD_INTERVAL_MS
         return snapshot
 
-    def prefetch(self, topics: Iterable[str], now: float) -> set[str]:
+    def prefetch(self, topics: Iterable[str], now_ms: float) -> set[str]:
         """Request metadata of the topics whose partitions are unknown, and return these topics without waiting.
 
         One request covers all of them. A topic that does not exist is requested again as long as it is in use.
@@ -89,7 +89,7 @@ class TopicMetadataWaiter:
         snapshot = self._metadata.snapshot
         unknown_topics = {topic for topic in topics if snapshot.partition_count(topic) is None}
         for topic in filter(is_topic_name, unknown_topics):
-            self._metadata.add_topic(topic, now)
+            self._metadata.add_topic(topic, now_ms)
         return unknown_topics
 
     def _wait(self, topic: str, call_started_ms: float, partition: int | None) -> ClusterSnapshot:

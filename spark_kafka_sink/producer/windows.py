@@ -25,40 +25,40 @@ class WindowedStat:
         self._num_samples = num_samples
         self._samples: deque[list[float]] = deque(maxlen=num_samples)  # [start_ms, count, sum, maximum]
 
-    def record(self, value: float, now: float, count: float = 1, maximum: float | None = None) -> None:
+    def record(self, value: float, now_ms: float, count: float = 1, maximum: float | None = None) -> None:
         """Add one value, or the sum of `count` values and their maximum."""
         maximum = value if maximum is None else maximum
         sample = self._samples[-1] if self._samples else None
-        if sample is None or now - sample[0] >= self._window_ms:
-            self._samples.append([now, count, value, maximum])
+        if sample is None or now_ms - sample[0] >= self._window_ms:
+            self._samples.append([now_ms, count, value, maximum])
             return
         sample[1] += count
         sample[2] += value
         if maximum > sample[3]:
             sample[3] = maximum
 
-    def average(self, now: float) -> float:
-        samples = self._select_recent_samples(now)
+    def average(self, now_ms: float) -> float:
+        samples = self._select_recent_samples(now_ms)
         count = sum(sample[1] for sample in samples)
         return sum(sample[2] for sample in samples) / count if count else NAN
 
-    def maximum(self, now: float) -> float:
-        return max((sample[3] for sample in self._select_recent_samples(now)), default=NAN)
+    def maximum(self, now_ms: float) -> float:
+        return max((sample[3] for sample in self._select_recent_samples(now_ms)), default=NAN)
 
-    def rate(self, now: float) -> float:
+    def rate(self, now_ms: float) -> float:
         """Return the sum of values per second.
 
         The elapsed time counts as at least all windows but one, and at least one window. Otherwise a record in the
         first millisecond would be a rate of a thousand per second.
         """
-        samples = self._select_recent_samples(now)
+        samples = self._select_recent_samples(now_ms)
         if not samples:
             return 0.0
-        elapsed_ms = max(now - samples[0][0], self._window_ms * max(1, self._num_samples - 1))
+        elapsed_ms = max(now_ms - samples[0][0], self._window_ms * max(1, self._num_samples - 1))
         return 1000 * sum(sample[2] for sample in samples) / elapsed_ms if elapsed_ms else 0.0
 
-    def _select_recent_samples(self, now: float) -> list[list[float]]:
-        oldest_ms = now - self._window_ms * self._num_samples
+    def _select_recent_samples(self, now_ms: float) -> list[list[float]]:
+        oldest_ms = now_ms - self._window_ms * self._num_samples
         return [sample for sample in self._samples if sample[0] > oldest_ms]
 
 
@@ -71,27 +71,27 @@ class Meter:
         self.windowed = windowed
         self.total = 0.0
 
-    def mark(self, value: float, now: float, count: float = 1) -> None:
+    def mark(self, value: float, now_ms: float, count: float = 1) -> None:
         """Add one value, or the sum of `count` values."""
         self.total += value
-        self.windowed.record(value, now, count)
+        self.windowed.record(value, now_ms, count)
 
-    def mark_total(self, total: float, now: float, count: float = 1) -> None:
+    def mark_total(self, total: float, now_ms: float, count: float = 1) -> None:
         """Add the increase of a total that is counted elsewhere."""
         if total != self.total:
-            self.mark(total - self.total, now, count)
+            self.mark(total - self.total, now_ms, count)
             self.total = total  # the exact total, without the rounding errors of the differences
 
-    def read_total(self, now: float) -> float:
+    def read_total(self, now_ms: float) -> float:
         return self.total
 
     def gauges(self, name: str) -> dict[str, Gauge]:
         return {f"{name}-rate": self.windowed.rate, f"{name}-total": self.read_total}
 
 
-def compute_time_ratio(nanoseconds: Meter, now: float) -> float:
+def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
     """Return the fraction of the sample windows, from 0 to 1, that a meter of nanoseconds has counted."""
-    return nanoseconds.windowed.rate(now) / 1e9
+    return nanoseconds.windowed.rate(now_ms) / 1e9
 
 
 MIN_LATENCY_MS = 1 / 16

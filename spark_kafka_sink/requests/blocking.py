@@ -79,7 +79,7 @@ class BlockingClient:
         self._timeout_counts: dict[int, int] = {}  # node id -> consecutive timeouts
         self.metadata = create_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = create_network_client(config, self.metadata, system=self._system)
-        self._pending = PendingRequests(Routing(self.metadata, lambda now: self.choose_node()), pause_ms)
+        self._pending = PendingRequests(Routing(self.metadata, lambda now_ms: self.choose_node()), pause_ms)
 
     def __enter__(self) -> BlockingClient:
         return self
@@ -132,13 +132,14 @@ class BlockingClient:
 
     def choose_node(self) -> Node | None:
         """Return a node for a request that any broker can answer, preferably one that is connected and responsive."""
-        now = self._system.now()
+        now_ms = self._system.now()
         connected = [node for node in self.metadata.snapshot.nodes.values() if self._client.versions(node.id)]
         if connected:
             return min(
-                connected, key=lambda node: (self._client.unresponsive_ms(node.id, now), self._request_count(node.id))
+                connected,
+                key=lambda node: (self._client.unresponsive_ms(node.id, now_ms), self._request_count(node.id)),
             )
-        return self._client.least_loaded_node(now)
+        return self._client.least_loaded_node(now_ms)
 
     @property
     def transaction_version(self) -> int:
@@ -151,12 +152,12 @@ class BlockingClient:
 
     def describe_missing_response(self) -> str:
         """Describe why there is no response: the unresponsive nodes, or else the connections that failed."""
-        now = self._system.now()
+        now_ms = self._system.now()
         unresponsive = [
-            f"{queue.node} has not responded for {self._client.unresponsive_ms(queue.node.id, now):.0f} ms"
+            f"{queue.node} has not responded for {self._client.unresponsive_ms(queue.node.id, now_ms):.0f} ms"
             for queue in self._queues.values()
             if (queue.queued or queue.in_flight)
-            and self._client.unresponsive_ms(queue.node.id, now) >= UNRESPONSIVE_AFTER_MS
+            and self._client.unresponsive_ms(queue.node.id, now_ms) >= UNRESPONSIVE_AFTER_MS
         ]
         return ". ".join(unresponsive) + "." if unresponsive else self.metadata.describe_connection_failures()
 
@@ -169,8 +170,8 @@ class BlockingClient:
     def pause(self, pause_ms: float) -> None:
         """Poll the client for this long, or until the metadata are updated."""
         version, deadline_ms = self.metadata.version, self._system.now() + pause_ms
-        while (now := self._system.now()) < deadline_ms and self.metadata.version == version:
-            self._run_once(now, deadline_ms - now)
+        while (now_ms := self._system.now()) < deadline_ms and self.metadata.version == version:
+            self._run_once(now_ms, deadline_ms - now_ms)
 
     # --- requests
 
@@ -219,35 +220,35 @@ class BlockingClient:
     def poll_until(self, until_ms: float) -> None:
         """Poll the client until an attempt has ended, or until this time."""
         ended = self._ended_attempt_count
-        while self._ended_attempt_count == ended and (now := self._system.now()) < until_ms:
-            self._run_once(now, until_ms - now)
+        while self._ended_attempt_count == ended and (now_ms := self._system.now()) < until_ms:
+            self._run_once(now_ms, until_ms - now_ms)
 
     # --- node queues
 
     def _send_due(self) -> None:
-        now = self._system.now()
-        for attempt in self._pending.find_due_attempts(now):
+        now_ms = self._system.now()
+        for attempt in self._pending.find_due_attempts(now_ms):
             queue = self._queues.setdefault(attempt.node.id, _NodeQueue(attempt.node))
             queue.node = attempt.node  # Its address may have changed.
             if not queue.queued and not queue.in_flight:
                 queue.has_tried_connection = False
-            queue.queued.append(_QueuedAttempt(attempt, now))
+            queue.queued.append(_QueuedAttempt(attempt, now_ms))
             self._pending.mark_sent(attempt)
 
-    def _run_once(self, now: float, timeout_ms: float) -> None:
+    def _run_once(self, now_ms: float, timeout_ms: float) -> None:
         """Send queued requests and poll the client once."""
         ended = self._ended_attempt_count
         for queue in self._queues.values():
-            self._send_next(queue, now)
+            self._send_next(queue, now_ms)
         if self._ended_attempt_count == ended:
-            self._poll(max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now))))
+            self._poll(max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now_ms))))
 
-    def _send_next(self, queue: _NodeQueue, now: float) -> None:
+    def _send_next(self, queue: _NodeQueue, now_ms: float) -> None:
         """Send the first queued request, or fail all of them. The next one can be sent when this one is written."""
         if not queue.queued:
             return
         node = queue.node
-        if self._client.ready(node, now):
+        if self._client.ready(node, now_ms):
             queue.has_tried_connection = True
             attempt = queue.queued.popleft().attempt
             try:
@@ -257,16 +258,16 @@ class BlockingClient:
                 self._fail_attempt(attempt, error)
                 return
             request = self._client.new_client_request(
-                node.id, message, now, timeout_ms=_NO_REQUEST_TIMEOUT_MS, versions=VersionRange(version, version)
+                node.id, message, now_ms, timeout_ms=_NO_REQUEST_TIMEOUT_MS, versions=VersionRange(version, version)
             )
             queue.in_flight[request.correlation_id] = attempt
-            self._client.send(request, now)
+            self._client.send(request, now_ms)
             return
         connection_failed = self._client.connection_failed(node.id)
         failures = self.metadata.describe_connection_failures
         if connection_failed and queue.has_tried_connection:
             self._fail_queued(queue, f"{node} cannot be reached. {failures()}")
-        elif now - max(queue.last_response_ms, queue.queued[0].queued_ms) >= self._timeout_ms:
+        elif now_ms - max(queue.last_response_ms, queue.queued[0].queued_ms) >= self._timeout_ms:
             self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {failures()}")
         queue.has_tried_connection = queue.has_tried_connection or not connection_failed
 
@@ -280,21 +281,21 @@ class BlockingClient:
         self._ended_attempt_count += 1
         self._pending.handle_failure(attempt, error, self._system.now())
 
-    def _disconnect_unresponsive_nodes(self, now: float) -> float:
+    def _disconnect_unresponsive_nodes(self, now_ms: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the time until the next check."""
         cluster = self.metadata.snapshot
         has_queued = any(queue.queued for queue in self._queues.values())
         next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
         for node_id in {*self._queues, *cluster.nodes}:
-            unresponsive_ms = self._client.unresponsive_ms(node_id, now)
+            unresponsive_ms = self._client.unresponsive_ms(node_id, now_ms)
             timeout_ms = self._compute_node_timeout_ms(node_id)
             if unresponsive_ms >= timeout_ms:
                 self._timeout_counts[node_id] = self._timeout_counts.get(node_id, 0) + 1
-                self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now)
+                self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now_ms)
             elif unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
                 self.metadata.request_update()
                 if not cluster.is_bootstrap and node_id not in cluster.nodes:
-                    self._disconnect(node_id, "is unresponsive and has left the cluster", now)
+                    self._disconnect(node_id, "is unresponsive and has left the cluster", now_ms)
             if 0 < unresponsive_ms < timeout_ms:
                 # A wait shorter than the clock's resolution may end before the clock has advanced. Without the minimum,
                 # this would repeat forever.
@@ -307,10 +308,10 @@ class BlockingClient:
             self._node_timeout_ms * 2.0 ** min(self._timeout_counts.get(node_id, 0), 30), self._max_node_timeout_ms
         )
 
-    def _disconnect(self, node_id: int, reason: str, now: float) -> None:
+    def _disconnect(self, node_id: int, reason: str, now_ms: float) -> None:
         queue = self._queues.get(node_id)
         name = queue.node if queue is not None else self.metadata.snapshot.nodes.get(node_id, f"node {node_id}")
-        self._client.disconnect(node_id, f"{name} {reason}", now)
+        self._client.disconnect(node_id, f"{name} {reason}", now_ms)
         if queue is not None:
             self._fail_queued(queue, f"{name} {reason}")
 

@@ -80,11 +80,11 @@ class Leases(Generic[ClientT]):
             raise
         self._put_back(_IdleClient(client, key, self._clock() + idle_seconds))
 
-    def evict(self, now: float) -> None:
+    def evict(self, now_ms: float) -> None:
         """Close the clients that have been idle for too long."""
         with self._condition:
-            expired_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at <= now]
-            self._idle_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at > now]
+            expired_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at <= now_ms]
+            self._idle_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at > now_ms]
         self._close_all(expired_clients)
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class Call(Generic[ResponseT]):
 
     # --- called by the engine
 
-    def refresh(self, now: float) -> None:
+    def refresh(self, now_ms: float) -> None:
         """Update `due_ms_by_key` before it is read, for a call whose requests are derived from a state."""
 
     def request_for(self, key: str) -> Request[ResponseT]:
@@ -133,12 +133,12 @@ class Call(Generic[ResponseT]):
     def handle_response(self, request: Request[ResponseT], response: ResponseT) -> None:
         """Handle a response as a whole. Called before the results of its keys are handled."""
 
-    def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
+    def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now_ms: float) -> None:
         """Handle the final response for a key."""
         self.responses[key] = response
         self.done_count += 1
 
-    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
+    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
         """Handle the final error of a key whose request cannot be sent, or whose coordinator cannot be looked up."""
         self.error = self.error or error
         self.done_count += 1
@@ -186,21 +186,21 @@ class PendingRequests:
 
     # --- send
 
-    def find_due_attempts(self, now: float) -> list[Attempt]:
+    def find_due_attempts(self, now_ms: float) -> list[Attempt]:
         """Return the attempts to send now. An attempt stays due until the caller calls `mark_sent`."""
         self._is_waiting_for_node = False
-        return [attempt for call in list(self._calls) for attempt in self._find_call_attempts(call, now)]
+        return [attempt for call in list(self._calls) for attempt in self._find_call_attempts(call, now_ms)]
 
-    def _find_call_attempts(self, call: Call[Any], now: float) -> list[Attempt]:
-        call.refresh(now)
+    def _find_call_attempts(self, call: Call[Any], now_ms: float) -> list[Attempt]:
+        call.refresh(now_ms)
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
         unknown_coordinator: CoordinatorKey | None = None
         for key, due_ms in list(call.due_ms_by_key.items()):
-            if due_ms > now:
+            if due_ms > now_ms:
                 continue
             request = call.request_for(key)
             route = request.route(key)
-            node = self.routing.find(route, now)
+            node = self.routing.find(route, now_ms)
             if node is not None:
                 call.retry_states[key].topic_unknown_since_ms = None
                 keys_by_target.setdefault((node, request), []).append(key)
@@ -208,46 +208,46 @@ class PendingRequests:
                 unknown_coordinator = route
             else:
                 self._is_waiting_for_node = True
-                self._fail_unknown_topic(call, key, route, now)
+                self._fail_unknown_topic(call, key, route, now_ms)
         attempts = [
             Attempt(call, request.select_keys(keys), node, keys) for (node, request), keys in keys_by_target.items()
         ]
         if unknown_coordinator is not None and call.lookup_attempt is None:
-            attempts += self._build_lookup(call, unknown_coordinator.key_type, now)
+            attempts += self._build_lookup(call, unknown_coordinator.key_type, now_ms)
         return attempts
 
-    def _fail_unknown_topic(self, call: Call[Any], key: str, route: Route, now: float) -> None:
+    def _fail_unknown_topic(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
         """Fail a key whose topic has been unknown for MAX_UNKNOWN_TOPIC_MS."""
         state = call.retry_states[key]
         error = self.routing.topic_error(route.topic) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
             state.topic_unknown_since_ms = None
         elif state.topic_unknown_since_ms is None:
-            state.topic_unknown_since_ms = now
-        elif now - state.topic_unknown_since_ms >= MAX_UNKNOWN_TOPIC_MS:
-            self._fail(call, key, error, Verdict.FATAL, now)
+            state.topic_unknown_since_ms = now_ms
+        elif now_ms - state.topic_unknown_since_ms >= MAX_UNKNOWN_TOPIC_MS:
+            self._fail(call, key, error, Verdict.FATAL, now_ms)
 
-    def _build_lookup(self, call: Call[Any], key_type: int, now: float) -> list[Attempt]:
+    def _build_lookup(self, call: Call[Any], key_type: int, now_ms: float) -> list[Attempt]:
         """Return one lookup of all unknown coordinators of this type, including keys that are not due yet."""
         from spark_kafka_sink.requests.find_coordinator import FindCoordinator  # needed only with transactions
 
         routes = {
             route
             for _, route in self._list_due_coordinator_keys(call, key_type)
-            if self.routing.find(route, now) is None
+            if self.routing.find(route, now_ms) is None
         }
-        node = self.routing.find(Role.ANY_BROKER, now)
+        node = self.routing.find(Role.ANY_BROKER, now_ms)
         if node is None:
             self._is_waiting_for_node = True
             return []
         request = FindCoordinator(sorted(route.key for route in routes), key_type)
         return [Attempt(call, request, node, request.keys, is_lookup=True)]
 
-    def next_due_ms(self, now: float) -> float:
+    def next_due_ms(self, now_ms: float) -> float:
         """Return the time of the next call of `find_due_attempts` if no response is received before."""
         if self._is_waiting_for_node:
-            return now + POLL_INTERVAL_MS
-        later_due_ms = (due_ms for call in self._calls for due_ms in call.due_ms_by_key.values() if due_ms > now)
+            return now_ms + POLL_INTERVAL_MS
+        later_due_ms = (due_ms for call in self._calls for due_ms in call.due_ms_by_key.values() if due_ms > now_ms)
         return min(later_due_ms, default=float("inf"))
 
     def mark_sent(self, attempt: Attempt) -> None:
@@ -261,13 +261,13 @@ class PendingRequests:
 
     # --- results
 
-    def handle_response(self, attempt: Attempt, response: Message, now: float) -> None:
+    def handle_response(self, attempt: Attempt, response: Message, now_ms: float) -> None:
         if attempt not in self._sent_attempts:
             return
         self._sent_attempts.discard(attempt)
         call, request = attempt.call, attempt.request
         if attempt.is_lookup:
-            self._handle_lookup_response(call, cast("FindCoordinator", request), response, now)
+            self._handle_lookup_response(call, cast("FindCoordinator", request), response, now_ms)
             return
         call.handle_response(request, response)
         classifications = request.classify_keys(response)
@@ -277,13 +277,13 @@ class PendingRequests:
             verdict = call.decide_verdict(classification)
             if verdict not in (Verdict.RETRY, Verdict.LOOK_UP):
                 call.retry_states[key].failure_count = 0
-                call.handle_result(request, key, response, now)
+                call.handle_result(request, key, response, now_ms)
                 continue
             if verdict is Verdict.LOOK_UP or not isinstance(request.route(key), CoordinatorKey):
                 self.routing.forget(request.route(key))
-            self._retry(call, key, now, request.build_rejection_error(key, classification), classification.code)
+            self._retry(call, key, now_ms, request.build_rejection_error(key, classification), classification.code)
 
-    def handle_failure(self, attempt: Attempt, error: KafkaSinkError, now: float) -> None:
+    def handle_failure(self, attempt: Attempt, error: KafkaSinkError, now_ms: float) -> None:
         """Handle an attempt that ended without a response, or could not be sent."""
         was_sent = attempt in self._sent_attempts
         self._sent_attempts.discard(attempt)
@@ -291,7 +291,7 @@ class PendingRequests:
         if call not in self._calls:
             return
         if attempt.is_lookup:
-            self._handle_lookup_failure(call, cast("FindCoordinator", request), error, now)
+            self._handle_lookup_failure(call, cast("FindCoordinator", request), error, now_ms)
             return
         if isinstance(error, NetworkError):
             call.handle_disconnect(request, attempt.keys, was_sent=was_sent)
@@ -299,11 +299,11 @@ class PendingRequests:
             call.in_flight_keys.discard(key)
             if isinstance(error, NetworkError):
                 self.routing.forget(request.route(key))
-                self._retry(call, key, now, error)
+                self._retry(call, key, now_ms, error)
             else:
-                self._fail(call, key, error, Verdict.FATAL, now)
+                self._fail(call, key, error, Verdict.FATAL, now_ms)
 
-    def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now: float) -> None:
+    def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now_ms: float) -> None:
         call.lookup_attempt = None
         for name, node in lookup.parse_coordinators(response).items():
             self.routing.add_coordinator(CoordinatorKey(lookup.key_type, name), node)
@@ -315,21 +315,21 @@ class PendingRequests:
                 continue
             error = lookup.build_rejection_error(route.key, classification)
             if verdict is Verdict.RETRY:
-                self._retry(call, key, now, error)
+                self._retry(call, key, now_ms, error)
             else:
-                self._fail(call, key, error, verdict, now)
+                self._fail(call, key, error, verdict, now_ms)
 
     def _handle_lookup_failure(
-        self, call: Call[Any], lookup: FindCoordinator, error: KafkaSinkError, now: float
+        self, call: Call[Any], lookup: FindCoordinator, error: KafkaSinkError, now_ms: float
     ) -> None:
         call.lookup_attempt = None
         for key, route in self._list_due_coordinator_keys(call, lookup.key_type):
             if route.key not in lookup.keys:
                 continue
             if isinstance(error, NetworkError):
-                self._retry(call, key, now, error)
+                self._retry(call, key, now_ms, error)
             else:
-                self._fail(call, key, error, Verdict.FATAL, now)
+                self._fail(call, key, error, Verdict.FATAL, now_ms)
 
     @staticmethod
     def _list_due_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
@@ -343,17 +343,17 @@ class PendingRequests:
         ]
 
     @staticmethod
-    def _fail(call: Call[Any], key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
+    def _fail(call: Call[Any], key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
         call.due_ms_by_key.pop(key, None)
-        call.handle_failure(key, error, verdict, now)
+        call.handle_failure(key, error, verdict, now_ms)
 
-    def _retry(self, call: Call[Any], key: str, now: float, failure: KafkaSinkError, code: int = codes.NONE) -> None:
+    def _retry(self, call: Call[Any], key: str, now_ms: float, failure: KafkaSinkError, code: int = codes.NONE) -> None:
         if not call.should_retry:
-            self._fail(call, key, failure, Verdict.RETRY, now)
+            self._fail(call, key, failure, Verdict.RETRY, now_ms)
             return
         call.handle_retry(failure)
         state = call.retry_states[key]
-        call.due_ms_by_key[key] = now + self.retry_backoff_ms(state.failure_count, code)
+        call.due_ms_by_key[key] = now_ms + self.retry_backoff_ms(state.failure_count, code)
         state.failure_count += 1
 
     def retry_backoff_ms(self, failures: int, code: int = codes.NONE) -> float:

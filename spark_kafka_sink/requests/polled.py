@@ -31,12 +31,12 @@ class PolledRequests:
         """Remove a call. Responses to its requests in flight are ignored."""
         self._pending.remove(call)
 
-    def send_due(self, now: float) -> float:
+    def send_due(self, now_ms: float) -> float:
         """Send the due attempts whose nodes are ready. Return the time until the next call."""
         delay_ms = float("inf")
-        for attempt in self._pending.find_due_attempts(now):
-            delay_ms = min(delay_ms, self._send(attempt, now))
-        return min(delay_ms, max(0.0, self._pending.next_due_ms(now) - now))
+        for attempt in self._pending.find_due_attempts(now_ms):
+            delay_ms = min(delay_ms, self._send(attempt, now_ms))
+        return min(delay_ms, max(0.0, self._pending.next_due_ms(now_ms) - now_ms))
 
     def handle_response(self, response: ClientResponse) -> None:
         """Handle the response, or the failure, of a request that this object sent."""
@@ -47,20 +47,20 @@ class PolledRequests:
             error = response.version_error or DisconnectedError(response.reason)
             self._pending.handle_failure(attempt, error, response.received_ms)
 
-    def _send(self, attempt: Attempt, now: float) -> float:
+    def _send(self, attempt: Attempt, now_ms: float) -> float:
         """Send an attempt if its node is ready. Return the time until the next try."""
         node, request, call = attempt.node, attempt.request, attempt.call
-        if not self._client.ready(node, now):
+        if not self._client.ready(node, now_ms):
             if self._client.connection_failed(node.id) and not attempt.is_for_any_node:
                 loss = self._client.losses.get(node.id)
-                self._pending.handle_failure(attempt, DisconnectedError("" if loss is None else loss.reason), now)
+                self._pending.handle_failure(attempt, DisconnectedError("" if loss is None else loss.reason), now_ms)
                 return 0.0
-            return max(POLL_INTERVAL_MS, self._client.poll_delay(node.id, now))
+            return max(POLL_INTERVAL_MS, self._client.poll_delay(node.id, now_ms))
         try:
             version = self._client.version_for(node.id, request.api_key, request.versions)
             message = request.build_message(version)
         except UnsupportedVersionError as error:
-            self._pending.handle_failure(attempt, error, now)
+            self._pending.handle_failure(attempt, error, now_ms)
             return 0.0
         # Checked and recorded before the bytes leave, because another thread may reject a record at any time.
         if not attempt.is_lookup and not call.may_send(request):
@@ -70,11 +70,11 @@ class PolledRequests:
             self._client.new_client_request(
                 node.id,
                 message,
-                now,
+                now_ms,
                 timeout_ms=self._timeout_ms,
                 tag=attempt,
                 versions=VersionRange(version, version),
             ),
-            now,
+            now_ms,
         )
         return float("inf")

@@ -21,7 +21,7 @@ class Routing:
         self._choose_node = choose_node
         self._coordinators: dict[CoordinatorKey, Node] = {}
 
-    def find(self, route: Route, now: float) -> Node | None:
+    def find(self, route: Route, now_ms: float) -> Node | None:
         """Return the node for the route; None if it is unknown, or if no node can be used now."""
         snapshot = self._metadata.snapshot
         if isinstance(route, CoordinatorKey):
@@ -34,7 +34,7 @@ class Routing:
                 self._metadata.request_update()
             return leader
         controller = snapshot.controller if route is Role.CONTROLLER else None
-        return controller or self._choose_node(now)
+        return controller or self._choose_node(now_ms)
 
     def topic_error(self, topic: str) -> KafkaSinkError | None:
         """Return the topic's error in the metadata."""

@@ -28,14 +28,14 @@ class InProcessBroker:
         self.cluster = EmbeddedCluster(ClusterConfig(**config), topics={"t": 2}, store=store)
         self._control = Control(self.cluster, 0)
 
-    def handle(self, message: Message, version: int, now: float = 0) -> RequestOutcome:
+    def handle(self, message: Message, version: int, now_ms: float = 0) -> RequestOutcome:
         """Handle a request, and return the outcome that a transport would receive."""
         frame = memoryview(bytearray(b"".join(encode_request(message, version, 1, "tests"))))
-        return handle_request(self.cluster, self._control, 0, frame, now)
+        return handle_request(self.cluster, self._control, 0, frame, now_ms)
 
-    def request(self, message: Message, version: int, now: float = 0) -> Any:
+    def request(self, message: Message, version: int, now_ms: float = 0) -> Any:
         """Return the response to a request, or None if the broker closes the connection instead."""
-        outcome = self.handle(message, version, now)
+        outcome = self.handle(message, version, now_ms)
         assert isinstance(outcome, ChannelResponse)
         if outcome.frame is None:
             return None

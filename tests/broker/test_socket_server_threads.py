@@ -30,11 +30,11 @@ class BlockedProduce:
         self.blocked = 0
         self.released = threading.Event()
 
-        def block(cluster: Any, control: Any, node: int, frame: memoryview, now: float) -> Any:
+        def block(cluster: Any, control: Any, node: int, frame: memoryview, now_ms: float) -> Any:
             if int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE:
                 self.blocked += 1
                 self.released.wait()
-            return handle_request(cluster, control, node, frame, now)
+            return handle_request(cluster, control, node, frame, now_ms)
 
         monkeypatch.setattr(socket_server, "handle_request", block)
 

@@ -46,8 +46,8 @@ def init(coordinator: TransactionCoordinator, expected: ProducerIdentity | None 
     return coordinator.init_producer_id("x", 1000, expected)
 
 
-def add(coordinator: TransactionCoordinator, identity: ProducerIdentity, *, now: float = 0, version: int = 1) -> int:
-    return coordinator.add_partitions("x", identity, [PARTITION], now, 0, version=version)
+def add(coordinator: TransactionCoordinator, identity: ProducerIdentity, *, now_ms: float = 0, version: int = 1) -> int:
+    return coordinator.add_partitions("x", identity, [PARTITION], now_ms, 0, version=version)
 
 
 def end(
@@ -148,7 +148,7 @@ def test_aborts_timed_out_transaction_and_fences_its_producer(
     coordinator: TransactionCoordinator, markers: MarkerRecorder
 ) -> None:
     identity = init(coordinator)
-    add(coordinator, identity, now=100)
+    add(coordinator, identity, now_ms=100)
     assert coordinator.next_timeout_ms() == 1100
     assert coordinator.abort_timed_out(1099) == []
     assert coordinator.abort_timed_out(1100) == ["x"]
@@ -160,7 +160,7 @@ def test_aborts_timed_out_transaction_and_fences_its_producer(
 def test_aborts_at_the_computed_deadline_despite_rounding(coordinator: TransactionCoordinator) -> None:
     began_ms = 902218.240992874
     identity = coordinator.init_producer_id("x", 900_000, None)
-    add(coordinator, identity, now=began_ms)
+    add(coordinator, identity, now_ms=began_ms)
     announced_ms = coordinator.next_timeout_ms()
     assert announced_ms is not None
     assert announced_ms - began_ms < 900_000, "the deadline must be rounded for this test"

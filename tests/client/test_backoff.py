@@ -38,4 +38,4 @@ def test_simultaneous_failures_share_one_retry_time() -> None:
     assert len(together) == 1
     assert 5_000 + 0.8 * 400 <= together.pop() <= 5_000 + 1.2 * 400
     assert shared.next_attempt_ms(5_000, 3) > 5_000 + 0.8 * 800
-    assert len({shared.next_attempt_ms(now, 2) - now for now in range(10)}) == 10
+    assert len({shared.next_attempt_ms(now_ms, 2) - now_ms for now_ms in range(10)}) == 10

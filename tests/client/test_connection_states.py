@@ -46,10 +46,10 @@ def states(resolver: FakeResolver) -> ConnectionStates:
     )
 
 
-def make_ready(states: ConnectionStates, node: Node = NODE, now: float = 0.0) -> None:
-    states.connecting(node, now)
+def make_ready(states: ConnectionStates, node: Node = NODE, now_ms: float = 0.0) -> None:
+    states.connecting(node, now_ms)
     states.checking_api_versions(node.id)
-    states.ready(node.id, now)
+    states.ready(node.id, now_ms)
 
 
 def ip(address: SocketAddress | None) -> str:
@@ -119,33 +119,33 @@ def test_disconnected_node_can_connect_after_backoff(states: ConnectionStates) -
 
 
 def test_reconnect_backoff_grows_to_maximum_and_resets_on_success(states: ConnectionStates) -> None:
-    now = 0.0
+    now_ms = 0.0
     for expected in [50, 100, 200, 400, 800, 1_000, 1_000]:
-        states.connecting(NODE, now)
-        states.disconnected(1, now)
-        delay = states.connection_delay(1, now)
+        states.connecting(NODE, now_ms)
+        states.disconnected(1, now_ms)
+        delay = states.connection_delay(1, now_ms)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
-        now += delay
-    make_ready(states, NODE, now)
-    states.disconnected(1, now)
-    assert states.connection_delay(1, now) <= 60
+        now_ms += delay
+    make_ready(states, NODE, now_ms)
+    states.disconnected(1, now_ms)
+    assert states.connection_delay(1, now_ms) <= 60
 
 
 def test_setup_timeout_grows_with_failures_and_resets_once_connected(states: ConnectionStates) -> None:
-    now = 0.0
+    now_ms = 0.0
     for expected in [10_000, 20_000, 30_000, 30_000]:
-        states.connecting(NODE, now)
+        states.connecting(NODE, now_ms)
         limit = states.setup_timeout_ms(1)
         assert expected * 0.8 <= limit <= min(expected * 1.2, 30_000)
-        assert states.nodes_with_setup_timeout(now + limit - 1) == []
-        assert states.nodes_with_setup_timeout(now + limit) == [1]
-        assert states.next_setup_deadline() == now + limit
-        states.disconnected(1, now + limit)
-        now += limit + 2_000
-    states.connecting(NODE, now)
+        assert states.nodes_with_setup_timeout(now_ms + limit - 1) == []
+        assert states.nodes_with_setup_timeout(now_ms + limit) == [1]
+        assert states.next_setup_deadline() == now_ms + limit
+        states.disconnected(1, now_ms + limit)
+        now_ms += limit + 2_000
+    states.connecting(NODE, now_ms)
     states.checking_api_versions(1)
     assert states.setup_timeout_ms(1) <= 12_000
-    assert states.nodes_with_setup_timeout(now + 100_000) == [], "the setup timeout ends with the connection"
+    assert states.nodes_with_setup_timeout(now_ms + 100_000) == [], "the setup timeout ends with the connection"
     assert states.next_setup_deadline() == math.inf
 
 

@@ -35,14 +35,14 @@ def metadata(system: FakeSystem) -> Metadata:
     return Metadata([Node(-1, "b", 9092)], CONFIG, system=system, random=Random(5))
 
 
-def receive(metadata: Metadata, response: MetadataResponse, now: float, *, version: int = 12) -> None:
-    metadata.update(metadata.build_query(now), response, version, now)
+def receive(metadata: Metadata, response: MetadataResponse, now_ms: float, *, version: int = 12) -> None:
+    metadata.update(metadata.build_query(now_ms), response, version, now_ms)
 
 
-def add_known_topics(metadata: Metadata, *topics: str, now: float = 0.0) -> None:
+def add_known_topics(metadata: Metadata, *topics: str, now_ms: float = 0.0) -> None:
     for name in topics:
-        metadata.add_topic(name, now)
-    receive(metadata, metadata_response(*(topic(name) for name in topics)), now)
+        metadata.add_topic(name, now_ms)
+    receive(metadata, metadata_response(*(topic(name) for name in topics)), now_ms)
 
 
 def test_starts_with_bootstrap_nodes_and_needs_update(metadata: Metadata) -> None:
@@ -70,43 +70,43 @@ def test_requested_update_waits_for_backoff(metadata: Metadata) -> None:
 
 
 def test_failed_updates_back_off_exponentially(metadata: Metadata) -> None:
-    now = 0.0
+    now_ms = 0.0
     for expected in [100, 200, 400, 800, 1_000, 1_000]:
-        metadata.update_failed(now)
-        delay = metadata.time_to_next_update(now)
+        metadata.update_failed(now_ms)
+        delay = metadata.time_to_next_update(now_ms)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
-        now += delay
-    add_known_topics(metadata, "t", now=now)
+        now_ms += delay
+    add_known_topics(metadata, "t", now_ms=now_ms)
     metadata.request_update()
-    assert metadata.time_to_next_update(now) <= 120
+    assert metadata.time_to_next_update(now_ms) <= 120
 
 
 def test_responses_without_changes_back_off_exponentially(metadata: Metadata) -> None:
     add_known_topics(metadata, "t")
-    now = 0.0
+    now_ms = 0.0
     for expected in [100, 100, 200, 400, 800, 1_000, 1_000]:
         metadata.request_update()
-        delay = metadata.time_to_next_update(now)
+        delay = metadata.time_to_next_update(now_ms)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
-        now += delay
-        receive(metadata, metadata_response(topic("t")), now)
+        now_ms += delay
+        receive(metadata, metadata_response(topic("t")), now_ms)
 
 
 def test_changed_response_resets_backoff(metadata: Metadata) -> None:
     add_known_topics(metadata, "t")
-    now = 0.0
+    now_ms = 0.0
     for _ in range(5):
-        now += 1_000
-        receive(metadata, metadata_response(topic("t")), now)
-    receive(metadata, metadata_response(topic("t", [partition(0, 1, epoch=7)])), now)
+        now_ms += 1_000
+        receive(metadata, metadata_response(topic("t")), now_ms)
+    receive(metadata, metadata_response(topic("t", [partition(0, 1, epoch=7)])), now_ms)
     metadata.request_update()
-    assert metadata.time_to_next_update(now) <= 120
+    assert metadata.time_to_next_update(now_ms) <= 120
 
 
 def test_request_update_can_reset_backoff_unless_updates_fail(metadata: Metadata) -> None:
     add_known_topics(metadata, "t")
-    for now in range(1, 6):
-        receive(metadata, metadata_response(topic("t")), now)
+    for now_ms in range(1, 6):
+        receive(metadata, metadata_response(topic("t")), now_ms)
     metadata.request_update()
     assert metadata.time_to_next_update(5) > 500
     metadata.request_update(reset_backoff=True)
@@ -118,13 +118,13 @@ def test_request_update_can_reset_backoff_unless_updates_fail(metadata: Metadata
 
 def test_periodic_refreshes_do_not_back_off(metadata: Metadata) -> None:
     add_known_topics(metadata, "t")
-    now = 0.0
+    now_ms = 0.0
     for _ in range(8):
-        now += MAX_AGE_MS
-        assert metadata.time_to_next_update(now) == 0
-        receive(metadata, metadata_response(topic("t")), now)
+        now_ms += MAX_AGE_MS
+        assert metadata.time_to_next_update(now_ms) == 0
+        receive(metadata, metadata_response(topic("t")), now_ms)
     metadata.request_update()
-    assert metadata.time_to_next_update(now) <= 120
+    assert metadata.time_to_next_update(now_ms) <= 120
 
 
 def test_requests_new_topic_immediately_and_alone(metadata: Metadata) -> None:
@@ -180,17 +180,17 @@ def test_requests_topic_alone_only_while_it_is_new(metadata: Metadata) -> None:
 
 def test_backs_off_for_new_topic_missing_from_responses(metadata: Metadata) -> None:
     add_known_topics(metadata, "a")
-    now = 10.0
-    metadata.add_topic("b", now)
-    receive(metadata, metadata_response(), now)
+    now_ms = 10.0
+    metadata.add_topic("b", now_ms)
+    receive(metadata, metadata_response(), now_ms)
     for expected in [100, 200, 400, 800, 1_000]:
         metadata.request_update_for_topic("b")
-        pause = metadata.time_to_next_update(now)
+        pause = metadata.time_to_next_update(now_ms)
         assert expected * 0.8 <= pause <= min(expected * 1.2, 1_000)
-        now += pause
-        receive(metadata, metadata_response(), now)
-    metadata.add_topic("c", now)
-    assert metadata.time_to_next_update(now) == 0, "another topic has not been requested yet"
+        now_ms += pause
+        receive(metadata, metadata_response(), now_ms)
+    metadata.add_topic("c", now_ms)
+    assert metadata.time_to_next_update(now_ms) == 0, "another topic has not been requested yet"
 
 
 def test_drops_unused_topic(metadata: Metadata) -> None:

@@ -124,8 +124,8 @@ def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
         query = driver._query
         if description is None or not is_ours(query.read_entry()):
             return False
-        open_transactions, now = query.list_task_transactions(), query.describe_driver_id()
-        if now is None or now.id_and_epoch != description.id_and_epoch:
+        open_transactions, now_ms = query.list_task_transactions(), query.describe_driver_id()
+        if now_ms is None or now_ms.id_and_epoch != description.id_and_epoch:
             return False
         query.abort_task_transactions(open_transactions)
         return True

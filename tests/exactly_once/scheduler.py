@@ -217,7 +217,7 @@ class Scheduler:
 
     def state_hash(self) -> int:
         """Return a hash of the actors' state and of which actor continues next, without the state of the brokers."""
-        now = self.system.now()
+        now_ms = self.system.now()
         actors = [
             (actor.name, actor.action, actor.has_ended, actor.responses_hash, actor.suspended_at >= 0)
             for actor in self.actors
@@ -225,7 +225,7 @@ class Scheduler:
         suspended = sorted(
             (actor for actor in self.actors if actor.suspended_at >= 0), key=lambda actor: actor.suspended_at
         )
-        return hash((now, tuple(actors), tuple(actor.name for actor in suspended)))
+        return hash((now_ms, tuple(actors), tuple(actor.name for actor in suspended)))
 
     def add(self, name: str, run: Callable[[Actor], None], *, suspended: bool = False) -> Actor:
         """Add an actor. A `suspended` one starts when no other can continue, or when the schedule chooses it."""
@@ -280,13 +280,13 @@ class Scheduler:
 
     def _choose_default(self, current: Actor | None, living: list[Actor]) -> Actor:
         """Return the current actor if it can continue, then one that is not suspended, then the last suspended one."""
-        now = self.system.now()
+        now_ms = self.system.now()
         in_order = sorted(
             living, key=lambda actor: (actor is not current, actor.suspended_at >= 0, -actor.suspended_at)
         )
         for max_wait_ms in (0, SHORT_WAIT_MS):
             for actor in in_order:
-                wait_ms = actor.resume_at_ms - now
+                wait_ms = actor.resume_at_ms - now_ms
                 if actor.can_continue() or (actor is current and wait_ms <= SHORT_WAIT_MS):
                     return actor
                 if actor.suspended_at < 0 and wait_ms <= max_wait_ms:

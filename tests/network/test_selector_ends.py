@@ -118,10 +118,10 @@ def test_unexpected_error_closes_only_its_channel_and_is_logged_once(
     healthy.send(frame(b"2"))
     read = KafkaChannel.read
 
-    def fail_in_channel_a(channel: KafkaChannel, now: float) -> NetworkReceive | None:
+    def fail_in_channel_a(channel: KafkaChannel, now_ms: float) -> NetworkReceive | None:
         if channel.id == "a":
             raise ValueError("not expected")
-        return read(channel, now)
+        return read(channel, now_ms)
 
     monkeypatch.setattr(KafkaChannel, "read", fail_in_channel_a)
     selector.poll(1000)
@@ -142,7 +142,7 @@ def test_unexpected_error_while_reading_after_a_reset_closes_the_channel(
     closing_channel(system, selector, b"1", b"2")
     assert received(selector) == [("a", b"1")]
 
-    def fail(_: KafkaChannel, now: float) -> NetworkReceive | None:
+    def fail(_: KafkaChannel, now_ms: float) -> NetworkReceive | None:
         raise ValueError("not expected")
 
     monkeypatch.setattr(KafkaChannel, "read", fail)
@@ -159,7 +159,7 @@ def test_poll_raises_fatal_errors(
     connection = connect(system, selector)
     connection.send(frame(b"1"))
 
-    def fail(_: KafkaChannel, now: float) -> NetworkReceive | None:
+    def fail(_: KafkaChannel, now_ms: float) -> NetworkReceive | None:
         raise error("inconsistent")
 
     monkeypatch.setattr(KafkaChannel, "read", fail)
@@ -174,7 +174,7 @@ def test_poll_raises_fatal_errors_while_reading_after_reset(
     system.listen("broker", 9092, SilentPeer())
     closing_channel(system, selector, b"1", b"2")
 
-    def fail(_: KafkaChannel, now: float) -> NetworkReceive | None:
+    def fail(_: KafkaChannel, now_ms: float) -> NetworkReceive | None:
         raise error("inconsistent")
 
     monkeypatch.setattr(KafkaChannel, "read", fail)
@@ -191,7 +191,7 @@ def test_channel_that_fails_in_the_poll_in_which_it_connects_is_not_reported_as_
         finish_connect(channel)
         channel.is_ready = False
 
-    def fail(_: KafkaChannel, now: float) -> None:
+    def fail(_: KafkaChannel, now_ms: float) -> None:
         raise ValueError("not expected")
 
     monkeypatch.setattr(KafkaChannel, "finish_connect", connect_without_login)

@@ -34,7 +34,7 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
 
 
 def new_metrics(io: IoCounts | None = None, pool: BufferPool | None = None) -> ProducerMetrics:
-    gauges = {"requests-in-flight": lambda now: now / 100}
+    gauges = {"requests-in-flight": lambda now_ms: now_ms / 100}
     return ProducerMetrics(WINDOW_MS, 2, io or IoCounts(), pool or BufferPool(1 << 20, Clock()), gauges)
 
 

@@ -183,8 +183,8 @@ class TransactionRun:
         coordinator = self.cluster.core.coordinator
         abort_timed_out: Callable[[float], list[str]] = coordinator.abort_timed_out
 
-        def watched(now: float) -> list[str]:
-            overdue = abort_timed_out(now)
+        def watched(now_ms: float) -> list[str]:
+            overdue = abort_timed_out(now_ms)
             self.timed_out.update(overdue)
             return overdue
 

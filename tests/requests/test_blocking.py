@@ -28,9 +28,9 @@ def test_leaves_unresponsive_node_when_remaining_time_is_below_clock_resolution(
     client.wait_for_topic("t")
     original = NetworkClient.unresponsive_ms
 
-    def unresponsive_ms(client: NetworkClient, node_id: int, now: float) -> float:
+    def unresponsive_ms(client: NetworkClient, node_id: int, now_ms: float) -> float:
         assert system.selects < 10_000, "the client spins"
-        unresponsive = original(client, node_id, now)
+        unresponsive = original(client, node_id, now_ms)
         return NODE_TIMEOUT_MS - BELOW_CLOCK_RESOLUTION_MS if abs(unresponsive - NODE_TIMEOUT_MS) < 1 else unresponsive
 
     monkeypatch.setattr(NetworkClient, "unresponsive_ms", unresponsive_ms)
@@ -50,11 +50,11 @@ def test_pause_sleeps_while_a_completed_call_is_not_finished(
     call = client.begin([DescribeTopic("t")])
     polls, poll = 0, NetworkClient.poll
 
-    def count_polls(client: NetworkClient, timeout_ms: float, now: float) -> list[ClientResponse]:
+    def count_polls(client: NetworkClient, timeout_ms: float, now_ms: float) -> list[ClientResponse]:
         nonlocal polls
         polls += 1
         assert polls < 1_000, "the client spins"
-        return poll(client, timeout_ms, now)
+        return poll(client, timeout_ms, now_ms)
 
     monkeypatch.setattr(NetworkClient, "poll", count_polls)
     client.pause(100)

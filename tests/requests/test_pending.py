@@ -42,7 +42,7 @@ class Engine:
         self.any_node: Node | None = NODES[0]
         metadata = Metadata(NODES, ClientConfig(("b0:9092",)), system=FakeSystem(), allow_auto_topic_creation=False)
         self.leader: Node | None = None
-        self.routing = Routing(metadata, lambda now: self.any_node)
+        self.routing = Routing(metadata, lambda now_ms: self.any_node)
         self.pending = PendingRequests(self.routing, lambda failures: PAUSE_MS * 2.0**failures)
 
     def describe(
@@ -64,7 +64,7 @@ class Engine:
         self.routing.topic_error = {topic: error}.get  # type: ignore[method-assign,assignment]
         find = self.routing.find
         self.routing.find = (  # type: ignore[method-assign]
-            lambda route, now: self.leader if isinstance(route, Leader) else find(route, now)
+            lambda route, now_ms: self.leader if isinstance(route, Leader) else find(route, now_ms)
         )
 
     def add_coordinators(self, **nodes: int) -> None:

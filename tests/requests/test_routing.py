@@ -15,7 +15,7 @@ X = CoordinatorKey(TRANSACTION, "x")
 
 def routing(choose_node: Node | None = NODE) -> Routing:
     metadata = Metadata([NODE], ClientConfig(("b1:9092",)), system=FakeSystem(), allow_auto_topic_creation=False)
-    return Routing(metadata, lambda now: choose_node)
+    return Routing(metadata, lambda now_ms: choose_node)
 
 
 def test_coordinator_is_known_from_add_until_forget() -> None:

@@ -69,13 +69,13 @@ def test_retries_reading_of_settings(cluster: SimulatedCluster, client: Blocking
 def test_waits_for_partitions_of_new_topic(cluster: SimulatedCluster, client: BlockingClient, code: int) -> None:
     """Brokers learn of a new topic one after another."""
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=3).fail(code)
-    assert len(client.topic("t").partitions) == 1
+    assert len(client.wait_for_topic("t").partitions) == 1
 
 
 def test_gives_up_on_topic_that_stays_unknown(cluster: SimulatedCluster, client: BlockingClient) -> None:
     started_ms = client.now()
     with pytest.raises(BrokerError, match="topic missing: UNKNOWN_TOPIC_OR_PARTITION"):
-        client.topic("missing")
+        client.wait_for_topic("missing")
     assert MAX_UNKNOWN_TOPIC_MS < client.now() - started_ms < MAX_UNKNOWN_TOPIC_MS + 1_000
 
 
@@ -83,14 +83,14 @@ def test_raises_at_once_for_topic_that_user_may_not_describe(cluster: SimulatedC
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     started_ms = client.now()
     with pytest.raises(AuthorizationError, match="topic t"):
-        client.topic("t")
+        client.wait_for_topic("t")
     assert client.now() - started_ms < 1_000
 
 
 def test_requests_metadata_of_partition_with_unknown_leader(cluster: SimulatedCluster, client: BlockingClient) -> None:
-    client.topic("t")
+    client.wait_for_topic("t")
     cluster.control.add_partitions("t", 2)
     client.pause(1_000)
-    assert client.leader("t", 1) is None
+    assert client.find_leader("t", 1) is None
     client.pause(1_000)
-    assert client.leader("t", 1) is not None
+    assert client.find_leader("t", 1) is not None

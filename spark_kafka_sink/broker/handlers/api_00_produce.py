@@ -144,7 +144,7 @@ def _check_transaction(
     cluster = context.cluster
     if _is_version_2(context):
         error = cluster.coordinator.add_partitions(
-            transactional_id, identity, [topic_partition], context.now, cluster.wall_ms(), version=2
+            transactional_id, identity, [topic_partition], context.now_ms, cluster.wall_ms(), version=2
         )
         if not error:
             cluster.save_transactions()

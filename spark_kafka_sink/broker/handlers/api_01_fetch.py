@@ -36,7 +36,7 @@ def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
     reader = _FetchReader(context, request)
     response = FetchResponse(responses=[reader.read_topic(topic) for topic in request.topics])
     deadline_ms = context.received_ms + min(request.max_wait_ms, MAX_WAIT_MS)
-    if reader.size_bytes >= request.min_bytes or reader.has_errors or context.now >= deadline_ms:
+    if reader.size_bytes >= request.min_bytes or reader.has_errors or context.now_ms >= deadline_ms:
         return response
     return DelayedResponse(deadline_ms)
 

@@ -63,7 +63,7 @@ def _add_partitions(
                 }
             else:
                 common_error = cluster.coordinator.add_partitions(
-                    transactional_id, identity, topic_partitions, context.now, cluster.wall_ms()
+                    transactional_id, identity, topic_partitions, context.now_ms, cluster.wall_ms()
                 )
                 cluster.save_transactions()
         elif not common_error:

@@ -17,7 +17,7 @@ def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerR
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         with cluster.lock:
             error = cluster.coordinator.add_group(
-                request.transactional_id, identity, request.group_id, context.now, cluster.wall_ms()
+                request.transactional_id, identity, request.group_id, context.now_ms, cluster.wall_ms()
             )
             cluster.save_transactions()
     return AddOffsetsToTxnResponse(error_code=to_known_error(error, context.version, FIRST_FENCED_ERROR_VERSION))

@@ -68,7 +68,7 @@ def _find_transaction_error(context: RequestContext, request: TxnOffsetCommitReq
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if context.version >= FIRST_TRANSACTIONS_V2_VERSION and coordinator.version >= 2:
         error = coordinator.add_group(
-            request.transactional_id, identity, request.group_id, context.now, context.cluster.wall_ms(), version=2
+            request.transactional_id, identity, request.group_id, context.now_ms, context.cluster.wall_ms(), version=2
         )
         context.cluster.save_transactions()
     else:

@@ -30,7 +30,7 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handler
             for transaction in context.cluster.coordinator.transactions.values()
             if transaction.state.value in states
             and (not producer_ids or transaction.producer_id in producer_ids)
-            and _exceeds_duration(transaction, request.duration_filter, context.now)
+            and _exceeds_duration(transaction, request.duration_filter, context.now_ms)
             and not context.find_coordinator_error(transaction.transactional_id)
         ]
     try:
@@ -62,6 +62,6 @@ def _filter_by_pattern(transactions: list[Transaction], pattern: str | None) -> 
     return [transaction for transaction, is_match in zip(transactions, matches.to_pylist(), strict=True) if is_match]
 
 
-def _exceeds_duration(transaction: Transaction, min_ms: int, now: float) -> bool:
+def _exceeds_duration(transaction: Transaction, min_ms: int, now_ms: float) -> bool:
     """Return whether the transaction has been open for longer than `min_ms`. Zero and less mean no limit."""
-    return min_ms <= 0 or (transaction.state is TransactionState.ONGOING and now - transaction.start_ms > min_ms)
+    return min_ms <= 0 or (transaction.state is TransactionState.ONGOING and now_ms - transaction.start_ms > min_ms)

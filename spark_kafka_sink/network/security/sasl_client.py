@@ -76,10 +76,12 @@ class SaslClientAuthenticator:
     def is_complete(self) -> bool:
         return self._state is _State.COMPLETE
 
-    def is_reauthentication_due(self, now: float) -> bool:
-        return self.is_complete and self._reauthentication_due_ms is not None and now >= self._reauthentication_due_ms
+    def is_reauthentication_due(self, now_ms: float) -> bool:
+        return (
+            self.is_complete and self._reauthentication_due_ms is not None and now_ms >= self._reauthentication_due_ms
+        )
 
-    def start(self, now: float) -> Sequence[Buffer] | None:
+    def start(self, now_ms: float) -> Sequence[Buffer] | None:
         if self._state is _State.START:
             self._state = _State.API_VERSIONS
             return self._encode_request(ApiVersionsRequest(), 0)
@@ -87,18 +89,18 @@ class SaslClientAuthenticator:
         with self._convert_errors():
             return self._send_handshake()
 
-    def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
+    def is_authentication_frame(self, frame: memoryview, now_ms: float) -> bool:
         if self.is_complete:
             return False
         return not self._has_authenticated or peek_correlation_id(frame) == self._correlation_id
 
-    def handle_frame(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+    def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
         with self._convert_errors():
             if self._state is _State.API_VERSIONS:
                 return self._handle_api_versions(frame)
             if self._state is _State.HANDSHAKE:
                 return self._handle_handshake(frame)
-            return self._handle_token(frame, now)
+            return self._handle_token(frame, now_ms)
 
     @contextlib.contextmanager
     def _convert_errors(self) -> Iterator[None]:
@@ -159,9 +161,9 @@ class SaslClientAuthenticator:
         self._state = _State.TOKENS
         return self._encode_token(self._sasl_client.start())
 
-    def _handle_token(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+    def _handle_token(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
         assert self._sasl_client is not None
-        challenge = self._decode_challenge(frame, now)
+        challenge = self._decode_challenge(frame, now_ms)
         token = None if self._sasl_client.is_complete else self._sasl_client.step(challenge)
         if token is not None:
             if self._authenticate_version is None and self._sasl_client.is_complete:
@@ -173,7 +175,7 @@ class SaslClientAuthenticator:
         self._finish()
         return None
 
-    def _decode_challenge(self, frame: memoryview, now: float) -> bytes:
+    def _decode_challenge(self, frame: memoryview, now_ms: float) -> bytes:
         if self._authenticate_version is None:
             return bytes(frame)
         response = self._decode_response(frame, SaslAuthenticateResponse, self._authenticate_version)
@@ -182,7 +184,7 @@ class SaslClientAuthenticator:
             raise AuthenticationError(f"SASL {self._mechanism}: the broker rejected the login: {reason}")
         if response.session_lifetime_ms > 0:
             fraction = self._random_uniform(*REAUTHENTICATION_FRACTION)
-            self._reauthentication_due_ms = now + response.session_lifetime_ms * fraction
+            self._reauthentication_due_ms = now_ms + response.session_lifetime_ms * fraction
         return bytes(response.auth_bytes)
 
     def _finish(self) -> None:

@@ -58,13 +58,13 @@ class SaslServerAuthenticator:
     def is_complete(self) -> bool:
         return self._state is _State.COMPLETE
 
-    def is_reauthentication_due(self, now: float) -> bool:
+    def is_reauthentication_due(self, now_ms: float) -> bool:
         return False
 
-    def start(self, now: float) -> Sequence[Buffer] | None:
+    def start(self, now_ms: float) -> Sequence[Buffer] | None:
         return None
 
-    def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
+    def is_authentication_frame(self, frame: memoryview, now_ms: float) -> bool:
         if not self.is_complete:
             return True
         if self._session_expires_ms is None:
@@ -72,17 +72,17 @@ class SaslServerAuthenticator:
         if int.from_bytes(frame[:2], "big") == ApiKey.SASL_HANDSHAKE:
             self._state = _State.HANDSHAKE
             return True
-        if now > self._session_expires_ms:
+        if now_ms > self._session_expires_ms:
             raise AuthenticationError(f"the session of {self.principal} has expired and was not renewed")
         return False
 
-    def handle_frame(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+    def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
         try:
             if self._state is _State.TOKENS and not self._uses_authenticate_requests:
                 return [self._process_token(bytes(frame))]
             header, _ = decode_request_header(frame)
             if self._state is _State.TOKENS:
-                return self._handle_authenticate(header, frame, now)
+                return self._handle_authenticate(header, frame, now_ms)
             if header.api_key == ApiKey.API_VERSIONS and self.principal == ANONYMOUS:
                 return self._handle_api_versions(frame)
             return self._handle_handshake(header, frame)
@@ -105,7 +105,7 @@ class SaslServerAuthenticator:
         self._state = _State.TOKENS
         return _encode(header, SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
 
-    def _handle_authenticate(self, header: RequestHeader, frame: memoryview, now: float) -> Sequence[Buffer]:
+    def _handle_authenticate(self, header: RequestHeader, frame: memoryview, now_ms: float) -> Sequence[Buffer]:
         request = _decode(header, frame, SaslAuthenticateRequest)
         try:
             token = self._process_token(request.auth_bytes)
@@ -113,7 +113,7 @@ class SaslServerAuthenticator:
             self.failure = error
             code = error_codes.SASL_AUTHENTICATION_FAILED
             return _encode(header, SaslAuthenticateResponse(error_code=code, error_message=str(error)))
-        lifetime_ms = self._start_session(now) if self.is_complete else 0
+        lifetime_ms = self._start_session(now_ms) if self.is_complete else 0
         return _encode(header, SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms))
 
     def _process_token(self, token: bytes) -> bytes:
@@ -128,7 +128,7 @@ class SaslServerAuthenticator:
             self._state = _State.COMPLETE
         return response
 
-    def _start_session(self, now: float) -> int:
+    def _start_session(self, now_ms: float) -> int:
         """Set when the session expires. Return its lifetime in milliseconds; 0 if it does not expire."""
         assert self._server is not None
         limits = [
@@ -138,7 +138,7 @@ class SaslServerAuthenticator:
             self._session_expires_ms = None
             return 0
         lifetime_ms = max(0, int(min(limits)))
-        self._session_expires_ms = now + lifetime_ms
+        self._session_expires_ms = now_ms + lifetime_ms
         return lifetime_ms
 
 

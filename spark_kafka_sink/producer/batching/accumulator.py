@@ -28,7 +28,7 @@ compressing or waiting. A topic's fill lock is acquired before `_lock`, never af
 is acquired while `_lock` is held (`drain` asks whether a batch may be sent), never the other way round. Only the sender
 thread calls the methods in the section "sender thread", except `unmute`, which any thread may call.
 
-Times (`now` and names that end in `_ms`) are milliseconds of the producer's monotonic clock.
+Names that end in `_ms` are durations in milliseconds, or points in time of the producer's monotonic clock.
 """
 
 from __future__ import annotations
@@ -404,7 +404,7 @@ class RecordAccumulator:
                 full_batches_only[stage.topic] = not is_due
         return full_batches_only, next_due_ms
 
-    def _compute_stage_due_ms(self, stage: Stage, now: float, *, is_linger_suspended: bool) -> float:
+    def _compute_stage_due_ms(self, stage: Stage, now_ms: float, *, is_linger_suspended: bool) -> float:
         """Return the time at which batches are to be filled with a stage's rows if the stage is not full.
 
         While linger is suspended, rows are due immediately, unless each leader of the topic already has enough batches
@@ -414,14 +414,19 @@ class RecordAccumulator:
             return stage.oldest_row_ms
         due_ms = stage.oldest_row_ms + (0.0 if is_linger_suspended else self._config.linger_ms)
         due_ms = max(due_ms, self._queues.fill_pause_end_ms(stage.topic))
-        return due_ms if due_ms > now else due_ms + self._queues.extra_linger_ms(stage.topic)
+        return due_ms if due_ms > now_ms else due_ms + self._queues.extra_linger_ms(stage.topic)
 
     def _build_ready_check_result(self, now_ms: float, next_due_ms: float) -> ReadyCheckResult:
         delay_ms = max(0.0, min(next_due_ms, self._queues.next_due_ms()) - now_ms)
         return ReadyCheckResult(self._queues.ready_node_ids(), delay_ms, self._queues.unknown_leader_topics())
 
     def drain(
-        self, snapshot: ClusterSnapshot, node_ids: Iterable[int], max_request_size: int, now: float, admit: AdmitBatch
+        self,
+        snapshot: ClusterSnapshot,
+        node_ids: Iterable[int],
+        max_request_size: int,
+        now_ms: float,
+        admit: AdmitBatch,
     ) -> dict[int, list[ProducerBatch]]:
         """Remove the next batches from their queues, close them, and return them by node. Their state is IN_FLIGHT.
 
@@ -430,9 +435,9 @@ class RecordAccumulator:
         """
         drained_by_node: dict[int, list[ProducerBatch]] = {}
         with self._lock:
-            self._queues.set_snapshot(snapshot, now)
+            self._queues.set_snapshot(snapshot, now_ms)
             for node_id in node_ids:
-                batches = self._queues.drain_node(node_id, max_request_size, now, admit)
+                batches = self._queues.drain_node(node_id, max_request_size, now_ms, admit)
                 if batches:
                     drained_by_node[node_id] = batches
             unclosed_batches = [
@@ -441,7 +446,7 @@ class RecordAccumulator:
         for batch in unclosed_batches:
             self._filler.close_batch(batch)
         for batch in itertools.chain.from_iterable(drained_by_node.values()):
-            batch.mark_in_flight(now)
+            batch.mark_in_flight(now_ms)
         return drained_by_node
 
     def unmute(self, topic_partition: TopicPartition | None = None) -> None:
@@ -450,20 +455,20 @@ class RecordAccumulator:
         `reenqueue`, `split_and_reenqueue` and `remove_completed` unmute the queues of their batches themselves.
         """
         with self._lock:
-            now = self._clock()
+            now_ms = self._clock()
             for queue in self._queues if topic_partition is None else (self._queues.get(topic_partition),):
-                self._queues.unmute(queue, now)
+                self._queues.unmute(queue, now_ms)
 
-    def reenqueue(self, batch: ProducerBatch, now: float, error: Exception) -> None:
+    def reenqueue(self, batch: ProducerBatch, now_ms: float, error: Exception) -> None:
         """Put a batch back into its queue in sequence order, to be sent again after its backoff.
 
         Its request must have ended. `error`: the reason for the retry.
         """
         with self._lock:
-            batch.mark_reenqueued(backoff_until_ms=self._backoff.next_attempt_ms(now, batch.attempts), error=error)
-            self._queues.reenqueue([batch], now)
+            batch.mark_reenqueued(backoff_until_ms=self._backoff.next_attempt_ms(now_ms, batch.attempts), error=error)
+            self._queues.reenqueue([batch], now_ms)
 
-    def split_and_reenqueue(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:
+    def split_and_reenqueue(self, batch: ProducerBatch, now_ms: float) -> list[ProducerBatch]:
         """Replace a batch that was rejected as too large by smaller batches in its queue, and return these.
 
         The smaller batches complete the rows' futures.
@@ -482,21 +487,21 @@ class RecordAccumulator:
                 self._incomplete.add(child)
             self._incomplete.remove(batch, successors=children)
             batch.mark_split()
-            self._queues.reenqueue(children, now)
+            self._queues.reenqueue(children, now_ms)
         return children
 
-    def take_expired_batches(self, now: float) -> list[ProducerBatch]:
+    def take_expired_batches(self, now_ms: float) -> list[ProducerBatch]:
         """Return the batches whose delivery.timeout.ms has passed, each only once.
 
         Queued batches are removed from their queues. Batches in flight remain in flight. The caller must fail the
         batches and then call remove_completed.
         """
-        if now < self.next_expiry_ms():
+        if now_ms < self.next_expiry_ms():
             return []
         with self._lock:
-            expired_batches = self._incomplete.take_expired(now)
+            expired_batches = self._incomplete.take_expired(now_ms)
             for batch in expired_batches:
-                self._queues.remove(batch, now)
+                self._queues.remove(batch, now_ms)
         return expired_batches
 
     def remove_from_queue(self, batch: ProducerBatch) -> None:
@@ -538,13 +543,13 @@ class RecordAccumulator:
                 for batch in batches:
                     self._queues.unmute(self._queues.get(batch.topic_partition), self._clock())
 
-    def update_node_latency_stats(self, node_id: int, now: float, *, can_drain: bool) -> None:
+    def update_node_latency_stats(self, node_id: int, now_ms: float, *, can_drain: bool) -> None:
         """Record that a node has ready batches, and whether they can be drained now.
 
         The partitioner avoids nodes whose batches could not be drained for partitioner.availability.timeout.ms.
         """
         with self._lock:
-            self._node_latency_stats.update(node_id, now, can_drain=can_drain)
+            self._node_latency_stats.update(node_id, now_ms, can_drain=can_drain)
 
     # -- flush and close ----------------------------------------------------------------------------------------------
 
@@ -606,12 +611,12 @@ class RecordAccumulator:
             with self._filler.fill_lock(topic):  # so no thread fills batches of this topic, and no batch is pinned
                 unbatched_rows = self._filler.fail_staged_rows(topic, error)
                 with self._lock:
-                    now = self._clock()
+                    now_ms = self._clock()
                     for batch in self._incomplete:
                         if batch.topic_partition.topic != topic or batch.is_done:
                             continue
                         if include_in_flight or batch.state is not IN_FLIGHT:
-                            self._queues.remove(batch, now)
+                            self._queues.remove(batch, now_ms)
                             batch.fail(error)
                             aborted_batches.append(batch)
                 aborted_batches += (

@@ -359,9 +359,9 @@ class ProducerBatch:
     def is_done(self) -> bool:
         return self.state is DONE
 
-    def has_reached_delivery_timeout(self, now: float) -> bool:
+    def has_reached_delivery_timeout(self, now_ms: float) -> bool:
         """Return whether delivery.timeout.ms has passed."""
-        return now >= self.deadline_ms
+        return now_ms >= self.deadline_ms
 
     def mark_drained(self, leader_epoch: int | None) -> None:
         """Record that the batch was drained for a leader with this epoch. OPEN -> DRAINED."""
@@ -369,10 +369,10 @@ class ProducerBatch:
         if self.state is OPEN:
             self._transition_to(DRAINED)
 
-    def mark_in_flight(self, now: float) -> None:
+    def mark_in_flight(self, now_ms: float) -> None:
         """Record that the batch becomes part of a request, so that a socket may read its bytes. CLOSED -> IN_FLIGHT."""
         self._transition_to(IN_FLIGHT)
-        self.drained_ms = now
+        self.drained_ms = now_ms
         self.has_request_in_flight = True
 
     def mark_request_ended(self) -> None:

@@ -103,12 +103,12 @@ class BatchFiller:
 
     # -- under the lock -----------------------------------------------------------------------------------------------
 
-    def create_stage(self, topic: str, now: float) -> Stage:
-        """Create and return a topic's stage, to which rows are added. `now`: arrival time of its first row."""
+    def create_stage(self, topic: str, now_ms: float) -> Stage:
+        """Create and return a topic's stage, to which rows are added. `now_ms`: arrival time of its first row."""
         buffer_memory = self._config.buffer_memory
         max_bytes = buffer_memory // (_COMPRESSED_STAGE_DIVISOR if self._compresses else _STAGE_DIVISOR)
         max_reserved_bytes = int(_MAX_RESERVED_SHARE * buffer_memory)
-        stage = self.stages[topic] = Stage(topic, now, max(1, max_bytes), max(1, max_reserved_bytes))
+        stage = self.stages[topic] = Stage(topic, now_ms, max(1, max_bytes), max(1, max_reserved_bytes))
         return stage
 
     def list_stages(self) -> list[Stage]:
@@ -394,10 +394,10 @@ class BatchFiller:
 
     def _schedule_queues(self, queues: Sequence[PartitionQueue]) -> None:
         """Schedule queues to which batches were appended. A ready queue needs no scheduling, because it stays ready."""
-        now = self._clock()
+        now_ms = self._clock()
         for queue in queues:
             if not queue.is_ready:
-                self._queues.schedule(queue, now)
+                self._queues.schedule(queue, now_ms)
 
     def _fail_stage(self, stage: Stage, error: Exception) -> None:
         """Fail the stage's rows that are in no batch, and unpin the batches to which they would have been appended."""

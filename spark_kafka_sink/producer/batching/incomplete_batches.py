@@ -68,7 +68,7 @@ class IncompleteBatches:
                 if not flush.batches:
                     flush.done_event.set()
 
-    def take_expired(self, now: float) -> list[ProducerBatch]:
+    def take_expired(self, now_ms: float) -> list[ProducerBatch]:
         """Return the batches whose deadline has passed, in the order of their deadlines, each only once.
 
         A pinned batch is returned by a later call, after it was unpinned.
@@ -76,7 +76,7 @@ class IncompleteBatches:
         expired_batches = [
             batch
             for batch, deadline_ms in self._deadlines_ms.items()
-            if deadline_ms <= now and batch.state is not PINNED
+            if deadline_ms <= now_ms and batch.state is not PINNED
         ]
         for batch in expired_batches:
             self._deadlines_ms[batch] = INFINITE_MS

@@ -27,10 +27,10 @@ class NodeLatencyStats:
         self._availability_timeout_ms = availability_timeout_ms
         self._times_by_node: dict[int, _NodeTimes] = {}
 
-    def update(self, node_id: int, now: float, *, can_drain: bool) -> None:
+    def update(self, node_id: int, now_ms: float, *, can_drain: bool) -> None:
         """Record that a node has ready batches, and whether they can be drained because the node accepts requests."""
-        times = self._times_by_node.get(node_id, _NodeTimes(now, now))
-        self._times_by_node[node_id] = _NodeTimes(now, now if can_drain else times.drained_ms)
+        times = self._times_by_node.get(node_id, _NodeTimes(now_ms, now_ms))
+        self._times_by_node[node_id] = _NodeTimes(now_ms, now_ms if can_drain else times.drained_ms)
 
     def find_available_partition_loads(
         self, candidates: Sequence[PartitionInfo | None], queue_lengths: Sequence[int], snapshot: ClusterSnapshot

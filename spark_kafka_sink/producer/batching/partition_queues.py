@@ -16,7 +16,7 @@ Idempotence may reject a head for the moment (`AdmitBatch`). Java's client then 
 the same partition in the next round, so that the node's other partitions wait and the sender spins. Here the queue is
 muted and the other queues are drained. The next event that concerns the queue, or idempotence itself, unmutes it.
 
-The accumulator's lock guards everything in this module. Times (`now`) are milliseconds of the producer's clock.
+The accumulator's lock guards everything in this module. Times are milliseconds of the producer's monotonic clock.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class PartitionQueues:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def set_snapshot(self, snapshot: ClusterSnapshot, now: float) -> None:
+    def set_snapshot(self, snapshot: ClusterSnapshot, now_ms: float) -> None:
         """Update the leaders of the queues whose topic has changed, or of all queues if the nodes have changed.
 
         A metadata response about a few new topics does not touch the queues of other topics. Visiting all queues for
@@ -164,9 +164,9 @@ class PartitionQueues:
             if has_same_nodes and previous_snapshot.topics.get(topic) is snapshot.topics.get(topic):
                 continue
             self._topic_leaders.pop(topic, None)
-            self._update_leaders(self.find_topic_queues(topic), now)
+            self._update_leaders(self.find_topic_queues(topic), now_ms)
 
-    def _update_leaders(self, queues: Iterable[PartitionQueue], now: float) -> None:
+    def _update_leaders(self, queues: Iterable[PartitionQueue], now_ms: float) -> None:
         for queue in queues:
             previous_leader = (queue.leader_id, queue.leader_epoch)
             self._remove_from_ready(queue)
@@ -175,9 +175,9 @@ class PartitionQueues:
                 # KIP-951: after a leader change, retries need not wait for the end of their backoff.
                 for batch in queue.batches:
                     batch.skip_backoff()
-            self.schedule(queue, now)
+            self.schedule(queue, now_ms)
 
-    def set_linger_suspended(self, suspended: bool, now: float) -> None:
+    def set_linger_suspended(self, suspended: bool, now_ms: float) -> None:
         """Set whether open batches are ready without lingering.
 
         Linger is suspended while memory is short, during a flush or the close, and inside `without_linger` blocks.
@@ -186,13 +186,13 @@ class PartitionQueues:
             self._is_linger_suspended = True
             for queue in self._queues.values():
                 if queue.batches and not queue.is_ready:
-                    self.schedule(queue, now)
+                    self.schedule(queue, now_ms)
         self._is_linger_suspended = suspended
 
-    def schedule(self, queue: PartitionQueue, now: float) -> None:
+    def schedule(self, queue: PartitionQueue, now_ms: float) -> None:
         """Make a queue ready, set its timer or do neither, depending on the current state of its head."""
         due_ms = self._compute_head_due_ms(queue)
-        if due_ms <= now:
+        if due_ms <= now_ms:
             queue.due_ms = INFINITE_MS
             if not queue.is_ready:
                 queue.is_ready = True
@@ -204,12 +204,12 @@ class PartitionQueues:
             if due_ms < INFINITE_MS:
                 heapq.heappush(self._timers, (due_ms, next(self._tie_breakers), queue))
 
-    def fire_timers(self, now: float) -> None:
+    def fire_timers(self, now_ms: float) -> None:
         """Schedule the queues whose timer has expired."""
-        while self._timers and self._timers[0][0] <= now:
+        while self._timers and self._timers[0][0] <= now_ms:
             due_ms, _, queue = heapq.heappop(self._timers)
             if due_ms == queue.due_ms:
-                self.schedule(queue, now)
+                self.schedule(queue, now_ms)
 
     def next_due_ms(self) -> float:
         """Return the time of the next timer, or inf if there is none, and remove the stale timers before it."""
@@ -222,13 +222,13 @@ class PartitionQueues:
         """Whether any queue is muted."""
         return bool(self._muted_queues)
 
-    def unmute(self, queue: PartitionQueue, now: float) -> None:
+    def unmute(self, queue: PartitionQueue, now_ms: float) -> None:
         """Let `drain_node` offer the queue's head to `AdmitBatch` again. Do nothing if the queue is not muted."""
         if queue in self._muted_queues:
             self._muted_queues.discard(queue)
-            self.schedule(queue, now)
+            self.schedule(queue, now_ms)
 
-    def reenqueue(self, batches: list[ProducerBatch], now: float) -> None:
+    def reenqueue(self, batches: list[ProducerBatch], now_ms: float) -> None:
         """Put batches of one topic-partition into their queue for a retry or after a split, and unmute the queue.
 
         `batches`: in the order of their sequences.
@@ -239,14 +239,14 @@ class PartitionQueues:
                 batch.skip_backoff()
             queue.insert_in_sequence_order(batch)
         self._muted_queues.discard(queue)
-        self.schedule(queue, now)
+        self.schedule(queue, now_ms)
 
-    def remove(self, batch: ProducerBatch, now: float) -> None:
+    def remove(self, batch: ProducerBatch, now_ms: float) -> None:
         """Remove a batch from its queue. Do nothing if the batch is not queued."""
         queue = self.get(batch.topic_partition)
         if batch in queue.batches:
             queue.batches.remove(batch)
-            self.schedule(queue, now)
+            self.schedule(queue, now_ms)
 
     def is_queued_and_unpinned(self, batch: ProducerBatch) -> bool:
         """Return whether a batch is in its queue and not pinned, so that the lock's holder may change it.
@@ -292,7 +292,7 @@ class PartitionQueues:
 
     # -- drain --------------------------------------------------------------------------------------------------------
 
-    def drain_node(self, node_id: int, max_bytes: int, now: float, admit: AdmitBatch) -> list[ProducerBatch]:
+    def drain_node(self, node_id: int, max_bytes: int, now_ms: float, admit: AdmitBatch) -> list[ProducerBatch]:
         """Remove and return the heads of a node's ready queues, at most one of each.
 
         The total size of the batches is at most `max_bytes`, except for a first batch that is larger.
@@ -310,10 +310,10 @@ class PartitionQueues:
             queue.is_ready = False
             if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._compute_head_due_ms(
                 queue
-            ) > now:
-                self.schedule(queue, now)
+            ) > now_ms:
+                self.schedule(queue, now_ms)
                 continue
-            if not admit(batch, node_id, now):
+            if not admit(batch, node_id, now_ms):
                 self._muted_queues.add(queue)
                 continue
             batch.mark_drained(queue.leader_epoch)
@@ -323,7 +323,7 @@ class PartitionQueues:
                 continue
             head = batches[0]
             if head.state is OPEN or head.state is PINNED or head.attempts:
-                self.schedule(queue, now)
+                self.schedule(queue, now_ms)
             else:  # a closed batch without failed attempts is ready immediately
                 queue.is_ready = True
                 ready_queues[queue] = None

@@ -147,14 +147,14 @@ class Stage:
         "unassigned_bytes",
     )
 
-    def __init__(self, topic: str, now: float, max_bytes: int, max_reserved_bytes: int) -> None:
-        """`now`: arrival time of the first row in milliseconds.
+    def __init__(self, topic: str, now_ms: float, max_bytes: int, max_reserved_bytes: int) -> None:
+        """`now_ms`: arrival time of the first row in milliseconds.
 
         `max_bytes`: the number of bytes of buffer.memory that the encoded rows may fill.
         `max_reserved_bytes`: the number of bytes of buffer.memory that may be reserved for the rows.
         """
         self.topic = topic
-        self.oldest_row_ms = now
+        self.oldest_row_ms = now_ms
         self._max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
         self._max_reserved_bytes = max_reserved_bytes
         self._split_count = 0  # number of splits that left the rows of this stage behind

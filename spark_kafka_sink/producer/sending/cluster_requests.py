@@ -27,12 +27,12 @@ class BlockingCall(Call[ResponseT]):
         super().__init__(requests)
         self.end_event = threading.Event()
 
-    def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
-        super().handle_result(request, key, response, now)
+    def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now_ms: float) -> None:
+        super().handle_result(request, key, response, now_ms)
         if self.is_done:
             self.end_event.set()
 
-    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
+    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
         self.end(error)
 
     def end(self, error: KafkaSinkError) -> None:
@@ -78,9 +78,9 @@ class ClusterRequests(PolledRequests):
 
     # --- sender thread
 
-    def send_due(self, now: float) -> float:
+    def send_due(self, now_ms: float) -> float:
         self._update_pending_calls()
-        return super().send_due(now)
+        return super().send_due(now_ms)
 
     def _update_pending_calls(self) -> None:
         """Add new calls to the pending requests, and remove calls that have ended or were cancelled."""

@@ -104,13 +104,13 @@ class Deliveries:
 
         Must be followed by `complete_stored_batches`. Return the error that ends the producer, if any.
         """
-        now, message = response.received_ms, response.message
+        now_ms, message = response.received_ms, response.message
         if isinstance(message, ProduceResponse):
             node_id, latency_ms = response.request.node_id, response.latency_ms
-            self._metrics.record_response(node_id, latency_ms, message.throttle_time_ms, now)
+            self._metrics.record_response(node_id, latency_ms, message.throttle_time_ms, now_ms)
             self._update_leaders(message, sent_batches)
-        self._stored_ms = now
-        return self._apply_outcomes(response, sent_batches, now)
+        self._stored_ms = now_ms
+        return self._apply_outcomes(response, sent_batches, now_ms)
 
     def complete_stored_batches(self) -> None:
         """Complete the futures of all stored batches.
@@ -140,12 +140,14 @@ class Deliveries:
             fail_futures(batch, mark_possibly_stored(error))
             self._accumulator.remove_completed(batch)
 
-    def _apply_outcomes(self, response: ClientResponse, sent_batches: SentBatches, now: float) -> KafkaSinkError | None:
+    def _apply_outcomes(
+        self, response: ClientResponse, sent_batches: SentBatches, now_ms: float
+    ) -> KafkaSinkError | None:
         """Collect the stored batches, and retry, split or fail the others. Return the error that ends the producer."""
         connection = self._idempotence.get_connection(response.request.node_id)
         fatal_error: KafkaSinkError | None = None
         for batch, partition_response in parse_partition_responses(response, sent_batches, self._config.acks):
-            outcome = self._handle_attempt(batch, partition_response, connection, now)
+            outcome = self._handle_attempt(batch, partition_response, connection, now_ms)
             if batch.is_done:
                 self._handle_late_response(batch, outcome)
             elif isinstance(outcome, Done):
@@ -156,16 +158,16 @@ class Deliveries:
                     topic = batch.topic_partition.topic
                     self._transactions.handle_stored_batch(topic, sent_batches.snapshot.topic_id(topic))
             elif isinstance(outcome, Retry):
-                self._retry(batch, partition_response, outcome, now)
+                self._retry(batch, partition_response, outcome, now_ms)
             elif isinstance(outcome, Split):
-                self._split(batch, now)
+                self._split(batch, now_ms)
             else:
-                error = self._fail_after_response(batch, partition_response, outcome, now)
+                error = self._fail_after_response(batch, partition_response, outcome, now_ms)
                 fatal_error = error if outcome.fatal else fatal_error
         return fatal_error
 
     def _handle_attempt(
-        self, batch: ProducerBatch, response: PartitionResponse, connection: NodeApiVersions | None, now: float
+        self, batch: ProducerBatch, response: PartitionResponse, connection: NodeApiVersions | None, now_ms: float
     ) -> Outcome:
         """Record the end of an attempt in the batch and in its partition's state. Return the outcome."""
         batch.mark_request_ended()
@@ -174,14 +176,14 @@ class Deliveries:
             self._idempotence.handle_stored_batch(batch, connection)
             return success
         self._idempotence.handle_failed_attempt(batch, in_doubt=lookup_error_code(response.code).in_doubt)
-        return decide_outcome(self._build_facts(batch, now), response.code, response.log_start_offset)
+        return decide_outcome(self._build_facts(batch, now_ms), response.code, response.log_start_offset)
 
-    def _build_facts(self, batch: ProducerBatch, now: float) -> BatchFacts:
+    def _build_facts(self, batch: ProducerBatch, now_ms: float) -> BatchFacts:
         return BatchFacts(
             record_count=batch.record_count,
             attempts=batch.attempts,
             max_retries=self._config.retries,
-            expired=batch.has_reached_delivery_timeout(now),
+            expired=batch.has_reached_delivery_timeout(now_ms),
             idempotent=batch.has_sequence,
             is_head=self._idempotence.is_head(batch),
             in_doubt=self._idempotence.is_in_doubt(batch),
@@ -194,26 +196,26 @@ class Deliveries:
             self._idempotence.handle_late_failure(batch)
         self._accumulator.unmute(batch.topic_partition)
 
-    def _retry(self, batch: ProducerBatch, response: PartitionResponse, outcome: Retry, now: float) -> None:
+    def _retry(self, batch: ProducerBatch, response: PartitionResponse, outcome: Retry, now_ms: float) -> None:
         error = build_attempt_error(batch, response)
         _log.debug("Retrying %r after an error: %s", batch, error)
         if outcome.should_refresh_metadata:
             self._metadata.request_update()
-        self._metrics.record_retries(batch.topic_partition.topic, batch.record_count, now)
+        self._metrics.record_retries(batch.topic_partition.topic, batch.record_count, now_ms)
         self._idempotence.handle_retry(batch, needs_new_sequence=outcome.needs_new_sequence)
-        self._accumulator.reenqueue(batch, now, error)
+        self._accumulator.reenqueue(batch, now_ms, error)
 
-    def _split(self, batch: ProducerBatch, now: float) -> None:
+    def _split(self, batch: ProducerBatch, now_ms: float) -> None:
         try:
-            children = self._accumulator.split_and_reenqueue(batch, now)
+            children = self._accumulator.split_and_reenqueue(batch, now_ms)
         except Exception as error:  # usually a MemoryError, because the records are decoded and encoded again
-            self.fail_batch(batch, build_split_error(batch, error), now, in_doubt=False)
+            self.fail_batch(batch, build_split_error(batch, error), now_ms, in_doubt=False)
             return
         self._idempotence.handle_split(batch, children)
-        self._metrics.record_batch_split(now)
+        self._metrics.record_batch_split(now_ms)
 
     def _fail_after_response(
-        self, batch: ProducerBatch, response: PartitionResponse, outcome: Fail, now: float
+        self, batch: ProducerBatch, response: PartitionResponse, outcome: Fail, now_ms: float
     ) -> KafkaSinkError:
         error = build_final_error(batch, response, outcome)
         if outcome.should_refresh_metadata:
@@ -221,7 +223,7 @@ class Deliveries:
         errors_by_index, remaining_error = build_record_errors(batch, response)
         # After a lost response, the records that the broker did not name may be stored and must not be sent again.
         default_error = error if outcome.in_doubt or remaining_error is None else remaining_error
-        self.fail_batch(batch, default_error, now, in_doubt=outcome.in_doubt, record_errors=errors_by_index)
+        self.fail_batch(batch, default_error, now_ms, in_doubt=outcome.in_doubt, record_errors=errors_by_index)
         return error
 
     # --- failures
@@ -234,7 +236,7 @@ class Deliveries:
         self,
         batch: ProducerBatch,
         error: KafkaSinkError,
-        now: float,
+        now_ms: float,
         *,
         in_doubt: bool,
         record_errors: Mapping[int, KafkaSinkError] | None = None,
@@ -251,18 +253,18 @@ class Deliveries:
         if not batch.is_done:  # the accumulator has failed the batches that it aborts
             batch.fail(error)
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
-        self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now)
+        self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now_ms)
         if self.is_producer_abandoned:
             failures = self.unobserved_failures or UnobservedFailures(0, error)
             self.unobserved_failures = failures._replace(records=failures.records + batch.record_count)
         fail_futures(batch, error, record_errors)
         self._accumulator.remove_completed(batch)
 
-    def fail_batches(self, batches: list[ProducerBatch], error: KafkaSinkError, now: float) -> None:
+    def fail_batches(self, batches: list[ProducerBatch], error: KafkaSinkError, now_ms: float) -> None:
         """Fail batches for a reason that does not concern them, such as a fatal error or the end of the producer."""
         for batch in batches:
             in_doubt = self.may_be_stored(batch)
-            self.fail_batch(batch, mark_possibly_stored(error) if in_doubt else error, now, in_doubt=in_doubt)
+            self.fail_batch(batch, mark_possibly_stored(error) if in_doubt else error, now_ms, in_doubt=in_doubt)
 
     # --- leaders
 

@@ -157,7 +157,7 @@ class Idempotence:
 
     # --- admission
 
-    def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
+    def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
         """Return whether the head of a partition's queue may be sent now. If so, it counts as in flight."""
         state = self._partitions[batch.topic_partition]
         if state.in_flight_batches and not can_send_to(state, leader_id, self._max_in_flight):

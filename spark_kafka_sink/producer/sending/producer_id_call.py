@@ -40,29 +40,29 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self._due_ms = 0.0
         self._failure_count = 0
 
-    def refresh(self, now: float) -> None:
+    def refresh(self, now_ms: float) -> None:
         if not self.in_flight_keys:
             self._due_ms = self.due_ms_by_key.get(self._key, self._due_ms)
             self.due_ms_by_key = {self._key: self._due_ms} if self._is_needed() else {}
 
     def handle_result(
-        self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now: float
+        self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now_ms: float
     ) -> None:
         classification = request.classify(response)
         id_and_epoch = parse_producer_id_and_epoch(response)
         if classification.verdict is not Verdict.DONE:
-            self.handle_failure(key, request.build_rejection_error(key, classification), classification.verdict, now)
+            self.handle_failure(key, request.build_rejection_error(key, classification), classification.verdict, now_ms)
         elif min(id_and_epoch) < 0:
             producer_id, epoch = id_and_epoch
             message = (
                 f"A broker returned the producer id {producer_id} with the epoch {epoch}: neither can be negative."
             )
-            self.handle_failure(key, DecodeError(message), Verdict.FATAL, now)
+            self.handle_failure(key, DecodeError(message), Verdict.FATAL, now_ms)
         else:
             self._failure_count = 0
             self._set_producer_id_and_epoch(id_and_epoch)
 
-    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
-        self._due_ms = now + self._retry_backoff_ms(self._failure_count)
+    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
+        self._due_ms = now_ms + self._retry_backoff_ms(self._failure_count)
         self._failure_count += 1
-        self._on_failure(error, now)
+        self._on_failure(error, now_ms)

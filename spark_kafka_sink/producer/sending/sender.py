@@ -159,13 +159,13 @@ class Sender:
         )
         self.accumulator.close()
         self._deliveries.is_producer_abandoned = self._is_abandoned
-        now = self._system.now()
+        now_ms = self._system.now()
         self._requests.fail(error)
         if self._transactions is not None:
             self._transactions.close(error)
         self._deliveries.fail_uncompleted_batches(error)
-        self._deliveries.fail_batches(self.accumulator.abort_incomplete_batches(error), error, now)
-        self._fail_unencoded_batches(now)
+        self._deliveries.fail_batches(self.accumulator.abort_incomplete_batches(error), error, now_ms)
+        self._fail_unencoded_batches(now_ms)
         self.client.close()
         for state in self.idempotence:
             for batch in list(state.in_flight_batches):
@@ -182,36 +182,36 @@ class Sender:
 
     # --- the loop
 
-    def run_once(self, now: float) -> None:
+    def run_once(self, now_ms: float) -> None:
         """Run one round: fail, send and receive. Block for at most the time until the next deadline."""
         snapshot = self.metadata.snapshot
         if self._is_closing:
             self.accumulator.close()
             self._deliveries.is_producer_abandoned = self._is_abandoned
-        self._fail_unsent_batches_after_fatal_error(now)
-        self._fail_batches_dropped_by_transaction(now)
-        ready_check = self.accumulator.fill_and_find_ready_nodes(snapshot, now)
-        self._fail_unencoded_batches(now)
-        self._fail_expired_batches(now)
-        self._fail_abandoned_batches(now)
-        self._request_leaders(ready_check.unknown_leader_topics, now)
+        self._fail_unsent_batches_after_fatal_error(now_ms)
+        self._fail_batches_dropped_by_transaction(now_ms)
+        ready_check = self.accumulator.fill_and_find_ready_nodes(snapshot, now_ms)
+        self._fail_unencoded_batches(now_ms)
+        self._fail_expired_batches(now_ms)
+        self._fail_abandoned_batches(now_ms)
+        self._request_leaders(ready_check.unknown_leader_topics, now_ms)
         wait_ms = _MAX_POLL_MS
         if self._transactions is not None:
             # Before the drain, because batches of other partitions would otherwise fill each free slot of the
             # coordinator's connection, so that a new partition would wait for the end of their backlog.
-            wait_ms = self._send_requests(now)
-        node_ids, delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now)
+            wait_ms = self._send_requests(now_ms)
+        node_ids, delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now_ms)
         batches_by_node = self.accumulator.drain(
-            snapshot, node_ids, self.config.max_request_size, now, self.idempotence.admit
+            snapshot, node_ids, self.config.max_request_size, now_ms, self.idempotence.admit
         )
         for node_id, batches in batches_by_node.items():
-            self._send(node_id, batches, snapshot, now)
-        wait_ms = min(wait_ms, self._send_requests(now))
+            self._send(node_id, batches, snapshot, now_ms)
+        wait_ms = min(wait_ms, self._send_requests(now_ms))
         # The delay of `ready` is not enough: batches that expired or were drained may have been the heads of queues
-        # whose next batch backs off, and a queue that became ready a moment after `now` was not drained.
+        # whose next batch backs off, and a queue that became ready a moment after `now_ms` was not drained.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
-        timeout_ms = min(wait_ms, delay_ms, ready_check.next_ready_check_delay_ms, deadline_ms - now, _MAX_POLL_MS)
-        responses = self.client.poll(max(0.0, timeout_ms), now)
+        timeout_ms = min(wait_ms, delay_ms, ready_check.next_ready_check_delay_ms, deadline_ms - now_ms, _MAX_POLL_MS)
+        responses = self.client.poll(max(0.0, timeout_ms), now_ms)
         try:
             for response in responses:
                 self._handle_response(response)
@@ -220,7 +220,7 @@ class Sender:
 
     # --- steps of a round
 
-    def _fail_unsent_batches_after_fatal_error(self, now: float) -> None:
+    def _fail_unsent_batches_after_fatal_error(self, now_ms: float) -> None:
         error = self.fatal_error
         if error is None:
             try:
@@ -231,23 +231,23 @@ class Sender:
                     self._transactions.fail_fatally(error)
         if error is not None:
             self._requests.fail(error)
-            self._fail_unsent_batches(error, now)
+            self._fail_unsent_batches(error, now_ms)
 
-    def _fail_unsent_batches(self, error: KafkaSinkError, now: float) -> None:
+    def _fail_unsent_batches(self, error: KafkaSinkError, now_ms: float) -> None:
         self._deliveries.fail_batches(
-            self.accumulator.abort_incomplete_batches(error, include_in_flight=False), error, now
+            self.accumulator.abort_incomplete_batches(error, include_in_flight=False), error, now_ms
         )
 
-    def _fail_batches_dropped_by_transaction(self, now: float) -> None:
+    def _fail_batches_dropped_by_transaction(self, now_ms: float) -> None:
         """Fail unsent records of a transaction that is being aborted, or that can only be aborted."""
         if self._transactions is not None and self._transactions.drops_unsent_batches:
             from spark_kafka_sink.producer.transactions.failures import build_not_sent_error  # only for transactions
 
-            self._fail_unsent_batches(build_not_sent_error(self._transactions), now)
+            self._fail_unsent_batches(build_not_sent_error(self._transactions), now_ms)
 
-    def _fail_unencoded_batches(self, now: float) -> None:
+    def _fail_unencoded_batches(self, now_ms: float) -> None:
         for batch in self.accumulator.take_failed_batches():
-            self._deliveries.fail_batches([batch], build_encoding_error(batch), now)
+            self._deliveries.fail_batches([batch], build_encoding_error(batch), now_ms)
 
     def _add_calls(self) -> None:
         if self._transactions is None:
@@ -268,13 +268,13 @@ class Sender:
         self.idempotence.set_producer_id_and_epoch(id_and_epoch)
         self.accumulator.unmute()
 
-    def _handle_producer_id_failure(self, error: KafkaSinkError, now: float) -> None:
+    def _handle_producer_id_failure(self, error: KafkaSinkError, now_ms: float) -> None:
         """Fail the records that wait for a producer id.
 
         An AuthorizationError does not end the producer: the permission may be granted later.
         """
         self.accumulator.unmute()
-        self._fail_unsent_batches(error, now)
+        self._fail_unsent_batches(error, now_ms)
         if not isinstance(error, AuthorizationError):
             self._set_fatal_error(error)
 
@@ -291,14 +291,14 @@ class Sender:
             return False
         return not any(state.in_flight_batches for state in self.idempotence)
 
-    def _send_requests(self, now: float) -> float:
+    def _send_requests(self, now_ms: float) -> float:
         """Send all due requests for producer ids, transactions and their descriptions.
 
         Return the delay until the next one is due.
         """
         if self.fatal_error is not None:
             return _MAX_POLL_MS
-        wait_ms = self._requests.send_due(now)
+        wait_ms = self._requests.send_due(now_ms)
         self._set_fatal_error(self._find_transaction_error())
         return 0.0 if self.fatal_error is not None else wait_ms
 
@@ -306,51 +306,51 @@ class Sender:
         manager = self._transactions
         return None if manager is None else manager.fatal_error
 
-    def _request_leaders(self, topics: Collection[str], now: float) -> None:
+    def _request_leaders(self, topics: Collection[str], now_ms: float) -> None:
         for topic in topics:
-            self.metadata.add_topic(topic, now)
+            self.metadata.add_topic(topic, now_ms)
         if topics:
             self.metadata.request_update()
 
     def _find_sendable_nodes(
-        self, snapshot: ClusterSnapshot, ready_node_ids: Iterable[int], now: float
+        self, snapshot: ClusterSnapshot, ready_node_ids: Iterable[int], now_ms: float
     ) -> tuple[list[int], float]:
         """Return the ready nodes that can accept a request now, and the delay until another one may accept one."""
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
         for node_id in ready_node_ids:
-            can_send = self.client.ready(snapshot.nodes[node_id], now)
-            self.accumulator.update_node_latency_stats(node_id, now, can_drain=can_send)
+            can_send = self.client.ready(snapshot.nodes[node_id], now_ms)
+            self.accumulator.update_node_latency_stats(node_id, now_ms, can_drain=can_send)
             if can_send:
                 node_ids.append(node_id)
             else:
-                delay_ms = min(delay_ms, self.client.poll_delay(node_id, now) or _MAX_POLL_MS)
+                delay_ms = min(delay_ms, self.client.poll_delay(node_id, now_ms) or _MAX_POLL_MS)
         return node_ids, delay_ms
 
-    def _fail_expired_batches(self, now: float) -> None:
-        for batch in self.accumulator.take_expired_batches(now):
+    def _fail_expired_batches(self, now_ms: float) -> None:
+        for batch in self.accumulator.take_expired_batches(now_ms):
             in_doubt = self._deliveries.may_be_stored(batch)
             cause = find_timeout_cause(batch, self.metadata, self.client)
             error = build_timeout_error(batch, cause, in_doubt=in_doubt)
-            self._deliveries.fail_batch(batch, error, now, in_doubt=in_doubt)
+            self._deliveries.fail_batch(batch, error, now_ms, in_doubt=in_doubt)
             self.metadata.request_update()
 
-    def _fail_abandoned_batches(self, now: float) -> None:
+    def _fail_abandoned_batches(self, now_ms: float) -> None:
         for batch in self.idempotence.take_abandoned_batches():
             if not batch.is_done:
                 self.accumulator.remove_from_queue(batch)
-                self._deliveries.fail_batch(batch, build_abandoned_error(batch, batch.error), now, in_doubt=True)
+                self._deliveries.fail_batch(batch, build_abandoned_error(batch, batch.error), now_ms, in_doubt=True)
 
-    def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now: float) -> None:
+    def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now_ms: float) -> None:
         transaction = None if self._transactions is None else self._transactions.identity
         message, sent_batches, versions = build_produce_request(batches, snapshot, self.config, transaction)
         expect_response = self.config.acks != 0
         request = self.client.new_client_request(
-            node_id, message, now, expect_response=expect_response, tag=sent_batches, versions=versions
+            node_id, message, now_ms, expect_response=expect_response, tag=sent_batches, versions=versions
         )
-        self.client.send(request, now)
+        self.client.send(request, now_ms)
         message.topic_data.clear()  # already encoded; the garbage collector would visit it until the response
-        self._metrics.record_request(sent_batches.batches, now)
+        self._metrics.record_request(sent_batches.batches, now_ms)
 
     def _handle_response(self, response: ClientResponse) -> None:
         """Handle a response, or the end of a request without a response."""

@@ -324,7 +324,7 @@ class TransactionManager:
                     has_sequence=True,
                 )
 
-    def next_request(self, now: float, *, is_flushed: bool) -> Request | None:
+    def next_request(self, now_ms: float, *, is_flushed: bool) -> Request | None:
         """Return the next request in the current state, if any.
 
         `is_flushed`: whether all batches of the transaction are done and none of their requests is in flight.
@@ -332,7 +332,7 @@ class TransactionManager:
         with self._lock:
             transaction = self._transaction
             if transaction is not None and transaction.is_started and transaction.started_ms is None:
-                transaction.started_ms = now
+                transaction.started_ms = now_ms
             if self.state in ENDING_STATES and is_flushed and not self._needs_producer_id and self._is_empty():
                 self._complete()
             return self._derive_request(is_flushed)
@@ -369,7 +369,7 @@ class TransactionManager:
             if classification.verdict < Verdict.ABORTABLE:
                 request.apply_partial(response, self)
 
-    def handle_result(self, request: Request, response: Message, now: float) -> None:
+    def handle_result(self, request: Request, response: Message, now_ms: float) -> None:
         """Handle the final response of a request."""
         with self._lock:
             if isinstance(request, InitProducerId) and not self._is_expected(request):
@@ -378,7 +378,7 @@ class TransactionManager:
             if classification.verdict is Verdict.DONE:
                 request.apply(response, self)
                 return
-            advice = self._build_timeout_advice(now) if classification.code in OWNERSHIP_LOST_ERRORS else None
+            advice = self._build_timeout_advice(now_ms) if classification.code in OWNERSHIP_LOST_ERRORS else None
             error = request.build_rejection_error(self.transactional_id, classification, advice)
             self.handle_failure(request, error, classification.verdict)
 
@@ -496,17 +496,17 @@ class TransactionManager:
             self._calls.transition_to(_State.READY)
             self._calls.finish()
 
-    def _build_timeout_advice(self, now: float) -> str | None:
+    def _build_timeout_advice(self, now_ms: float) -> str | None:
         """Return an explanation if the transaction was open for longer than transaction.timeout.ms.
 
         The coordinator then aborts the transaction under the next epoch, and rejects this producer as if another
         producer had fenced it (KIP-588).
         """
         started_ms = None if self._transaction is None else self._transaction.started_ms
-        if started_ms is None or now - started_ms < self._timeout_ms:
+        if started_ms is None or now_ms - started_ms < self._timeout_ms:
             return None
         return (
-            f"The transaction was open for {now - started_ms:.0f} ms, longer than transaction.timeout.ms "
+            f"The transaction was open for {now_ms - started_ms:.0f} ms, longer than transaction.timeout.ms "
             f"({self._timeout_ms} ms), so the coordinator has aborted it. Create a new producer and call "
             "init_transactions(), or raise transaction.timeout.ms."
         )

@@ -31,15 +31,15 @@ class TransactionCall(Call[Any]):
         self._on_change = on_change
         self._request: TransactionRequest[Any]  # the request that is due
 
-    def refresh(self, now: float) -> None:
+    def refresh(self, now_ms: float) -> None:
         is_flushed = self._manager.state in ENDING_STATES and self._is_flushed()
-        request = None if self.in_flight_keys else self._manager.next_request(now, is_flushed=is_flushed)
+        request = None if self.in_flight_keys else self._manager.next_request(now_ms, is_flushed=is_flushed)
         if request is None:
             self.due_ms_by_key = {}
             return
         self._request = request
         (key,) = request.keys
-        self.due_ms_by_key = {key: self.due_ms_by_key.get(key, now)}
+        self.due_ms_by_key = {key: self.due_ms_by_key.get(key, now_ms)}
 
     def request_for(self, key: str) -> Request[Any]:
         return self._request
@@ -55,14 +55,14 @@ class TransactionCall(Call[Any]):
         self._manager.handle_response(cast("TransactionRequest[Any]", request), response)
         self._on_change()
 
-    def handle_result(self, request: Request[Any], key: str, response: Any, now: float) -> None:
+    def handle_result(self, request: Request[Any], key: str, response: Any, now_ms: float) -> None:
         self._manager.last_failure = None
-        self._manager.handle_result(cast("TransactionRequest[Any]", request), response, now)
+        self._manager.handle_result(cast("TransactionRequest[Any]", request), response, now_ms)
         self._on_change()
 
     def handle_retry(self, failure: KafkaSinkError) -> None:
         self._manager.last_failure = failure
 
-    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
+    def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
         self._manager.handle_failure(self._request, error, verdict)
         self._on_change()

@@ -111,8 +111,8 @@ def time_out_before_commit(
     def suspend_commit(writing: LogTransaction, *arguments: Any) -> WriterState:
         monkeypatch.undo()
         with query.broker.cluster.lock:
-            now = max(transaction.start_ms for transaction in coordinator.transactions.values())
-            assert coordinator.abort_timed_out(now + compute_decision_timeout_ms(start.entry.timeout_ms)) == [
+            now_ms = max(transaction.start_ms for transaction in coordinator.transactions.values())
+            assert coordinator.abort_timed_out(now_ms + compute_decision_timeout_ms(start.entry.timeout_ms)) == [
                 start.driver_id
             ]
             if tasks_too:

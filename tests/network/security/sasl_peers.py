@@ -122,15 +122,15 @@ class SaslListener(FramePeer):
         self.authenticators[connection] = self._make()
 
     def _take(self, connection: FakeConnection, payload: bytes) -> None:
-        authenticator, now = self.authenticators[connection], connection.system.now()
+        authenticator, now_ms = self.authenticators[connection], connection.system.now()
         try:
-            if not authenticator.is_authentication_frame(memoryview(payload), now):
+            if not authenticator.is_authentication_frame(memoryview(payload), now_ms):
                 self.log.append("data")
                 self.requests.append(payload)
                 connection.send(frame(payload), after_ms=self.answer_after_ms)
                 return
             self.log.append(str(decode_request_header(payload)[0].api_key))
-            answer = authenticator.handle_frame(memoryview(payload), now)
+            answer = authenticator.handle_frame(memoryview(payload), now_ms)
         except AuthenticationError:
             connection.close()
             return

@@ -32,7 +32,7 @@ WALL_MS = 1_700_000_000_000
 
 
 class Clock:
-    """A clock that only changes when a test sets `now`."""
+    """A clock that only changes when a test sets `now_ms`."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -49,7 +49,7 @@ class Gate:
         self.admit_call_count = 0
         self.next_sequence: dict[TopicPartition, int] = {}
 
-    def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
+    def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
         self.admit_call_count += 1
         if batch.topic_partition.partition in self.rejected_partitions:
             return False
@@ -136,7 +136,7 @@ class Harness:
     def _wake(self) -> None:
         self.wakeups += 1
 
-    def _count_rows(self, rows: int, total_bytes: int, largest_row_bytes: int, now: float) -> None:
+    def _count_rows(self, rows: int, total_bytes: int, largest_row_bytes: int, now_ms: float) -> None:
         self.counted_rows += rows
 
     def append(

@@ -39,14 +39,14 @@ def create_batch(columns: RecordColumns, pool: BufferPool | None = None) -> Prod
     filling_holder = object()
     lease.add_holder(filling_holder, 0)
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
-    now = 1_700_000_000_000
+    now_ms = 1_700_000_000_000
     plan = split_into_batches(
         compute_record_size_bounds(columns),
         build_single_partition_slices(columns.num_rows),
         1 << 20,
-        find_timestamp_range(columns, now),
+        find_timestamp_range(columns, now_ms),
     )
-    (encoded,) = encode_records(columns, plan, now)
+    (encoded,) = encode_records(columns, plan, now_ms)
     append_rows(batch, build_batch_rows(NamedCall("call"), np.arange(columns.num_rows)), encoded, lease)
     lease.remove_holder(filling_holder)
     return batch

@@ -67,10 +67,10 @@ def test_round_visits_only_partitions_with_events() -> None:
         queues.schedule(queue, 100)
     assert len(visited_partitions) == 1000
     visited_partitions.clear()
-    for now in (101, 102, 103, 104):
-        queues.set_snapshot(snapshot, now)
-        queues.set_linger_suspended(False, now)
-        queues.fire_timers(now)
+    for now_ms in (101, 102, 103, 104):
+        queues.set_snapshot(snapshot, now_ms)
+        queues.set_linger_suspended(False, now_ms)
+        queues.fire_timers(now_ms)
         assert queues.ready_node_ids() == frozenset()
     assert not visited_partitions
     assert queues.next_due_ms() == 105

@@ -233,7 +233,7 @@ def test_rejects_records_after_sender_thread_has_failed(
     producer = create_producer(broker)
     producer.partitions_for("t")
 
-    def raise_error(now: float) -> None:
+    def raise_error(now_ms: float) -> None:
         raise error_class("from within")
 
     producer.sender.run_once = raise_error  # type: ignore[method-assign]

@@ -33,16 +33,16 @@ class Sender:
         self.sent: list[ClientRequest] = []
         self.client = Mock(spec=NetworkClient)
         self.client.least_loaded_node.return_value = NODE
-        self.client.ready.side_effect = lambda node, now: self.is_ready
+        self.client.ready.side_effect = lambda node, now_ms: self.is_ready
         self.client.connection_failed.return_value = False
         self.client.poll_delay.return_value = 0.0
         self.client.version_for.return_value = 4
         self.client.new_client_request.side_effect = self._new_request
-        self.client.send.side_effect = lambda request, now: self.sent.append(request)
+        self.client.send.side_effect = lambda request, now_ms: self.sent.append(request)
         self.requests = ClusterRequests(self.client, Mock(), ExponentialBackoff(100, 100, Random(1)))
 
-    def _new_request(self, node_id: int, message: Message, now: float, *, tag: object, **limits: object) -> object:
-        return ClientRequest(node_id, message, len(self.sent), now, 30_000, tag=tag)
+    def _new_request(self, node_id: int, message: Message, now_ms: float, *, tag: object, **limits: object) -> object:
+        return ClientRequest(node_id, message, len(self.sent), now_ms, 30_000, tag=tag)
 
     def respond(self, message: Message | None, reason: str = "") -> None:
         self.requests.handle_response(ClientResponse(self.sent[-1], 0, 0, message=message, reason=reason))

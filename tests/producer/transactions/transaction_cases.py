@@ -77,7 +77,7 @@ class Talk:
         self.now = 0.0
         self.is_flushed = True
         backoff = ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1))
-        self.pending = PendingRequests(Routing(metadata(), lambda now: NODE), backoff.compute_delay_ms)
+        self.pending = PendingRequests(Routing(metadata(), lambda now_ms: NODE), backoff.compute_delay_ms)
         self.call = TransactionCall(self.manager, lambda: self.is_flushed)
         self.pending.add(self.call)
         self.attempts: dict[Request, Attempt] = {}
