@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.support.artifacts import connector_jars
-from integration.support.kafka_cluster import KafkaCluster
+from integration.support.kafka_cluster import LISTENERS, KafkaCluster
 from integration.support.proxy import Proxy
 from integration.support.registry import schema_registry
 from tests.interrupts import restore_sigint
@@ -32,7 +32,8 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A node with all listeners. Tests create their own topics and must not stop the node."""
-    with KafkaCluster(tmp_path_factory.mktemp("kafka") / "cluster", properties=FREQUENT_TIMEOUT_CHECKS) as cluster:
+    folder = tmp_path_factory.mktemp("kafka") / "cluster"
+    with KafkaCluster(folder, listeners=LISTENERS, properties=FREQUENT_TIMEOUT_CHECKS) as cluster:
         yield cluster
 
 
@@ -57,7 +58,12 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaClu
     folder = tmp_path_factory.mktemp("proxied") / "cluster"
     with (
         Proxy() as proxy,
-        KafkaCluster(folder, advertised_ports={1: proxy.port}, properties=FREQUENT_TIMEOUT_CHECKS) as cluster,
+        KafkaCluster(
+            folder,
+            listeners=("PLAINTEXT", "PROXIED"),
+            advertised_ports={1: proxy.port},
+            properties=FREQUENT_TIMEOUT_CHECKS,
+        ) as cluster,
     ):
         proxy.target = ("localhost", cluster.nodes[1].ports["PROXIED"])
         yield cluster, proxy

@@ -38,7 +38,8 @@ OUTCOMES = {"passed", "failed"}
 def strict_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A user without an ACL may do nothing; every client of the PLAINTEXT listener is a super user."""
     folder = tmp_path_factory.mktemp("strict") / "cluster"
-    with KafkaCluster(folder, properties={"allow.everyone.if.no.acl.found": "false"}) as cluster:
+    listeners = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "EXPIRED")
+    with KafkaCluster(folder, listeners=listeners, properties={"allow.everyone.if.no.acl.found": "false"}) as cluster:
         yield cluster
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from integration.support.kafka_cluster import USERS, KafkaCluster
+from integration.support.kafka_cluster import LISTENERS, USERS, KafkaCluster
 from integration.support.librdkafka import create_topic
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaSinkError
@@ -28,7 +28,8 @@ LOGIN = 'org.apache.kafka.common.security.{module}LoginModule required username=
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """One that a test may kill, and that makes no topics by itself."""
     folder = tmp_path_factory.mktemp("errors") / "cluster"
-    with KafkaCluster(folder, properties={"auto.create.topics.enable": "false"}) as cluster:
+    properties = {"auto.create.topics.enable": "false"}
+    with KafkaCluster(folder, listeners=LISTENERS, properties=properties) as cluster:
         create_topic(cluster.bootstrap(), "orders", partitions=3)
         create_topic(cluster.bootstrap(), "compacted", cleanup_policy="compact")
         yield cluster

@@ -112,7 +112,7 @@ def test_20_finds_moved_broker_by_bootstrap_servers(
         Proxy() as configured,
         Proxy() as first,
         Proxy() as second,
-        KafkaCluster(folder, advertised_ports={1: first.port}) as cluster,
+        KafkaCluster(folder, listeners=("PLAINTEXT", "PROXIED"), advertised_ports={1: first.port}) as cluster,
     ):
         for proxy in (configured, first, second):
             proxy.target = ("localhost", cluster.nodes[1].ports["PROXIED"])

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -93,11 +93,13 @@ class KafkaCluster:
     """A cluster with the brokers 1 to n.
 
     `properties` are added to the configuration of each node, `features` to the command that formats its storage, and
-    `jvm` to the options of its JVM, where they override JVM_OPTIONS.
+    `jvm` to the options of its JVM, where they override JVM_OPTIONS. Each of the `listeners` costs CPU time, so a
+    cluster has only those that its tests need.
     """
 
     folder: Path
     brokers: int = 1
+    listeners: tuple[str, ...] = ("PLAINTEXT",)
     properties: Mapping[str, str] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     jvm: tuple[str, ...] = ()
@@ -219,7 +221,7 @@ class KafkaCluster:
         self._ports = PortBlock()
         free_port = self._ports.free_ports()
         for node_id, roles in layout.items():
-            ports = {name: next(free_port) for name in (LISTENERS if "broker" in roles else ())}
+            ports = {name: next(free_port) for name in (self.listeners if "broker" in roles else ())}
             if "controller" in roles:
                 ports["CONTROLLER"] = next(free_port)
             self.nodes[node_id] = KafkaNode(node_id, roles, ports, self.folder / f"node-{node_id}", self.jvm)
@@ -246,13 +248,14 @@ class KafkaCluster:
 
     def _listener_properties(self, node: KafkaNode) -> str:
         advertised = {name: port for name, port in node.ports.items() if name != "CONTROLLER"}
-        advertised["PROXIED"] = self.advertised_ports.get(node.node_id, advertised["PROXIED"])
+        if "PROXIED" in advertised:
+            advertised["PROXIED"] = self.advertised_ports.get(node.node_id, advertised["PROXIED"])
         listeners = _template("listeners.properties").substitute(
             listeners=",".join(f"{name}://localhost:{port}" for name, port in node.ports.items()),
             advertised=",".join(f"{name}://localhost:{port}" for name, port in advertised.items()),
             certificates=self.certificates,
         )
-        return listeners + _template("sasl.properties").substitute() + "".join(_jaas_lines())
+        return listeners + _template("sasl.properties").substitute() + "".join(_jaas_lines(self.listeners))
 
     def _format_storage(self) -> None:
         """Format the storage of all nodes concurrently, each with its own process."""
@@ -288,8 +291,8 @@ class KafkaCluster:
             return set()
 
 
-def _jaas_lines() -> Iterator[str]:
-    """Yield the login modules of all SASL listeners."""
+def _jaas_lines(listeners: Sequence[str]) -> Iterator[str]:
+    """Yield the login modules of the SASL listeners."""
     package = "org.apache.kafka.common.security"
     users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
     modules = {
@@ -299,6 +302,8 @@ def _jaas_lines() -> Iterator[str]:
         "oauthbearer": f'{package}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="admin";',
     }
     for listener in SASL_LISTENERS:
+        if listener not in listeners:
+            continue
         for mechanism, module in modules.items():
             yield f"listener.name.{listener.lower()}.{mechanism}.sasl.jaas.config={module}\n"
 

@@ -1,7 +1,7 @@
 """Proxy: a TCP proxy between a client and a broker that loses, truncates, delays or swallows bytes on demand.
 
     with Proxy() as proxy:                                                   # listens on a free loopback port
-        with KafkaCluster(folder, advertised_ports={1: proxy.port}) as kafka:
+        with KafkaCluster(folder, listeners=("PLAINTEXT", "PROXIED"), advertised_ports={1: proxy.port}) as kafka:
             proxy.target = ("localhost", kafka.nodes[1].ports["PROXIED"])
 
 Each connection has two threads, one for each direction. `mode` may be changed at any time; it applies to later bytes.
