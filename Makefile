@@ -9,6 +9,7 @@ N ?= 1000000
 # The versions of pyspark that the smoke suite runs on, beside the newest; a venv for each.
 SPARKS := $(shell cat tests/spark/pyspark_versions.txt)
 SPARK_VENVS := $(SPARKS:%=.venv-pyspark-%/.up-to-date)
+SPARK_ARCHIVES := $(SPARKS:%=.venv-pyspark-%/spark.jsa)
 # `make soak` and `make spark-matrix` also run on this one.
 ALL_SPARKS := $(SPARKS) 4.2.1
 ALL_SPARK_VENVS := $(ALL_SPARKS:%=.venv-pyspark-%/.up-to-date)
@@ -40,7 +41,7 @@ $(VENV)/.up-to-date: pyproject.toml
 	touch $@
 
 .PHONY: kafka
-kafka: $(JARS)/spark.jsa ## fetch a real Apache Kafka and Spark's own connector, once (Java needed)
+kafka: $(JARS)/kafka.jsa $(VENV)/spark.jsa ## fetch a real Apache Kafka and Spark's own connector, once (Java needed)
 
 $(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 conf/kafka/versions/ivy.xml conf/kafka/versions/jars.sha256 \
 		integration/support/artifacts.py | setup
@@ -48,9 +49,13 @@ $(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 conf/kafka/versio
 	$(BIN)/python -m integration.support.kafka_versions
 	touch $@
 
-# Where it cannot be written, JVMs start as slowly as they do without it.
-$(JARS)/spark.jsa: $(JARS)/.up-to-date $(VENV)/.up-to-date tests/runner/class_archive.py
-	$(BIN)/python -m tests.runner.class_archive
+# Where an archive cannot be written, JVMs start as slowly as they do without it.
+$(JARS)/kafka.jsa: $(JARS)/.up-to-date $(VENV)/.up-to-date tests/runner/class_archive.py
+	$(BIN)/python -m tests.runner.class_archive kafka
+
+%/spark.jsa: %/.up-to-date tests/runner/class_archive.py
+	PYSPARK_PYTHON=$(CURDIR)/$*/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$*/bin/python \
+		$*/bin/python -m tests.runner.class_archive spark
 
 # Compiled code is kept, whatever the environment says: else each process compiles everything again, in each run, and a
 # Spark has a dozen of them.
@@ -119,6 +124,7 @@ $(MINIMUMS)/.up-to-date: pyproject.toml
 
 .PHONY: test-prepare-pyspark
 test-prepare-pyspark: $(SPARK_VENVS)
+	@if command -v java >/dev/null; then $(MAKE) --no-print-directory $(SPARK_ARCHIVES); fi
 
 # Sail and the client that it accepts. Everything else is found in .venv.
 $(SAIL)/.up-to-date: $(VENV)/.up-to-date

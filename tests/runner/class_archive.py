@@ -1,19 +1,21 @@
 """Class data archives (CDS) for the JVMs of Spark and Kafka, which start with half the CPU time.
 
-`python -m tests.runner.class_archive` writes both archives to .jars. A JVM ignores an archive of another Java version
-or of other jars.
+`python -m tests.runner.class_archive spark` writes the archive of the pyspark in the interpreter's virtual environment
+to that environment, and `python -m tests.runner.class_archive kafka` writes the archive of Kafka to .jars. A JVM
+ignores an archive of another Java version or of other jars.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 JARS = Path(__file__).resolve().parents[2] / ".jars"
-ARCHIVE = JARS / "spark.jsa"
+ARCHIVE = Path(sys.prefix) / "spark.jsa"
 KAFKA_ARCHIVE = JARS / "kafka.jsa"
 _QUIET_OPTIONS = "-Xlog:cds=off -Xlog:class+path=off"
 
@@ -92,5 +94,4 @@ def _publish(archive: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_archive()
-    write_kafka_archive()
+    {"spark": write_archive, "kafka": write_kafka_archive}[sys.argv[1]]()
