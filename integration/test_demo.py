@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import read_topic
+from tests.spark_session import JVM
 
 ROWS = 20_000
 OF_THE_STREAM = 100_000
@@ -17,7 +19,8 @@ OF_THE_STREAM = 100_000
 
 def demo(*arguments: str) -> str:
     command = [sys.executable, "-m", "spark_kafka_sink", "demo", "--rows", str(ROWS), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"SPARK_SUBMIT_OPTS": JVM}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -71,8 +71,8 @@ class Machines:
     def run(self, block: str, more: dict[str, str]) -> str:
         """What the commands print; with this wheel and this cluster put in. `more`: of the environment."""
         environment = {name: value for name, value in self.cluster.environment.items() if name != "PYTHONPATH"}
-        first = f"{self.cluster.environment['SPARK_HOME']}/bin:{Path(sys.executable).parent}"
-        environment |= {"PATH": f"{first}:{os.environ['PATH']}", "SPARK_CONF_DIR": str(self.folder / "conf")} | more
+        first = f"{self.folder / 'bin'}:{Path(sys.executable).parent}"
+        environment |= {"PATH": f"{first}:{os.environ['PATH']}"} | more
         block = block.replace("WHEEL", str(self.wheel)).replace("spark://master:7077", self.cluster.master)
         done = subprocess.run(
             ["bash", "-ec", block], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
@@ -84,9 +84,14 @@ class Machines:
 @pytest.fixture(scope="module")
 def machines(standalone: StandaloneCluster, wheel: Path, wheel_python: Path) -> Machines:
     folder = wheel_python.parents[2]
-    (folder / "conf").mkdir()
+    # A folder with configuration files would be on the class path, and the JVM would not use its class data archive.
     settings = "".join(f"{name} {value}\n" for name, value in QUIET_AND_SMALL.items())
-    (folder / "conf" / "spark-defaults.conf").write_text(settings)
+    (folder / "spark.conf").write_text(settings)
+    (folder / "bin").mkdir()
+    spark_submit = folder / "bin" / "spark-submit"
+    real_command = Path(standalone.environment["SPARK_HOME"]) / "bin" / "spark-submit"
+    spark_submit.write_text(f'#!/bin/sh\nexec {real_command} --properties-file {folder}/spark.conf "$@"\n')
+    spark_submit.chmod(0o755)
     (folder / "job.py").write_text(JOB)
     bare = folder / "bare" / "bin" / "python"
     venv.create(folder / "bare", with_pip=False)
