@@ -78,9 +78,9 @@ def test_both_verifiers_find_the_written_records(
     save_report(str(path), report)
     status, output = run_verifier(verifier, path, broker)
     assert status == 0, output
-    found = {int(partition): digest for partition, digest in re.findall(r"orders (\d): .* (\w{16})$", output, re.M)}
+    found = {int(partition): digest for partition, digest in re.findall(r"orders (\d): .* (\w{32})$", output, re.M)}
     ranges = report.partitions["orders"]
-    assert found == {partition: f"{written.digest:016x}" for partition, written in ranges.items()}
+    assert found == {partition: f"{written.digest:032x}" for partition, written in ranges.items()}
     assert len(ranges) == 3
     assert main(["verify", str(path), "--bootstrap-server", broker.bootstrap_servers]) == 0
 

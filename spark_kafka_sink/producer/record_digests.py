@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import StoredRanges
 from spark_kafka_sink.producer.results import ColumnsResult, OffsetRange
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_hash import UInt64Array, hash_records
+from spark_kafka_sink.records.record_hash import UInt64Array, hash_records, join_sums, split_hashes
 
 
 class DigestCollector:
@@ -18,7 +18,7 @@ class DigestCollector:
 
     def __init__(self) -> None:
         self._digests: dict[str, UInt64Array] = {}
-        """The digest of each partition, by topic."""
+        """The sums of the upper and lower halves of the hashes of each partition, by topic."""
 
     def add(self, result: ColumnsResult, columns: RecordColumns) -> None:
         """Add the written rows of a call. `columns`: all rows of the call."""
@@ -38,7 +38,7 @@ class DigestCollector:
         """Return the offset ranges of the same rows with their digests."""
         return {
             topic: {
-                partition: replace(written, digest=int(self._digests[topic][partition]))
+                partition: replace(written, digest=join_sums(*self._digests[topic][partition].tolist()))
                 for partition, written in topic_ranges.items()
             }
             for topic, topic_ranges in ranges.items()
@@ -51,14 +51,15 @@ class DigestCollector:
         counts = stops - starts
         ends = counts.cumsum()
         positions = np.arange(int(ends[-1])) + np.repeat(starts - (ends - counts), counts)
-        range_digests = np.add.reduceat(hashes[row_indices[positions]], ends - counts)
-        np.add.at(self._ensure_partition(topic, int(partitions.max())), partitions, range_digests)
+        halves = split_hashes(hashes[row_indices[positions]])
+        range_sums = np.stack([np.add.reduceat(half, ends - counts) for half in halves], axis=1)
+        np.add.at(self._ensure_partition(topic, int(partitions.max())), partitions, range_sums)
 
     def _ensure_partition(self, topic: str, partition: int) -> UInt64Array:
-        """Return the digests of a topic, extended to at least this partition."""
+        """Return the sums of a topic, extended to at least this partition."""
         digests = self._digests.get(topic)
         if digests is None or len(digests) <= partition:
-            extended = np.zeros(partition + 1, np.uint64)
+            extended = np.zeros((partition + 1, 2), np.uint64)
             if digests is not None:
                 extended[: len(digests)] = digests
             self._digests[topic] = digests = extended

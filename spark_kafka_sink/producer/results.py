@@ -48,7 +48,7 @@ class OffsetRange:
     last_offset: int
     rows: int
     digest: int | None = None
-    """The sum of the hashes of the rows modulo 2^64 (records/record_hash.py), or None if it was not computed."""
+    """The sum of the hashes of the rows modulo 2^128 (records/record_hash.py), or None if it was not computed."""
     rows_without_offset: int = 0
     """The number of these rows for which the broker returned no offset. They may lie outside of the range."""
 

@@ -1,11 +1,11 @@
 """Hash of records over key, value and headers, and the digest of a set of records, computed on columns.
 
-The digest of a set of records is the sum of their hashes modulo 2^64, so it does not depend on their order. It detects
-accidental changes; it is no protection against someone who constructs records with the same digest.
+The digest of a set of records is the sum of their 64-bit hashes modulo 2^128, so it does not depend on their order. It
+detects accidental changes; it is no protection against someone who constructs records with the same digest.
 docs/receipts.md defines the hash for other implementations, and explains why it detects changes.
 
-All arithmetic is modulo 2^64, and every factor is odd. A field is padded with zero bytes to little-endian words of 8
-bytes, and split into blocks of 32 words:
+The arithmetic of a hash is modulo 2^64, and every factor is odd. A field is padded with zero bytes to little-endian
+words of 8 bytes, and split into blocks of 32 words:
 
     sum(field)    = sum over words j of  K[j mod 32] * B^(j div 32) * (word j ^ word j >> 33)
     hash(record)  = mix(S + sum over fields f of F^f * (sum(field f) + L * (length of f + 1)))
@@ -26,7 +26,7 @@ from spark_kafka_sink.records.header_column import HeaderColumn, read_header_col
 
 UInt64Array = NDArray[np.uint64]
 
-DIGEST_MODULUS = 1 << 64
+DIGEST_MODULUS = 1 << 128
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of splitmix64."""
@@ -36,6 +36,8 @@ _BLOCK_BYTES = _BLOCK_WORDS * _WORD_BYTES
 _CHUNK_BYTES = 1 << 18
 """Bytes that are gathered at once. Two arrays of this size fit into the L2 cache of a core."""
 _FOLD_BITS = np.uint64(33)
+_HALF_BITS = np.uint64(32)
+_LOWER_HALF = np.uint64(0xFFFFFFFF)
 
 
 def _mix(numbers: UInt64Array) -> UInt64Array:
@@ -59,9 +61,19 @@ def hash_records(columns: RecordColumns) -> UInt64Array:
     return chunks[0] if len(chunks) == 1 else np.concatenate([np.zeros(0, np.uint64), *chunks])
 
 
+def split_hashes(hashes: UInt64Array) -> tuple[UInt64Array, UInt64Array]:
+    """Return the upper and the lower 32 bits of each hash, of which 2^32 can be added up without a carry."""
+    return hashes >> _HALF_BITS, hashes & _LOWER_HALF
+
+
+def join_sums(upper: int, lower: int) -> int:
+    """Return the sum of hashes from the sums of their halves."""
+    return (upper << 32) + lower
+
+
 def compute_digest(hashes: UInt64Array) -> int:
-    """Return the sum of hashes modulo 2^64."""
-    return int(np.add.reduce(hashes))
+    """Return the sum of the hashes."""
+    return join_sums(*(int(np.add.reduce(half)) for half in split_hashes(hashes)))
 
 
 def _hash_chunk(columns: RecordColumns) -> UInt64Array:

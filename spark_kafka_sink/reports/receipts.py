@@ -101,9 +101,10 @@ class FoundRecords:
 
 def _find_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
     """Return the positions of the last run of `count` records whose hashes add up to `digest`."""
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])
-    starts = np.flatnonzero(sums[count:] - sums[:-count] == np.uint64(digest))
-    return np.arange(starts[-1], starts[-1] + count) if len(starts) else None
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])  # modulo 2^64
+    starts = np.flatnonzero(sums[count:] - sums[:-count] == np.uint64(digest % (1 << 64)))
+    runs = (np.arange(start, start + count) for start in reversed(starts.tolist()))
+    return next((run for run in runs if compute_digest(hashes[run]) == digest), None)
 
 
 def _find_later_copies(hashes: UInt64Array) -> NDArray[np.int64]:

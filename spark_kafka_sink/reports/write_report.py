@@ -201,7 +201,7 @@ _COMPUTED_FIELDS = (
 """JSON fields that parse_report ignores, because WriteReport computes them from other fields."""
 
 _MAX_INTEGER = 1 << 63
-_DIGEST_PATTERN = re.compile("[0-9a-f]{16}")
+_DIGEST_PATTERN = re.compile("[0-9a-f]{32}")
 _MAX_STARTED_MS = 253_402_300_799_999
 """The last millisecond of the year 9999, the maximum of datetime."""
 
@@ -249,18 +249,18 @@ def parse_report(line: str) -> WriteReport:
 
 
 def _range_to_json(offsets: OffsetRange) -> dict[str, Any]:
-    """Convert a range. The digest, as 16 hexadecimal digits, and rows without offsets are included if there are any."""
+    """Convert a range. The digest, as 32 hexadecimal digits, and rows without offsets are included if there are any."""
     document = asdict(offsets)
     del document["digest"]
     if not offsets.rows_without_offset:
         del document["rows_without_offset"]
-    return document if offsets.digest is None else document | {"digest": f"{offsets.digest:016x}"}
+    return document if offsets.digest is None else document | {"digest": f"{offsets.digest:032x}"}
 
 
 def _parse_digest(value: object) -> int:
     text = _check_text("digest", value)
     if not _DIGEST_PATTERN.fullmatch(text):
-        raise ValueError(f"digest is {_describe_value(text)}, not 16 hexadecimal digits")
+        raise ValueError(f"digest is {_describe_value(text)}, not 32 hexadecimal digits")
     return int(text, 16)
 
 

@@ -53,7 +53,7 @@ def test_adds_digests_of_several_results_and_topics() -> None:
 
 
 def test_sum_of_ranges_has_a_digest_only_if_both_have_one() -> None:
-    with_digest, without = OffsetRange(0, 1, 2, (1 << 64) - 1), OffsetRange(2, 3, 2)
-    assert with_digest + with_digest == OffsetRange(0, 1, 4, (1 << 64) - 2)
+    with_digest, without = OffsetRange(0, 1, 2, (1 << 128) - 1), OffsetRange(2, 3, 2)
+    assert with_digest + with_digest == OffsetRange(0, 1, 4, (1 << 128) - 2)
     assert (with_digest + without).digest is None
     assert (without + with_digest).digest is None

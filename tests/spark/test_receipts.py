@@ -40,7 +40,7 @@ def test_report_has_digests_of_all_partitions(broker: EmbeddedBroker, pool: Prod
     report = build_write_report(tasks)
     assert report.partitions == {TOPIC: stored_ranges(broker)}
     assert parse_report(report.to_json()).partitions == report.partitions
-    assert f'"digest": "{report.partitions[TOPIC][0].digest:016x}"' in report.to_json()
+    assert f'"digest": "{report.partitions[TOPIC][0].digest:032x}"' in report.to_json()
 
 
 def test_report_has_no_digests_by_default(broker: EmbeddedBroker, pool: ProducerPool) -> None:

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math/bits"
 	"os"
 	"time"
 
@@ -65,7 +66,8 @@ func verify(want receipt, seed string) bool {
 		panic(err)
 	}
 	defer client.Close()
-	rows, next, sum := int64(0), want.FirstOffset, uint64(0)
+	var high, low, carry uint64
+	rows, next := int64(0), want.FirstOffset
 	for next <= want.LastOffset {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		fetched := client.PollFetches(ctx).Records()
@@ -76,12 +78,13 @@ func verify(want receipt, seed string) bool {
 		for _, record := range fetched {
 			next = record.Offset + 1
 			if record.Offset <= want.LastOffset {
-				sum += hash(record)
+				low, carry = bits.Add64(low, hash(record), 0)
+				high += carry
 				rows++
 			}
 		}
 	}
-	digest := fmt.Sprintf("%016x", sum)
+	digest := fmt.Sprintf("%016x%016x", high, low)
 	fmt.Printf("%s %d: written %d %s, found %d %s\n", want.Topic, want.Partition, want.Rows, want.Digest, rows, digest)
 	intact := rows == want.Rows && digest == want.Digest
 	if !intact && want.RowsWithoutOffset > 0 {
