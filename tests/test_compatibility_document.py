@@ -36,6 +36,21 @@ def test_every_tested_spark_has_a_row_of_features() -> None:
     assert set(rows) >= {*(f"Spark {version}" for version in versions), "Sail"}
 
 
+def test_platforms_page_counts_runtimes_whose_spark_runs_the_smoke_suite() -> None:
+    platforms = (ROOT / "docs" / "platforms.md").read_text()
+    table = platforms.split("| Runtime | Spark |", 1)[1].split("\n\n", 1)[0]
+    spark_versions = [line.split(" | ")[1] for line in table.splitlines()[2:]]
+    features = [*spark_matrix.FEATURES]
+    required = [features.index(name) for name in ("batch", "stream", "exactly-once batch", "exactly-once stream")]
+    tested = {
+        row[0].removeprefix("Spark ").rpartition(".")[0]
+        for row in rows_of("Spark version")
+        if all(row[index + 1] == "yes" for index in required)
+    }
+    count = sum(version in tested for version in spark_versions)
+    assert f"of {count} of these {len(spark_versions)} runtimes" in " ".join(platforms.split())
+
+
 def test_every_feature_of_the_spark_matrix_names_existing_tests() -> None:
     sources = [ROOT / "tests" / "spark" / "smoke_tests.txt", ROOT / "integration" / "test_sail.py"]
     text = "".join(source.read_text() for source in sources)
