@@ -244,14 +244,24 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             future = producer.send("orders", b"12.50", key=b"o-1", headers={"trace": "8f3a"})
             print(future.result(timeout=60).offset)
         """
-        if unexpected:
-            raise build_unexpected_argument_error(unexpected)
         check_open = self._ensure_can_send()
-        fields = (value, key, headers, partition, timestamp_ms)
-        if fields == EMPTY_FIELDS and isinstance(topic, ProducerRecord):
-            record = topic
-        else:
-            record, callback = parse_send_arguments(topic, fields, callback)
+        try:
+            if unexpected:
+                raise build_unexpected_argument_error(unexpected)
+            fields = (value, key, headers, partition, timestamp_ms)
+            if fields == EMPTY_FIELDS and isinstance(topic, ProducerRecord):
+                record = topic
+            else:
+                record, callback = parse_send_arguments(topic, fields, callback)
+            return self._send_record(record, callback, check_open)
+        except BaseException as error:
+            self._prevent_commit("send()", error, check_open)
+            raise
+
+    def _send_record(
+        self, record: ProducerRecord, callback: Callback | None, check_open: OpenTransactionCheck | None
+    ) -> SendFuture:
+        """Validate the record, call the interceptors and send the record. Return its future."""
         try:
             record = validate_record(record)
         except InvalidRecordError as error:  # interceptors do not see invalid records
@@ -312,14 +322,19 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             result = producer.send_columns("orders", columns).result(timeout=60)
             result.raise_for_failures()
         """
-        return self._send_columns(
-            topic,
-            columns,
-            partition,
-            self._ensure_can_send(),
-            keep_row_indices=keep_row_indices,
-            ignored_key_bytes=ignored_key_bytes,
-        )
+        check_open = self._ensure_can_send()
+        try:
+            return self._send_columns(
+                topic,
+                columns,
+                partition,
+                check_open,
+                keep_row_indices=keep_row_indices,
+                ignored_key_bytes=ignored_key_bytes,
+            )
+        except BaseException as error:
+            self._prevent_commit("send_columns()", error, check_open)
+            raise
 
     def _send_columns(
         self,

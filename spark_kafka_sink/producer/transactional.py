@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, ProducerClosedError
+from spark_kafka_sink.errors import DeliveryError, IllegalStateError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -197,6 +197,20 @@ class TransactionalProducer:
         self._metrics.record_rejected_rows(count, self._system.now())
         if check_open is not None:
             check_open.manager.record_rejected(check_open.transaction_number, error)
+
+    def _prevent_commit(self, call_name: str, error: BaseException, check_open: OpenTransactionCheck | None) -> None:
+        """Prevent the commit of the transaction in which a call began, because the call raises this error.
+
+        Without this, a program that catches a KeyboardInterrupt could commit the transaction without knowing whether
+        it has the records of the call.
+        """
+        if check_open is None:
+            return
+        if not isinstance(error, KafkaSinkError):
+            cause, text = error, f"{call_name} was interrupted by {type(error).__name__}"
+            error = DeliveryError(f"{text}, so it is unknown whether its records were accepted.")
+            error.__cause__ = cause
+        check_open.manager.record_rejected(check_open.transaction_number, error)
 
     def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:
         """Raise if the producer cannot send now.

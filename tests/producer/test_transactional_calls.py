@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -257,3 +259,57 @@ def test_a_block_whose_abort_had_no_answer_advises_to_abort(caplog: pytest.LogCa
         send(producer, b"1")
     assert str(caught.value).endswith("Call abort_transaction(), then begin a new transaction.")
     assert "aborting the transaction failed: transactional id x: abort_transaction() timed out" in caplog.text
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("call_name", "send_interrupted"),
+    [
+        ("send()", lambda producer: producer.send("t", b"1")),
+        ("send_columns()", lambda producer: producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])))),
+    ],
+)
+def test_call_interrupted_while_it_waits_for_metadata_prevents_the_commit(
+    version: int,
+    call_name: str,
+    send_interrupted: Callable[[KafkaProducer], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, producer = begun(version)
+
+    def interrupt(*_: object) -> object:
+        raise KeyboardInterrupt
+
+    send(producer, b"0")
+    with monkeypatch.context() as patch:
+        patch.setattr(producer, "_await_topic", interrupt)
+        with pytest.raises(KeyboardInterrupt) as interruption:
+            send_interrupted(producer)
+    with pytest.raises(TransactionAbortableError, match=rf"{re.escape(call_name)} was interrupted by Keyb") as caught:
+        producer.commit_transaction()
+    assert caught.value.__cause__ is not None
+    assert caught.value.__cause__.__cause__ is interruption.value
+    producer.abort_transaction()
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]
+
+
+@BOTH
+def test_interrupted_call_does_not_prevent_commit_of_next_transaction(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, producer = begun(version)
+
+    def begin_next_transaction(*_: object) -> object:
+        producer.abort_transaction()
+        producer.begin_transaction()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(producer, "_await_topic", begin_next_transaction)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("t", b"1")
+    send(producer, b"2")
+    producer.commit_transaction()
+    assert committed(cluster) == [b"2"]
