@@ -18,8 +18,8 @@ class TransactionCall(Call[Any]):
     """A call that never completes: it sends one request at a time, derived from the manager's state at each attempt.
 
     `is_flushed` returns whether all batches of the transaction are done and none of their requests is in flight.
-    `on_change` is called after each event that may change the manager's state. All methods must be called by the sender
-    thread.
+    `on_change` is called after each final result of a request, which may change the manager's state. All methods must be
+    called by the sender thread.
     """
 
     def __init__(
@@ -49,11 +49,9 @@ class TransactionCall(Call[Any]):
 
     def handle_disconnect(self, request: Request[Any], keys: Sequence[str], *, was_sent: bool) -> None:
         self._manager.handle_disconnect(cast("TransactionRequest[Any]", request), was_sent=was_sent)
-        self._on_change()
 
     def handle_response(self, request: Request[Any], response: Any) -> None:
         self._manager.handle_response(cast("TransactionRequest[Any]", request), response)
-        self._on_change()
 
     def handle_result(self, request: Request[Any], key: str, response: Any, now_ms: float) -> None:
         self._manager.last_failure = None
