@@ -57,6 +57,18 @@ def test_the_coordinator_is_looked_up_in_the_layout_of_the_brokers_version() -> 
     assert lookup.build_message(4) == FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)
 
 
+def test_requests_nothing_before_init() -> None:
+    assert Talk().next() is None
+
+
+def test_repeats_first_request_whose_response_was_lost() -> None:
+    talk = Talk()
+    operation = talk.manager.init()
+    talk.lose(InitProducerId)
+    talk.answer(InitProducerId)
+    assert error_of(operation) is None
+
+
 def test_one_request_is_under_way_at_a_time() -> None:
     talk = Talk()
     talk.manager.init()
@@ -370,3 +382,23 @@ def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_returns_the_firs
         talk.manager.begin(2)
     assert get_error(first) is None
     talk.manager.begin(2)
+
+
+# --- records of calls that end late
+
+
+def test_does_not_add_record_to_later_transaction() -> None:
+    talk = Talk().begun()
+    number = talk.manager.ensure_can_send()
+    talk.commit()
+    talk.manager.begin(talk.version)
+    with pytest.raises(IllegalStateError, match=r"send\(\)"):
+        talk.manager.ensure_can_send(number)
+    assert talk.manager.ensure_can_send() != number
+
+
+def test_adds_no_record_while_transaction_is_being_prepared() -> None:
+    talk = Talk().begun()
+    talk.manager.stop_accepting_records()
+    with pytest.raises(IllegalStateError, match=r"send\(\)"):
+        talk.manager.ensure_can_send()

@@ -223,3 +223,13 @@ def test_while_an_id_is_asked_for_another_one_is_refused_and_the_first_may_be_as
     talk.settle()
     second.result()
     assert talk.manager.transactional_id == "two"
+
+
+@pytest.mark.parametrize(("open_ms", "has_timed_out"), [(59_999, False), (60_000, True)])
+def test_fencing_after_transaction_timeout_is_explained(open_ms: float, has_timed_out: bool) -> None:
+    talk = Talk().started()
+    talk.wait(open_ms)
+    operation = talk.manager.commit()
+    talk.answer(EndTransaction, codes.PRODUCER_FENCED)
+    explanation = "The transaction was open for 60000 ms, longer than transaction.timeout.ms (60000 ms)"
+    assert (explanation in str(error_of(operation))) is has_timed_out
