@@ -18,8 +18,8 @@ class TransactionCall(Call[Any]):
     """A call that never completes: it sends one request at a time, derived from the manager's state at each attempt.
 
     `is_flushed` returns whether all batches of the transaction are done and none of their requests is in flight.
-    `on_change` is called after each final result of a request, which may change the manager's state. All methods must be
-    called by the sender thread.
+    `on_change` is called after each final result of a request, which may change the manager's state. All methods must
+    be called by the sender thread.
     """
 
     def __init__(
