@@ -78,8 +78,8 @@ def test_suspended_abort_does_not_prevent_decision_of_newer_driver(version: int,
 
 
 @BOTH_VERSIONS
-@pytest.mark.parametrize("second", range(6))
-@pytest.mark.parametrize("first", range(5))
+@pytest.mark.parametrize("second", mark_always_run(range(6), {0}))
+@pytest.mark.parametrize("first", mark_always_run(range(5), {0}))
 def test_one_of_two_starts_with_the_same_name_decides(version: int, first: int, second: int) -> None:
     """Without `register` all starts in one Spark application have the same name. Each driver is suspended at a point of
     its commit until the other one has reached its own point.
