@@ -53,7 +53,7 @@ EPOCHS_AFTER_HAND_OVER = 32_767 - HAND_OVER_EPOCH
 REMAINING_EPOCHS = (16, *range(EPOCHS_AFTER_HAND_OVER - 1, EPOCHS_AFTER_HAND_OVER + 8))
 """Numbers of remaining epochs, so that they run out at each step of a batch and of a start."""
 SEEDS_PER_TEST = 20
-SEEDS = 2_000 if os.environ.get("SOAK") else 40
+SEEDS = 2_000 if os.environ.get("SOAK") else 20
 REQUESTS_PER_START = 8
 """Minimum number of requests that change the driver's ids in a start that hands over."""
 
