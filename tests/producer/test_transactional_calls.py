@@ -275,7 +275,7 @@ def test_call_interrupted_while_it_waits_for_metadata_prevents_the_commit(
     send_interrupted: Callable[[KafkaProducer], object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
 
     def interrupt(*_: object) -> object:
         raise KeyboardInterrupt
@@ -292,14 +292,14 @@ def test_call_interrupted_while_it_waits_for_metadata_prevents_the_commit(
     producer.abort_transaction()
     with producer.transaction():
         send(producer, b"2")
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
 
 
 @BOTH
 def test_interrupted_call_does_not_prevent_commit_of_next_transaction(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster, producer = begun(version)
+    cluster, producer = create_producer_in_transaction(version)
 
     def begin_next_transaction(*_: object) -> object:
         producer.abort_transaction()
@@ -312,4 +312,4 @@ def test_interrupted_call_does_not_prevent_commit_of_next_transaction(
             producer.send("t", b"1")
     send(producer, b"2")
     producer.commit_transaction()
-    assert committed(cluster) == [b"2"]
+    assert read_committed(cluster) == [b"2"]
