@@ -41,7 +41,7 @@ from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore, threading.Event)
-FORKS = 60
+FORKS = 30
 
 
 def modules() -> list[ModuleType]:
