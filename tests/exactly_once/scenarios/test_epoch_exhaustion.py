@@ -47,7 +47,7 @@ from tests.exactly_once.embedded_query import (
 from tests.exactly_once.embedded_query import broker as broker
 from tests.exactly_once.embedded_query import restricted_user as restricted_user
 from tests.exactly_once.explorer import explore_seed
-from tests.exactly_once.scenarios.test_stale_log_reads import STALE_LOOKUPS, decide_and_die, log_end_offset
+from tests.exactly_once.scenarios.test_stale_log_reads import decide_and_die, log_end_offset
 
 EPOCHS_AFTER_HAND_OVER = 32_767 - HAND_OVER_EPOCH
 REMAINING_EPOCHS = (16, *range(EPOCHS_AFTER_HAND_OVER - 1, EPOCHS_AFTER_HAND_OVER + 8))
@@ -213,7 +213,7 @@ def test_driver_fenced_without_successor_records_commit_if_epochs_run_out_at_any
     successor.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
-@STALE_LOOKUPS
+@pytest.mark.parametrize("lookups", range(1, 5))
 @pytest.mark.parametrize("remaining", REMAINING_EPOCHS)
 def test_stale_read_overwrites_no_decision_if_epochs_run_out_at_any_step(
     broker: EmbeddedBroker, remaining: int, lookups: int
