@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def insert(tmp_path: Path) -> Callable[[str, str, str], None]:
     """Insert lines into a module of the copy, after a line that occurs once."""
     for folder in ("spark_kafka_sink", "tools"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, tmp_path / folder)  # with the compiled modules, which stay valid until edited
 
     def insert(module: str, anchor: str, lines: str) -> None:
         path = tmp_path / "spark_kafka_sink" / module
