@@ -44,7 +44,7 @@ def test_platforms_page_counts_runtimes_whose_spark_runs_the_smoke_suite() -> No
     required = [features.index(name) for name in ("batch", "stream", "exactly-once batch", "exactly-once stream")]
     tested = {
         row[0].removeprefix("Spark ").rpartition(".")[0]
-        for row in rows_of("Spark version")
+        for row in find_table_rows("Spark version")
         if all(row[index + 1] == "yes" for index in required)
     }
     count = sum(version in tested for version in spark_versions)

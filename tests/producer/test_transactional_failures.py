@@ -338,8 +338,8 @@ def test_a_call_whose_time_is_up_says_what_the_broker_last_answered(version: int
 @BOTH
 def test_timeout_does_not_mention_failure_that_a_retry_has_overcome(version: int) -> None:
     limits = {"max_block_ms": 1000, "request_timeout_ms": 1000, "delivery_timeout_ms": 5000}
-    cluster, producer = begun(version, **limits)
-    sent(producer, b"1")
+    cluster, producer = create_producer_in_transaction(version, **limits)
+    send_and_flush(producer, b"1")
     cluster.control.when(api=ApiKey.END_TXN).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
     producer.commit_transaction()
     producer.begin_transaction()
@@ -352,8 +352,8 @@ def test_timeout_does_not_mention_failure_that_a_retry_has_overcome(version: int
 
 @BOTH
 def test_init_without_response_times_out(version: int) -> None:
-    cluster = brokers(version)
-    producer = producer_of(cluster, max_block_ms=1000)
+    cluster = create_cluster(version)
+    producer = create_producer(cluster, max_block_ms=1000)
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).never_answer()
     with pytest.raises(TransactionTimeoutError):
         producer.init_transactions()

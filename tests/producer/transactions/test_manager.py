@@ -66,7 +66,7 @@ def test_repeats_first_request_whose_response_was_lost() -> None:
     operation = talk.manager.init()
     talk.lose(InitProducerId)
     talk.answer(InitProducerId)
-    assert error_of(operation) is None
+    assert get_error(operation) is None
 
 
 def test_one_request_is_under_way_at_a_time() -> None:

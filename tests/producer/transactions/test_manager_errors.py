@@ -232,4 +232,4 @@ def test_fencing_after_transaction_timeout_is_explained(open_ms: float, has_time
     operation = talk.manager.commit()
     talk.answer(EndTransaction, codes.PRODUCER_FENCED)
     explanation = "The transaction was open for 60000 ms, longer than transaction.timeout.ms (60000 ms)"
-    assert (explanation in str(error_of(operation))) is has_timed_out
+    assert (explanation in str(get_error(operation))) is has_timed_out
