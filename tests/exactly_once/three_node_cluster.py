@@ -14,7 +14,7 @@ from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
+from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import AddPartitions
 from tests.fake_system import FakeConnection, FakeSystem, Peer
@@ -96,7 +96,7 @@ def prepared(cluster: Cluster, client: BlockingClient) -> list[TransactionIdenti
 def begin_all(client: BlockingClient, version: int = 1) -> list[TransactionIdentity]:
     """Open a transaction under each id."""
     responses = client.send_all(InitProducerId(name, 900_000) for name in IDS)
-    transactions = [TransactionIdentity(name, *producer_id_and_epoch(responses[name]), version) for name in IDS]
+    transactions = [TransactionIdentity(name, *parse_producer_id_and_epoch(responses[name]), version) for name in IDS]
     client.send_all(AddPartitions(identity, frozenset([TopicPartition("t", 0)])) for identity in transactions)
     return transactions
 
