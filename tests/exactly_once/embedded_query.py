@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
@@ -222,12 +222,20 @@ def write_records(
 
 def write_entry_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: bytes | None) -> None:
     """Write a record to the log in a transaction of this transactional id."""
-    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id}
+    write_entries_as(broker, transactional_id, [(key, value)])
+
+
+def write_entries_as(
+    broker: EmbeddedBroker, transactional_id: str, entries: Iterable[tuple[str, bytes | None]]
+) -> None:
+    """Write records to the log, each in its own transaction of this transactional id."""
+    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id, "linger.ms": "0"}
     with KafkaProducer(options) as producer:
         producer.init_transactions()
-        producer.begin_transaction()
-        producer.send(ProducerRecord(LOG, value, key=key, partition=partition_for(key, PARTITION_COUNT)))
-        producer.commit_transaction()
+        for key, value in entries:
+            producer.begin_transaction()
+            producer.send(ProducerRecord(LOG, value, key=key, partition=partition_for(key, PARTITION_COUNT)))
+            producer.commit_transaction()
 
 
 def list_open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:

@@ -37,6 +37,7 @@ from tests.exactly_once.embedded_query import (
     open_query_transactions,
     read_values,
     rows,
+    write_entries_as,
     write_entry_as,
 )
 from tests.exactly_once.embedded_query import broker as broker
@@ -44,10 +45,12 @@ from tests.exactly_once.embedded_query import transactions as transactions
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
-def write_without_transaction(broker: EmbeddedBroker, key: str, value: bytes | None) -> None:
-    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
-        record = ProducerRecord(LOG, value, key=key, partition=partition_for(key, PARTITION_COUNT))
-        producer.send(record).result(WAIT_TIMEOUT_SECONDS)
+def write_without_transaction(broker: EmbeddedBroker, *entries: tuple[str, bytes | None]) -> None:
+    """Write records to the log, each in its own batch."""
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": "0"}) as producer:
+        for key, value in entries:
+            record = ProducerRecord(LOG, value, key=key, partition=partition_for(key, PARTITION_COUNT))
+            producer.send(record).result(WAIT_TIMEOUT_SECONDS)
 
 
 # --- the topic
@@ -139,7 +142,7 @@ def test_caches_of_partitions_and_warnings_are_bounded(
     monkeypatch.setattr(decision_log, "_MAX_WARNED_RECORDS", 3)
     transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
     for number in range(5):
-        write_without_transaction(broker, PREFIX, b"%d" % number)
+        write_without_transaction(broker, (PREFIX, b"%d" % number))
         with open_query_transactions(broker, f"prefix-{number}") as other:
             other.read_entry()
         assert transactions.read_entry().generation == 1
@@ -153,7 +156,7 @@ def test_warns_once_about_an_invalid_record(
 ) -> None:
     """A query reads its log in each batch."""
     transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
-    write_without_transaction(broker, PREFIX, b"{}")
+    write_without_transaction(broker, (PREFIX, b"{}"))
     for _ in range(3):
         with open_query_transactions(broker) as next_start:
             next_start.describe_driver_id()
@@ -200,9 +203,9 @@ def test_non_transactional_record_is_never_valid(broker: EmbeddedBroker, caplog:
     query = Query(broker)
     with open_query_transactions(broker) as transactions:
         transactions.log.create_if_missing()
-    write_without_transaction(broker, PREFIX, encode_foreign_entry())
+    write_without_transaction(broker, (PREFIX, encode_foreign_entry()))
     query.run(0)
-    write_without_transaction(broker, PREFIX, encode_foreign_entry(number=1))
+    write_without_transaction(broker, (PREFIX, encode_foreign_entry(number=1)))
     query.run(1)
     assert read_values(broker) == rows(0, 1)
     assert "The driver of the prefix p did not write it, so it is ignored" in caplog.text
@@ -250,10 +253,9 @@ INVALID_VALUES = (
 def test_invalid_foreign_records_stop_no_query(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)
-    for value in INVALID_VALUES:
-        for key in (PREFIX, "other", "\\0", "p" * 5_000):
-            write_without_transaction(broker, key, value)
-            write_entry_as(broker, "evil", key, value)
+    entries = [(key, value) for value in INVALID_VALUES for key in (PREFIX, "other", "\\0", "p" * 5_000)]
+    write_without_transaction(broker, *entries)
+    write_entries_as(broker, "evil", entries)
     query.run(1)
     assert read_values(broker) == rows(0, 1)
 
