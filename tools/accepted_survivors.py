@@ -12,4 +12,13 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "spark_kafka_sink/producer/transactions/transaction_call.py: TransactionCall.handle_failure: self._on_change()": (
         "only unmutes queues sooner: the sender drops the batches of a failed transaction, whether muted or not"
     ),
+    "spark_kafka_sink/producer/sending/idempotence.py: _PartitionStates.__init__: super().__init__()": (
+        "dict.__init__ without arguments does nothing"
+    ),
+    "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: if self._has_ended:": (
+        "see the next statement"
+    ),
+    "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: self._thread.join()": (
+        "the thread has released its lock in its last statement, and ends at once without being joined"
+    ),
 }

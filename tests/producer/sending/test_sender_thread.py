@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
-from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
 from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.producer.sending import sender_thread
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderThread
 from spark_kafka_sink.testing import embedded_broker
@@ -139,3 +141,93 @@ def test_threads_that_join_concurrently_see_the_end() -> None:
     for caller in callers:
         caller.join(WAIT_TIMEOUT_SECONDS)
     assert results == [True, True]
+
+
+# --- interpreter exit
+
+
+class SenderAtExit(WaitingSender):
+    """A sender with incomplete records, which ends at `abandon` unless it is stalled, and at `initiate_close`."""
+
+    def __init__(self, *, is_stalled: bool = False) -> None:
+        super().__init__()
+        self.has_incomplete = True
+        self.calls: list[tuple[str, bool]] = []
+        self._is_stalled = is_stalled
+
+    def abandon(self, *, force: bool) -> None:
+        self.calls.append(("abandon", force))
+        if not self._is_stalled:
+            self.ended.set()
+
+    def initiate_close(self, *, force: bool) -> None:
+        self.calls.append(("initiate_close", force))
+        self.ended.set()
+
+
+def start_thread(sender: WaitingSender, flush_at_exit: float) -> SenderThread:
+    thread = SenderThread(OperatingSystem(), flush_at_exit)
+    thread.start(cast(Sender, sender), "kafka-producer-test")
+    return thread
+
+
+def test_exit_waits_until_records_are_delivered() -> None:
+    sender = SenderAtExit()
+    thread = start_thread(sender, WAIT_TIMEOUT_SECONDS)
+    sender_thread._deliver_at_exit()
+    assert sender.calls == [("abandon", False)]
+    assert thread.join(0)
+
+
+def test_exit_fails_records_after_flush_at_exit() -> None:
+    sender = SenderAtExit(is_stalled=True)
+    thread = start_thread(sender, 0.001)
+    sender_thread._deliver_at_exit()
+    assert sender.calls == [("abandon", False), ("initiate_close", True)]
+    assert thread.join(0)
+
+
+def test_exit_drops_records_if_flush_at_exit_is_zero() -> None:
+    sender = SenderAtExit()
+    start_thread(sender, 0)
+    sender_thread._deliver_at_exit()
+    assert sender.calls[0] == ("abandon", True)
+
+
+def test_exit_ignores_producers_without_incomplete_records_and_those_that_have_ended() -> None:
+    idle_sender, ended_sender = SenderAtExit(), SenderAtExit()
+    idle_sender.has_incomplete = False
+    start_thread(idle_sender, WAIT_TIMEOUT_SECONDS)
+    ended_thread = start_thread(ended_sender, WAIT_TIMEOUT_SECONDS)
+    ended_sender.ended.set()
+    assert ended_thread.join(WAIT_TIMEOUT_SECONDS * 1000)
+    sender_thread._deliver_at_exit()
+    assert idle_sender.calls == ended_sender.calls == []
+    idle_sender.ended.set()
+
+
+def test_has_no_work_before_start_and_in_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    not_started = SenderThread(OperatingSystem(), 0)
+    assert not not_started.has_work
+    assert not not_started.is_current()
+    sender = SenderAtExit()
+    thread = start_thread(sender, 0)
+    assert thread.has_work
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert not thread.has_work
+    sender.ended.set()
+
+
+@pytest.mark.parametrize("flush_at_exit", [-1, float("nan"), "5"])
+def test_rejects_flush_at_exit_that_is_no_duration(flush_at_exit: Any) -> None:
+    with pytest.raises(ConfigurationError, match="flush_at_exit is"):
+        SenderThread(OperatingSystem(), flush_at_exit)
+
+
+def test_waits_for_event_and_metadata() -> None:
+    thread, event, metadata = SenderThread(OperatingSystem(), 0), threading.Event(), Mock()
+    assert not thread.wait(event, 0)
+    event.set()
+    assert thread.wait(event, None)
+    thread.await_metadata(metadata, 3, 100.0)
+    metadata.await_update.assert_called_once_with(3, 100.0)
