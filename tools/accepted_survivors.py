@@ -15,6 +15,12 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "spark_kafka_sink/producer/sending/idempotence.py: _PartitionStates.__init__: super().__init__()": (
         "dict.__init__ without arguments does nothing"
     ),
+    "spark_kafka_sink/producer/sending/idempotence.py: Idempotence.handle_retry: if not self.enabled:": (
+        "see the next statement"
+    ),
+    "spark_kafka_sink/producer/sending/idempotence.py: Idempotence.handle_retry: return": (
+        "nothing uses the phase of a partition if idempotence is disabled"
+    ),
     "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: if self._has_ended:": (
         "see the next statement"
     ),

@@ -256,3 +256,40 @@ def test_batches_keep_sequences_until_all_before_the_gap_are_complete() -> None:
     assert idempotence.admit(before, 0, 0)
     store(idempotence, before)
     assert (idempotence.partition_state(T0).phase, stamp(behind)) == (Phase.PROBING, (1, 0))
+
+
+def test_batch_that_may_be_stored_keeps_its_sequence_when_sequences_restart() -> None:
+    idempotence = begun()
+    rejected, in_doubt = admitted(idempotence, T0, 2)
+    retry(idempotence, in_doubt, in_doubt=True)
+    retry(idempotence, rejected, needs_new_sequence=True)
+    assert idempotence.take_abandoned_batches() == [in_doubt]
+    assert (stamp(rejected), stamp(in_doubt)) == ((1, 0), (0, 2))
+    assert idempotence.partition_state(T0).pending_batches == [rejected]
+
+
+def test_only_limits_requests_in_flight_if_disabled() -> None:
+    idempotence = CheckedIdempotence(enabled=False, max_in_flight=1, get_connection=lambda node: CONNECTION)
+    (batch,) = admitted(idempotence)
+    assert not idempotence.admit(batch_of(), 0, 0)
+    store(idempotence, batch)
+    assert idempotence.admit(batch_of(), 0, 0)
+
+
+def test_forgets_expired_batch_after_its_late_failure_if_disabled() -> None:
+    idempotence = CheckedIdempotence(enabled=False, max_in_flight=1, get_connection=lambda node: CONNECTION)
+    (batch,) = admitted(idempotence)
+    idempotence.handle_failed_batch(batch, in_doubt=True)
+    idempotence.handle_failed_attempt(batch, in_doubt=True)
+    idempotence.handle_late_failure(batch)
+    assert not idempotence.is_in_doubt(batch)
+
+
+def test_describes_violated_invariants_of_partitions() -> None:
+    idempotence = Idempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
+    idempotence.set_producer_id_and_epoch(FIRST)
+    admitted(idempotence)
+    assert idempotence.find_violations() == []
+    idempotence.partition_state(T0).in_flight_node_id = 1
+    (violation,) = idempotence.find_violations()
+    assert "all requests in flight are to one node" in violation

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.partition_states import Phase
@@ -23,18 +25,21 @@ def begun() -> tuple[Talk, Idempotence]:
     return talk, idempotence
 
 
-def test_abandons_batches_behind_failed_record_in_transaction() -> None:
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_abandons_batches_behind_failed_record_in_transaction(in_doubt: bool) -> None:
     talk, idempotence = begun()
     epoch = talk.manager.id_and_epoch
     refused, behind = admitted(idempotence, T0, 2)
     idempotence.handle_failed_attempt(refused, in_doubt=False)
     idempotence.handle_failed_batch(refused, in_doubt=False)
-    idempotence.handle_failed_attempt(behind, in_doubt=False)
+    idempotence.handle_failed_attempt(behind, in_doubt=in_doubt)
     idempotence.handle_retry(behind, needs_new_sequence=False)
     assert idempotence.id_and_epoch == epoch
     assert idempotence.take_abandoned_batches() == [behind]
     assert stamp(behind) == (epoch.epoch, 2)
     assert idempotence.partition_state(T0).phase is Phase.AWAITING_EPOCH
+    assert idempotence.partition_state(T0).pending_batches == []
+    assert not idempotence.is_in_doubt(behind)
     assert not idempotence.admit(create_batch(), 0, 0)
 
 
