@@ -92,7 +92,7 @@ class Deliveries:
         self._transactions = transactions
         self._stored_batches: list[ProducerBatch] = []
         """Batches that are DONE, but whose futures are not completed yet."""
-        self._stored_ms = 0.0
+        self._stored_ms: float  # the time of the response to the last of them
         self.is_producer_abandoned = False
         """Whether the producer was dropped, so that further failures are counted as unobserved."""
         self.unobserved_failures: UnobservedFailures | None = None
