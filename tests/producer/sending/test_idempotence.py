@@ -271,9 +271,9 @@ def test_batch_that_may_be_stored_keeps_its_sequence_when_sequences_restart() ->
 def test_only_limits_requests_in_flight_if_disabled() -> None:
     idempotence = CheckedIdempotence(enabled=False, max_in_flight=1, get_connection=lambda node: CONNECTION)
     (batch,) = admitted(idempotence)
-    assert not idempotence.admit(batch_of(), 0, 0)
+    assert not idempotence.admit(create_batch(), 0, 0)
     store(idempotence, batch)
-    assert idempotence.admit(batch_of(), 0, 0)
+    assert idempotence.admit(create_batch(), 0, 0)
 
 
 def test_forgets_expired_batch_after_its_late_failure_if_disabled() -> None:

@@ -214,7 +214,8 @@ def test_has_no_work_before_start_and_in_forked_child(monkeypatch: pytest.Monkey
     thread = start_thread(sender, 0)
     assert thread.has_work
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert not thread.has_work
+    has_work_in_child = thread.has_work
+    assert not has_work_in_child
     sender.ended.set()
 
 
