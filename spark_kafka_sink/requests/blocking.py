@@ -1,11 +1,13 @@
-"""BlockingClient: sends requests to the cluster for a thread that waits for the results.
+"""BlockingClient: sends requests to the cluster and blocks the calling thread until they have results.
 
-`send`, or `begin` and `finish`, take requests, which the engine (pending.py) routes and retries until their results are
-final. Several calls may be in progress; all of them proceed while the thread waits for one.
+The request engine (pending.py) routes and retries the requests passed to `send`, or to `begin` and `finish`, until each
+of them has a final result. Several calls may be in progress at once. While the thread waits for one of them, all of
+them make progress.
 
-Each node has a queue of requests. An unreachable node fails all its requests after one attempt to connect. A node that
-is unresponsive for `node_timeout_ms` is disconnected as well; its timeout is doubled when it is used again. While a
-node is unresponsive, the metadata is updated; if the node has left the cluster, it is disconnected before its timeout.
+Each node has its own queue of requests. If a node is unreachable, one failed connection attempt fails every request in
+its queue. A node that stays unresponsive for `node_timeout_ms` is disconnected; its timeout then doubles until it
+responds again. While a node is unresponsive, the client updates the metadata, and disconnects the node before its
+timeout if it has left the cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ from spark_kafka_sink.requests.routing import Routing
 
 _MIN_WAIT_MS = 1.0
 _NO_REQUEST_TIMEOUT_MS = 2.0**40
-"""Single requests have no timeout, since they may wait for many others; unresponsive nodes have one instead."""
+"""Effectively no timeout for a single request, because it may have to wait for many others on the same connection.
+
+Unresponsive nodes are timed out instead.
+"""
 
 
 class _QueuedAttempt(NamedTuple):
@@ -43,22 +48,24 @@ class _QueuedAttempt(NamedTuple):
 
 @dataclass(eq=False)
 class _NodeQueue:
-    """The requests to one node that have not ended."""
+    """The unfinished requests to one node."""
 
     node: Node
     queued: deque[_QueuedAttempt] = field(default_factory=deque)
     in_flight: dict[int, Attempt] = field(default_factory=dict)
     """Attempts by correlation id."""
     has_tried_connection: bool = False
-    """Whether a connection existed or was attempted since the first of these requests was queued."""
+    """Whether a connection has existed or been attempted since the first of these requests was queued."""
     last_response_ms: float = 0.0
 
 
 class BlockingClient:
     """A client whose calls block the caller's thread until all requests of the call have results.
 
-    `timeout_ms`: how long a call may make no progress. `node_timeout_ms`: how long a node may be unresponsive;
-    request.timeout.ms by default. A context manager. Not thread-safe.
+    Use it as a context manager. Not thread-safe.
+
+    `timeout_ms`: how long a call may go without progress. `node_timeout_ms`: how long a node may be unresponsive;
+    defaults to request.timeout.ms.
     """
 
     def __init__(
@@ -93,8 +100,8 @@ class BlockingClient:
     def wait_for_topic(self, name: str, *, refresh: bool = False) -> TopicInfo:
         """Wait until the topic's partitions are known, and return the topic.
 
-        Raise BrokerError if the topic does not exist or the user may not describe it. `refresh`: request metadata even
-        if the topic is known, since it may have been deleted or have more partitions now.
+        Raise BrokerError if the topic does not exist or the user may not describe it. `refresh`: fetch the metadata
+        again even if the topic is known, because the topic may have been deleted or have gained partitions.
         """
         deadline = self.create_deadline(f"metadata of {format_partition(name)}")
         is_known = self.metadata.contains_topic(name)
@@ -119,9 +126,9 @@ class BlockingClient:
         return leader
 
     def fetch_nodes(self, last_version: int | None = None) -> list[Node]:
-        """Wait for a metadata update, and return the brokers of the cluster.
+        """Wait for a metadata update, then return the cluster's brokers.
 
-        `last_version`: the result of `metadata.request_update`, if the caller has requested the update already.
+        `last_version`: the result of `metadata.request_update`, if the caller has already requested the update.
         """
         deadline = self.create_deadline("metadata of the cluster")
         if last_version is None:
@@ -143,11 +150,11 @@ class BlockingClient:
 
     @property
     def transaction_version(self) -> int:
-        """The cluster's transaction protocol version: 2, or 1 if it is older or unknown."""
+        """The cluster's transaction version: 2 (KIP-890), or 1 if it is lower or not known."""
         return self._client.finalized_features.transaction_version
 
     def create_deadline(self, operation: str, timeout_ms: float | None = None) -> Deadline:
-        """Return a deadline for an operation. `timeout_ms`: the client's timeout by default."""
+        """Return a deadline for an operation. `timeout_ms` defaults to the client's timeout."""
         return Deadline(self, operation, self._timeout_ms if timeout_ms is None else timeout_ms)
 
     def describe_missing_response(self) -> str:
@@ -168,7 +175,7 @@ class BlockingClient:
         return self._system.wall_ms()
 
     def pause(self, pause_ms: float) -> None:
-        """Poll the client for this long, or until the metadata are updated."""
+        """Poll the client for this long, or until the metadata is updated."""
         version, deadline_ms = self.metadata.version, self._system.now() + pause_ms
         while (now_ms := self._system.now()) < deadline_ms and self.metadata.version == version:
             self._run_once(now_ms, deadline_ms - now_ms)
@@ -176,15 +183,15 @@ class BlockingClient:
     # --- requests
 
     def send(self, request: Request[ResponseT], timeout_ms: float | None = None) -> ResponseT:
-        """Return the final response to a request about one key.
+        """Send a request that has a single key, and return its final response.
 
-        `timeout_ms`: how long there may be no progress; the client's timeout by default.
+        `timeout_ms`: how long the request may go without progress; defaults to the client's timeout.
         """
         (response,) = self.send_all([request], timeout_ms).values()
         return response
 
     def send_all(self, requests: Iterable[Request[ResponseT]], timeout_ms: float | None = None) -> dict[str, ResponseT]:
-        """Return the final response for each key of the requests."""
+        """Send the requests, and return the final response for each of their keys."""
         return self.finish(self.begin(requests), timeout_ms)
 
     def begin(self, requests: Iterable[Request[ResponseT]], *, should_retry: bool = True) -> Call[ResponseT]:
@@ -195,7 +202,7 @@ class BlockingClient:
         return call
 
     def finish(self, call: Call[ResponseT], timeout_ms: float | None = None) -> dict[str, ResponseT]:
-        """Wait for the final results, and return the responses by key."""
+        """Wait for the final results, and return the responses by key. Raise the call's first error if a key failed."""
         deadline, progress = self.create_deadline(call.operation, timeout_ms), call.done_count
         try:
             while not call.is_done:
@@ -210,7 +217,7 @@ class BlockingClient:
         return call.results()
 
     def abandon(self, call: Call[Any]) -> None:
-        """Remove a call: its queued requests are not sent, and responses to its requests in flight are ignored."""
+        """Remove a call. Its queued requests are never sent, and responses to requests in flight are ignored."""
         self._pending.remove(call)
         for queue in self._queues.values():
             queue.queued = deque(
@@ -218,7 +225,7 @@ class BlockingClient:
             )
 
     def poll_until(self, until_ms: float) -> None:
-        """Poll the client until an attempt has ended, or until this time."""
+        """Poll the client until an attempt ends, but no longer than until this time."""
         ended = self._ended_attempt_count
         while self._ended_attempt_count == ended and (now_ms := self._system.now()) < until_ms:
             self._run_once(now_ms, until_ms - now_ms)
@@ -272,7 +279,7 @@ class BlockingClient:
         queue.has_tried_connection = queue.has_tried_connection or not connection_failed
 
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:
-        """Fail the queued requests. Requests in flight fail when their connection is lost."""
+        """Fail the queued requests. Requests in flight are not touched: they fail when their connection is lost."""
         attempts, queue.queued = queue.queued, deque()
         for queued_attempt in attempts:
             self._fail_attempt(queued_attempt.attempt, DisconnectedError(reason))
@@ -297,8 +304,8 @@ class BlockingClient:
                 if not cluster.is_bootstrap and node_id not in cluster.nodes:
                     self._disconnect(node_id, "is unresponsive and has left the cluster", now_ms)
             if 0 < unresponsive_ms < timeout_ms:
-                # A wait shorter than the clock's resolution may end before the clock has advanced. Without the minimum,
-                # this would repeat forever.
+                # A wait shorter than the clock's resolution may end before the clock has advanced. Without a minimum,
+                # the loop could then spin forever.
                 next_check_ms = min(next_check_ms, max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS))
         return next_check_ms
 

@@ -1,6 +1,6 @@
-"""OffsetAndMetadata and GroupMetadata: consumer group offsets that users add to a transaction.
+"""OffsetAndMetadata and GroupMetadata: the consumer group offsets that a user adds to a transaction.
 
-Their values are validated when they are created, on the user's thread.
+Both validate their values on creation, so an invalid value raises on the user's thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_stri
 
 @dataclass(frozen=True)
 class OffsetAndMetadata:
-    """The position of a consumer group in one partition: the offset of the next record to read."""
+    """A consumer group's position in one partition. `offset` is the offset of the next record to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -30,7 +30,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True)
 class GroupMetadata:
-    """A consumer group, and its member if the group is managed by brokers."""
+    """A consumer group and, if brokers manage the group's membership, one of its members."""
 
     group_id: str
     generation_id: int = -1
@@ -46,7 +46,10 @@ class GroupMetadata:
 
 
 def ensure_number(name: str, value: object, minimum: int, maximum: int) -> None:
-    """Raise InvalidRecordError for a value that cannot be encoded; on the sender's thread it would be a fatal error."""
+    """Raise InvalidRecordError unless the value is an integer in this range.
+
+    Otherwise the value would fail to encode on the sender's thread, which would be a fatal error.
+    """
     if isinstance(value, SupportsIndex) and minimum <= index(value) <= maximum:
         return
     raise InvalidRecordError(f"{name} must be an integer from {minimum} to {maximum}, not {value!a:.60}.")

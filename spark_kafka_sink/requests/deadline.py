@@ -1,4 +1,4 @@
-"""Deadline: the time limit of an operation that a thread waits for. Progress extends it."""
+"""Deadline: the time limit of a blocking operation. Each time the operation makes progress, the limit is extended."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Deadline:
 
     @property
     def waited_ms(self) -> float:
-        """The time since the last progress."""
+        """Time since the last progress."""
         return self._client.now() - self._since_ms
 
     def extend(self) -> None:
-        """Start the timeout again, because there was progress."""
+        """Restart the timeout after the operation has made progress."""
         self._since_ms = self._client.now()
 
     def check(self, failure: KafkaSinkError | None) -> None:
@@ -50,12 +50,12 @@ class Deadline:
         The error is a NetworkError if the latest failure is one, and a MetadataTimeoutError otherwise.
         """
         if self.waited_ms >= self._timeout_ms:
-            cause = f"The last failure: {failure}" if failure is not None else self._client.describe_missing_response()
+            cause = f"Last failure: {failure}" if failure is not None else self._client.describe_missing_response()
             message = f"{self._operation}: timed out after {self._timeout_ms:.0f} ms. {cause}"
             error_type = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
             raise error_type(message) from failure
 
     def wait(self, failure: KafkaSinkError | None, pause_ms: float) -> None:
-        """Check the deadline, then pause before the next attempt. `failure`: as for `check`."""
+        """Check the deadline, then pause before the next attempt. `failure`: see `check`."""
         self.check(failure)
         self._client.pause(pause_ms)

@@ -1,4 +1,4 @@
-"""FindCoordinator: look up the coordinators of consumer groups or transactional ids."""
+"""FindCoordinator: looks up the coordinators of consumer groups or transactional ids."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from spark_kafka_sink.requests.request import TRANSACTION, Request, Role, Route
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, select_most_severe
 
 FIRST_SEVERAL_KEYS_VERSION = 4
-"""The first version of FindCoordinator that contains a list of keys (KIP-699)."""
+"""The first version of FindCoordinator that accepts a list of keys (KIP-699)."""
 
 
 @dataclass(frozen=True, eq=False)
 class FindCoordinator(Request[FindCoordinatorResponse]):
-    """Look up coordinators. Brokers before Kafka 3.0 support only one key in a request."""
+    """Look up coordinators. Brokers before Kafka 3.0 accept only one key per request."""
 
     api_key = ApiKey.FIND_COORDINATOR
     action = "look up a coordinator"
@@ -59,7 +59,7 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
         return {row.key: self.classify_code(row.error_code) for row in response.coordinators}
 
     def parse_coordinators(self, response: FindCoordinatorResponse) -> dict[str, Node]:
-        """Return the coordinators in the response by key."""
+        """Return the coordinators by key. Keys whose lookup failed are omitted."""
         if not response.coordinators:
             return {} if response.error_code else {self.names[0]: Node(response.node_id, response.host, response.port)}
         return {row.key: Node(row.node_id, row.host, row.port) for row in response.coordinators if not row.error_code}

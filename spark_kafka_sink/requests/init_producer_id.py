@@ -1,4 +1,4 @@
-"""InitProducerId: get a producer id and epoch, with or without a transactional id."""
+"""InitProducerId: obtains a producer id and epoch, with or without a transactional id."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from spark_kafka_sink.requests.transaction_request import TransactionListener, T
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict
 
 FIRST_EXPECTED_EPOCH_VERSION = 3
-"""The first version of InitProducerId that contains the producer's current id and epoch (KIP-360)."""
+"""The first version of InitProducerId in which a producer can send its current id and epoch (KIP-360)."""
 _MAX_SUPPORTED_VERSION = 5
-"""Version 6 is for two-phase commit (KIP-939), which no released broker offers."""
+"""Version 6 is for two-phase commit (KIP-939), which no released broker supports."""
 
 
 @dataclass(frozen=True, eq=False)
 class InitProducerId(TransactionRequest[InitProducerIdResponse]):
-    """Get a producer id and epoch. With a transactional id, fence its earlier producers and abort their transaction.
+    """Obtain a producer id and epoch.
+
+    With a transactional id, the broker also fences earlier producers with this id, and aborts any transaction that they
+    left open.
 
     `expected`: the producer's current id and epoch; the broker rejects the request if another producer has taken over.
     `timeout_ms`: the transaction timeout, which has no effect without a transactional id.

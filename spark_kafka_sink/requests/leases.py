@@ -1,10 +1,12 @@
-"""Leases: a keyed cache of clients, so that the next user of a client need not connect and authenticate again.
+"""Leases: a keyed cache of clients, which saves the next user from connecting and authenticating again.
 
-- A leased client belongs to the thread that leased it. Another user with the same key gets another client.
-- A client whose user raised an exception is discarded, since responses may be in flight for which no caller waits.
-- A client that is idle for `idle_seconds` is closed by a thread that runs only while clients are idle.
-- At most `max_idle` clients are idle. When there are more, the least recently used one is closed.
-- A forked child starts with an empty cache and a new lock: the threads and sockets of its parent's clients do not work
+- A leased client belongs to the thread that leased it. A second user with the same key gets a different client.
+- If the code using a client raises an exception, the client is discarded, because responses that nobody waits for may
+  still be in flight.
+- A client that has been idle for `idle_seconds` is closed by a background thread, which runs only while some client can
+  expire.
+- At most `max_idle` clients are kept. Beyond that, the least recently used client is closed.
+- A forked child starts with an empty cache and a new lock. The threads and sockets of the parent's clients do not work
   in the child, and another thread of the parent may have held the lock during the fork.
 """
 
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 CLIENT_IDLE_SECONDS = 540.0
-"""Maximum idle time of a driver's client, equal to the default of connections.max.idle.ms."""
+"""How long a driver's client may be idle. Equal to the default of connections.max.idle.ms."""
 
 _NEVER = float("inf")
 
@@ -29,7 +31,7 @@ ClientT = TypeVar("ClientT")
 
 @dataclass(frozen=True)
 class _IdleClient(Generic[ClientT]):
-    """A client that is not leased. `expires_at`: the time of the clock at which to close it."""
+    """A client that is not leased. `expires_at`: the clock time at which to close it."""
 
     client: ClientT
     key: Hashable
@@ -59,7 +61,7 @@ class Leases(Generic[ClientT]):
         _reset_after_fork(weakref.ref(self))
 
     def _reset(self) -> None:
-        """Empty the cache without taking the lock and without closing clients."""
+        """Empty the cache without taking the lock or closing any client."""
         self._condition = threading.Condition()
         self._idle_clients: list[_IdleClient[ClientT]] = []
         self._evictor: threading.Thread | None = None
@@ -71,11 +73,14 @@ class Leases(Generic[ClientT]):
 
     @contextlib.contextmanager
     def lease(self, key: Hashable, make: Callable[[], ClientT], idle_seconds: float) -> Iterator[ClientT]:
-        """Yield the idle client with this key that was used last, or a new one. `idle_seconds`: inf for no limit."""
+        """Yield the most recently used idle client with this key, or a new client if there is none.
+
+        `idle_seconds`: how long the client may then stay idle; inf for no limit.
+        """
         client = self._take(key) or make()
         try:
             yield client
-        except BaseException:  # including GeneratorExit and KeyboardInterrupt, with which killed tasks end
+        except BaseException:  # including the GeneratorExit and KeyboardInterrupt that end killed tasks
             self._discard(client)
             raise
         self._put_back(_IdleClient(client, key, self._clock() + idle_seconds))
@@ -93,7 +98,7 @@ class Leases(Generic[ClientT]):
 
     def _take(self, key: Hashable) -> ClientT | None:
         with self._condition:
-            # The connections of the most recently used client are the most likely to be open.
+            # Prefer the most recently used client: its connections are the most likely to be still open.
             for position in reversed(range(len(self._idle_clients))):
                 if self._idle_clients[position].key == key:
                     return self._idle_clients.pop(position).client
@@ -102,7 +107,7 @@ class Leases(Generic[ClientT]):
     def _put_back(self, idle_client: _IdleClient[ClientT]) -> None:
         with self._condition:
             self._idle_clients.append(idle_client)
-            surplus = self._idle_clients[: -self._max_idle]  # The least recently used clients come first.
+            surplus = self._idle_clients[: -self._max_idle]  # the least recently used clients come first
             del self._idle_clients[: -self._max_idle]
             if idle_client.expires_at < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
                 self._evictor = threading.Thread(target=self._evict_until_empty, name="pykafka-leases", daemon=True)
@@ -116,7 +121,7 @@ class Leases(Generic[ClientT]):
             with self._condition:
                 next_until = min((idle_client.expires_at for idle_client in self._idle_clients), default=_NEVER)
                 if next_until == _NEVER:
-                    # Cleared under the lock, so that the next `_put_back` starts a new thread.
+                    # Clear this while the lock is held, so that the next `_put_back` starts a new thread.
                     self._evictor = None
                     return
                 self._condition.wait(max(0.0, next_until - self._clock()))
@@ -129,7 +134,7 @@ class Leases(Generic[ClientT]):
 def _reset_after_fork(reference: weakref.ref[Leases[ClientT]]) -> None:
     """Reset the leases in forked children.
 
-    Python cannot unregister the hook, so the hook holds only a weak reference.
+    The hook holds only a weak reference, because Python has no way to unregister it.
     """
 
     def reset() -> None:

@@ -1,17 +1,20 @@
 """PendingRequests: the request engine, which retries requests until each of their keys has a final result.
 
-The engine does no IO and has no clock. Each key of a call (a transactional id, a topic, a partition) is in one of four
+The engine does no I/O and has no clock. Each key of a call (a transactional id, a topic, a partition) is in one of four
 states:
 
-    due          may be sent, at once or after a backoff
-    looking up   due, but its coordinator is unknown: FindCoordinator was sent for all such keys of the call
-    in flight    was sent to its broker
-    done         has a final result: a response, which the caller evaluates, or an error
+    due          may be sent, either now or after a backoff
+    looking up   due, but its coordinator is unknown; FindCoordinator was sent for all such keys of the call
+    in flight    sent to its broker
+    done         has a final result: either a response, which the caller evaluates, or an error
 
-A caller of the engine sends the due attempts (`find_due_attempts`), one request to each node about all of its keys. It
-calls `mark_sent`, and then `handle_response` or `handle_failure`. A key is due again after a growing backoff if its
-error is retriable or its node was lost. The engine has two callers. requests/blocking.py serves threads that wait for
-the results. requests/polled.py serves owners of a client that they poll: the producer's sender and preflight.
+The code that drives the engine calls `find_due_attempts` and sends the attempts it returns. An attempt is one request
+to a node, and covers all keys of the request that this node handles. After sending an attempt, it calls `mark_sent`,
+and later `handle_response` or `handle_failure`. If a key's error is retriable or the connection to its node is lost,
+the key becomes due again after a backoff that grows with each failure.
+
+Two modules drive the engine. blocking.py serves threads that wait for the results. polled.py serves owners that poll
+their own client: the producer's sender and preflight.
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ if TYPE_CHECKING:
     from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 
 POLL_INTERVAL_MS = 10.0
-"""The interval of checks while no node can be used, or while the leader of a partition is unknown."""
+"""How often to check again while no node is available or a partition's leader is unknown."""
 
 MAX_UNKNOWN_TOPIC_MS = 5_000.0
-"""Maximum time to retry UNKNOWN_TOPIC_OR_PARTITION, because brokers learn of a new topic one after another."""
+"""How long to retry UNKNOWN_TOPIC_OR_PARTITION. It is retried because a new topic reaches the brokers one by one."""
 
 _CONCURRENT_PAUSE_MS = 20.0
 _MAX_DOUBLINGS = 10
@@ -83,7 +86,7 @@ class Call(Generic[ResponseT]):
         self.error: KafkaSinkError | None = None
         """The first error that ended a key without another retry."""
         self.in_doubt_keys: set[str] = set()
-        """Keys whose response was lost: the broker may have executed the request, or may still do so."""
+        """Keys whose response was lost. The broker may already have executed the request, or may still do so."""
         self.done_count = 0
         """The number of keys that are done."""
 
@@ -114,7 +117,7 @@ class Call(Generic[ResponseT]):
         """Update `due_ms_by_key` before it is read, for a call whose requests are derived from a state."""
 
     def request_for(self, key: str) -> Request[ResponseT]:
-        """Return the request to send for a key that is due."""
+        """Return the request to send for a due key."""
         return self._requests[key]
 
     def may_send(self, request: Request[ResponseT]) -> bool:
@@ -126,12 +129,12 @@ class Call(Generic[ResponseT]):
         return Verdict.RETRY if is_unknown and self._should_retry_unknown_errors else classification.verdict
 
     def handle_disconnect(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
-        """Handle the loss of a connection: no response for these keys will be received."""
+        """Handle a lost connection: these keys will get no response."""
         if was_sent:
             self.in_doubt_keys.update(keys)
 
     def handle_response(self, request: Request[ResponseT], response: ResponseT) -> None:
-        """Handle a response as a whole. Called before the results of its keys are handled."""
+        """Handle a response as a whole, before the results of its individual keys are handled."""
 
     def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now_ms: float) -> None:
         """Handle the final response for a key."""
@@ -144,13 +147,13 @@ class Call(Generic[ResponseT]):
         self.done_count += 1
 
     def handle_retry(self, failure: KafkaSinkError) -> None:
-        """Handle the failure of a key that will be retried."""
+        """Handle a failed key that will be retried."""
         self.last_failure = failure
 
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """A request to one node about some keys of a call, or a lookup of their coordinators."""
+    """A request to one node for some of a call's keys, or a lookup of their coordinators."""
 
     call: Call[Any]
     request: Request[Any]
@@ -179,7 +182,7 @@ class PendingRequests:
         self._calls.append(call)
 
     def remove(self, call: Call[Any]) -> None:
-        """Remove a call. Responses to its requests in flight are ignored."""
+        """Remove a call. Responses to its requests in flight will be ignored."""
         if call in self._calls:
             self._calls.remove(call)
         self._sent_attempts = {attempt for attempt in self._sent_attempts if attempt.call is not call}
@@ -272,7 +275,7 @@ class PendingRequests:
         call.handle_response(request, response)
         classifications = request.classify_keys(response)
         for key in attempt.keys:
-            call.in_flight_keys.discard(key)  # one at a time, so that the call is not done before its last key
+            call.in_flight_keys.discard(key)  # one by one, so that the call is not done before its last key
             classification = classifications.get(key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
             if verdict not in (Verdict.RETRY, Verdict.LOOK_UP):
@@ -333,10 +336,7 @@ class PendingRequests:
 
     @staticmethod
     def _list_due_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
-        """Return the due keys that belong to a coordinator of this type, with their routes.
-
-        Due keys are neither in flight nor done.
-        """
+        """Return the keys that belong to a coordinator of this type and are neither in flight nor done, with routes."""
         routes = [(key, call.request_for(key).route(key)) for key in call.due_ms_by_key]
         return [
             (key, route) for key, route in routes if isinstance(route, CoordinatorKey) and route.key_type == key_type
@@ -357,9 +357,9 @@ class PendingRequests:
         state.failure_count += 1
 
     def retry_backoff_ms(self, failures: int, code: int = codes.NONE) -> float:
-        """Return the backoff of a key. `failures`: the number of its consecutive failures before the latest one.
+        """Return a key's backoff. `failures`: its number of consecutive failures, not counting the latest one.
 
-        CONCURRENT_TRANSACTIONS is retried sooner, because coordinators complete the previous transaction quickly.
+        CONCURRENT_TRANSACTIONS is retried sooner, because a coordinator soon completes the previous transaction.
         """
         pause_ms = self._backoff_ms(failures)
         if code == codes.CONCURRENT_TRANSACTIONS:

@@ -1,4 +1,4 @@
-"""PolledRequests: runs the request engine (pending.py) over a NetworkClient that its owner polls."""
+"""PolledRequests: drives the request engine (pending.py) over a NetworkClient that its owner polls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS, Attempt, Call, P
 
 
 class PolledRequests:
-    """Requests on a client that its owner polls. The owner passes responses to `handle_response`. Not thread-safe."""
+    """Sends requests on a client that its owner polls. Not thread-safe.
+
+    The owner must pass the responses to `handle_response`.
+    """
 
     def __init__(self, client: NetworkClient, pending: PendingRequests, timeout_ms: float | None = None) -> None:
         """`timeout_ms`: timeout of each request; defaults to request.timeout.ms."""
@@ -28,7 +31,7 @@ class PolledRequests:
         self._pending.add(call)
 
     def remove(self, call: Call[Any]) -> None:
-        """Remove a call. Responses to its requests in flight are ignored."""
+        """Remove a call. Responses to its requests in flight will be ignored."""
         self._pending.remove(call)
 
     def send_due(self, now_ms: float) -> float:
@@ -39,7 +42,7 @@ class PolledRequests:
         return min(delay_ms, max(0.0, self._pending.next_due_ms(now_ms) - now_ms))
 
     def handle_response(self, response: ClientResponse) -> None:
-        """Handle the response, or the failure, of a request that this object sent."""
+        """Handle the response to a request that this object sent, or the request's failure."""
         attempt = cast("Attempt", response.request.tag)
         if response.message is not None:
             self._pending.handle_response(attempt, response.message, response.received_ms)
@@ -62,7 +65,7 @@ class PolledRequests:
         except UnsupportedVersionError as error:
             self._pending.handle_failure(attempt, error, now_ms)
             return 0.0
-        # Checked and recorded before the bytes leave, because another thread may reject a record at any time.
+        # Check and record this before sending, because another thread may reject a record at any time.
         if not attempt.is_lookup and not call.may_send(request):
             return 0.0
         self._pending.mark_sent(attempt)

@@ -1,4 +1,4 @@
-"""DescribeQuorum: describe the controllers of the cluster and their replication lag."""
+"""DescribeQuorum: describes the cluster's controllers and their replication lag."""
 
 from __future__ import annotations
 

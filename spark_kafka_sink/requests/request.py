@@ -1,6 +1,6 @@
-"""Request: the base class of requests to the cluster. Each subclass has a route, a message and a verdict table.
+"""Request: the base class of requests to the cluster. Each subclass defines a route, a message and a verdict table.
 
-The engine that sends requests until their responses are final is in pending.py.
+pending.py contains the engine that sends requests until their responses are final.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class CoordinatorKey(NamedTuple):
-    """A route: the coordinator of a consumer group or of a transactional id."""
+    """A route to the coordinator of a consumer group or transactional id."""
 
     key_type: int
     key: str
 
 
 class Leader(NamedTuple):
-    """A route: the leader of a partition."""
+    """A route to the leader of a partition."""
 
     topic: str
     partition: int
 
 
 class Broker(NamedTuple):
-    """A route: this broker and no other."""
+    """A route to this broker and no other."""
 
     node: Node
 
 
 class Role(Enum):
-    """A route to the broker that is likely to respond first, or to the controller.
+    """A route to any broker, preferably one that will respond soon, or to the controller.
 
-    While the controller is unknown, its requests go to any broker.
+    While the controller is unknown, its requests are sent to any broker.
     """
 
     ANY_BROKER = "any broker"
@@ -58,19 +58,19 @@ Route = CoordinatorKey | Leader | Broker | Role
 
 
 class Request(ABC, Generic[ResponseT]):
-    """A request about one or more keys: transactional ids, topics, partitions, or other names in the response."""
+    """A request for one or more keys: transactional ids, topics, partitions, or other names in the response."""
 
     api_key: ClassVar[ApiKey]
     action: ClassVar[str]
-    """The action of the request in error messages: "end the transaction"."""
+    """The action named in error messages, for example "end the transaction"."""
     verdicts: ClassVar[VerdictTable] = {codes.NONE: Verdict.DONE}
     default_verdict: ClassVar[Verdict] = Verdict.FATAL
-    """The verdict of codes that are neither listed in `verdicts` nor retriable."""
+    """The verdict for codes that are neither listed in `verdicts` nor retriable."""
 
     @property
     @abstractmethod
     def keys(self) -> Sequence[str]:
-        """The keys that the response has results for. The engine retries each key separately."""
+        """The keys for which the response contains results. The engine retries each key separately."""
 
     @abstractmethod
     def route(self, key: str) -> Route:
@@ -86,25 +86,25 @@ class Request(ABC, Generic[ResponseT]):
 
     @abstractmethod
     def classify(self, response: ResponseT) -> Classification:
-        """Return the classification of the request as a whole."""
+        """Classify the response as a whole."""
 
     def classify_keys(self, response: ResponseT) -> Mapping[str, Classification]:
-        """Return the classification of each key in the response."""
+        """Classify each key in the response."""
         return dict.fromkeys(self.keys, self.classify(response))
 
     def select_keys(self, keys: Sequence[str]) -> Request[ResponseT]:
-        """Return the request reduced to these keys. Requests with a single key return themselves."""
+        """Return a request for these keys only. A request that has a single key returns itself."""
         return self
 
     def classify_code(self, code: int, item: str = "") -> Classification:
         return classify(code, self.verdicts, self.default_verdict, item)
 
     def build_rejection_error(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
-        """Return the error for a response that rejects the request. `advice` replaces the error code's advice."""
+        """Build the error for a response that rejects the request. `advice` replaces the error code's own advice."""
         item = f" ({classification.item})" if classification.item else ""
         context = f"{self.describe_subject(key)}: the attempt to {self.action}{item} was rejected"
         return build_broker_error(classification.code, context, advice)
 
     def describe_subject(self, key: str) -> str:
-        """Return the subject of error messages about this key."""
+        """Return what error messages about this key begin with, for example "transactional id x"."""
         return key

@@ -1,4 +1,4 @@
-"""Routing: finds the node for a route, from metadata and from a cache of coordinators."""
+"""Routing: finds the node for a route, using the metadata and a cache of coordinators."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MAX_COORDINATORS = 1_000
 
 
 class Routing:
-    """Looks up the node for a route, and caches coordinators. Not thread-safe."""
+    """Finds the node for a route and caches coordinators. Not thread-safe."""
 
     def __init__(self, metadata: Metadata, choose_node: Callable[[float], Node | None]) -> None:
-        """`choose_node`: return a node for requests that any broker can handle, given the current time."""
+        """`choose_node`: takes the current time and returns a node for requests that any broker can handle."""
         self._metadata = metadata
         self._choose_node = choose_node
         self._coordinators: dict[CoordinatorKey, Node] = {}
@@ -37,7 +37,7 @@ class Routing:
         return controller or self._choose_node(now_ms)
 
     def topic_error(self, topic: str) -> KafkaSinkError | None:
-        """Return the topic's error in the metadata."""
+        """Return the error that the metadata contains for the topic, if any."""
         return self._metadata.topic_error(topic)
 
     def add_coordinator(self, key: CoordinatorKey, node: Node) -> None:
@@ -46,9 +46,9 @@ class Routing:
         self._coordinators[key] = node
 
     def forget(self, route: Route) -> None:
-        """Look up the node again before the next request.
+        """Discard what is known about the route, so that its node is looked up again.
 
-        The node is not the coordinator, leader or controller any more, or it is unreachable.
+        Call this when the node is no longer the coordinator, leader or controller, or when it is unreachable.
         """
         if isinstance(route, CoordinatorKey):
             self._coordinators.pop(route, None)

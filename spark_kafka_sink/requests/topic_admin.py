@@ -1,4 +1,4 @@
-"""Topic administration: check whether a topic exists, create it, and describe its settings."""
+"""Topic administration: check whether a topic exists, create it, and fetch its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 def begin_describing(client: BlockingClient, name: str) -> Call[MetadataResponse]:
-    """Send the first request of `topic_exists` or `create_if_missing` without waiting."""
+    """Send the first request of `topic_exists` or `create_if_missing` without waiting for the response."""
     return client.begin([DescribeTopic(name)])
 
 
@@ -28,8 +28,8 @@ def topic_exists(
 ) -> bool:
     """Return whether the topic exists.
 
-    `purpose`: the text appended to the topic's name in errors. `describe_call`: the result of an earlier call of
-    `begin_describing`, if there was one.
+    `purpose`: text to append to the topic's name in error messages. `describe_call`: the result of an earlier
+    `begin_describing`, if any.
     """
     response = client.finish(describe_call or begin_describing(client, name))[name]
     classification = DescribeTopic(name).classify(response)
@@ -46,12 +46,13 @@ def create_if_missing(
     required_request: Request[Any] | None = None,
     describe_call: Call[MetadataResponse] | None = None,
 ) -> bool:
-    """Create the topic unless it exists, and return whether it was missing. Another client may create it concurrently.
+    """Create the topic if it does not exist, and return whether it was missing.
 
-    Raise BrokerError if the creation is rejected.
+    It is not an error if another client creates the topic at the same time. Raise BrokerError if the brokers reject the
+    creation.
 
-    `purpose` and `describe_call`: as for `topic_exists`. `required_request`: a request that is sent before the topic is
-    created, so that no topic is created if the brokers do not support it.
+    `purpose` and `describe_call`: see `topic_exists`. `required_request`: a request to send first, so that the topic is
+    not created on brokers that do not support this request.
     """
     if topic_exists(client, topic.name, purpose=purpose, describe_call=describe_call):
         return False
@@ -62,7 +63,7 @@ def create_if_missing(
         _create(client, topic, purpose)
         if topic_exists(client, topic.name, purpose=purpose):
             break
-        # Create it again: brokers answer that a topic exists while they are still deleting it.
+        # Try to create it again: brokers report that a topic exists while they are still deleting it.
         deadline.wait(None, pause_ms(failures))
         failures += 1
     client.wait_for_topic(topic.name, refresh=True)  # The metadata may contain a deleted topic of this name.
@@ -78,7 +79,10 @@ def _create(client: BlockingClient, topic: NewTopic, purpose: str) -> None:
 
 
 def fetch_topic_settings(client: BlockingClient, name: str, settings: Sequence[str]) -> dict[str, str]:
-    """Return the values of settings that brokers report. Raise AuthorizationError if the user may not describe them."""
+    """Return the values of these settings, without those that the broker does not report.
+
+    Raise AuthorizationError if the user may not describe the topic's settings.
+    """
     request = DescribeTopicConfigs(name, settings)
     response = client.send(request)
     classification = request.classify(response)

@@ -1,4 +1,4 @@
-"""The requests about topics: describe, create, validate, describe configs."""
+"""Requests that describe topics, create them, validate their creation, and describe their configs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from spark_kafka_sink.requests.request import Request, Role, Route
 from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classification, Verdict, VerdictTable
 
 _FIRST_OPERATIONS_VERSION = 8
-"""The first version of Metadata that contains the operations that a user may do with a topic (KIP-430)."""
+"""The first version of Metadata that can return the operations a user may perform on a topic (KIP-430)."""
 
 
-class TopicRequest(Request):  # type: ignore[type-arg]  # of its response, which each request names
-    """A request about one topic, which is its key."""
+class TopicRequest(Request):  # type: ignore[type-arg]  # each subclass names its response type
+    """A request about one topic. The topic's name is its key."""
 
     name: str
 
@@ -59,10 +59,10 @@ class DescribeTopic(TopicRequest):
 
 @dataclass(frozen=True, eq=False)
 class DescribeTopics(Request[MetadataResponse]):
-    """Describe topics, each with its own error code.
+    """Describe several topics. The response has an error code for each of them.
 
     `names`: None for all topics that the user may describe. `auto_create`: whether brokers may create missing topics.
-    `with_operations`: whether to include the operations that the user may do with each topic.
+    `with_operations`: whether to include the operations that the user may perform on each topic.
     """
 
     api_key = ApiKey.METADATA
@@ -114,7 +114,8 @@ class CreateTopic(TopicRequest):
 class ValidateTopic(CreateTopic):
     """Validate the creation of a topic without creating it.
 
-    Any broker can check the user's permissions. NOT_CONTROLLER is a final response, because callers need nothing else.
+    The request may go to any broker, because any broker can check the user's permissions and callers need nothing else.
+    NOT_CONTROLLER is therefore a final response and is not retried.
     """
 
     action = "validate the topic"
@@ -148,7 +149,7 @@ class DescribeTopicConfigs(TopicRequest):
 
     @staticmethod
     def parse_values(response: DescribeConfigsResponse) -> dict[str, str]:
-        """Return the values of the settings in the response by name."""
+        """Return the values of the settings by name."""
         return {
             config.name: config.value
             for result in response.results

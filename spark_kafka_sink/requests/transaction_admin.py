@@ -1,7 +1,7 @@
-"""Transaction administration: describe, list and end transactions of any transactional id, and initialize producer ids.
+"""Transaction administration: describe, list and end the transactions of any producer, and initialize producer ids.
 
-Requests are retried while a coordinator is unknown, moving, starting or completing the previous transaction, until the
-client's timeout has passed without progress. The caller evaluates the final responses.
+Requests are retried while a coordinator is unknown, moving, starting, or still completing the previous transaction.
+Retries stop when the client's timeout passes without progress.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 def init_producer_id(
     client: BlockingClient, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch = NO_PRODUCER_ID
 ) -> ProducerIdAndEpoch:
-    """Fence all producers of the transactional id, abort their transaction, and return the new producer id and epoch.
+    """Fence all producers with this transactional id, abort their transaction, and return the new id and epoch.
 
-    Raise BrokerError if the request is rejected. `expected`: the caller's current id and epoch; the request is rejected
-    if another producer has taken over.
+    Raise BrokerError if the request is rejected. `expected`: the caller's current producer id and epoch; the broker
+    rejects the request if another producer has taken over.
     """
     request = InitProducerId(transactional_id, timeout_ms, expected)
     response = client.send(request)
@@ -58,10 +58,10 @@ def end_transactions(
     commit: bool,
     timeout_ms: float | None = None,
 ) -> dict[str, BrokerError]:
-    """Commit or abort transactions. Return the errors of rejected requests by transactional id.
+    """Commit or abort transactions. Return the errors of the rejected requests by transactional id.
 
-    A transaction that has already ended in the same way is not rejected, unless a newer transaction has begun under its
-    id. Newer transactions, which have a newer epoch, are not affected.
+    Committing a committed transaction again, or aborting an aborted one, is not rejected unless a newer transaction has
+    begun under the same id. Transactions with a newer epoch are not affected.
     """
     requests = [EndTransaction(transaction, commit) for transaction in transactions]
     return collect_rejection_errors(requests, client.send_all(requests, timeout_ms))
@@ -70,7 +70,7 @@ def end_transactions(
 def collect_rejection_errors(
     requests: Iterable[Request[ResponseT]], responses: dict[str, ResponseT]
 ) -> dict[str, BrokerError]:
-    """Return an error for each key whose final response rejects its request. Each request must have one key."""
+    """Return the errors of the rejected requests by key. Each request must have exactly one key."""
     errors = {}
     for request in requests:
         (key,) = request.keys
@@ -87,17 +87,17 @@ def describe_transactions(
     *,
     wait_while_ending: bool = False,
 ) -> dict[str, TransactionDescription]:
-    """Return the descriptions of these ids, without ids that are unknown to their coordinators.
+    """Return the descriptions of these ids, omitting ids that their coordinators do not know.
 
-    Each coordinator gets one request about all its ids. `wait_while_ending`: wait while a transaction is prepared to
-    commit or abort; open transactions are returned at once.
+    Each coordinator gets a single request for all of its ids. `wait_while_ending`: wait while a coordinator is
+    committing or aborting a transaction; open transactions are returned without waiting.
     """
     request = DescribeTransactions(tuple(transactional_ids), wait_while_ending)
     return collect_descriptions(request, client.send_all([request], timeout_ms))
 
 
 class TransactionListing:
-    """A list of transactions from all brokers of the cluster."""
+    """Lists the transactions on all brokers of the cluster."""
 
     def __init__(self, client: BlockingClient, *states: str) -> None:
         """Send requests to the known brokers. Request metadata, so that `wait_for_rows` finds all other brokers."""
@@ -147,15 +147,15 @@ class TransactionListing:
 
 
 def list_transactions(client: BlockingClient, *states: str) -> list[ListTransactionsResponseTransactionState]:
-    """Return the transactions in one of these states; in any, if no state is given."""
+    """Return the transactions in one of these states, or in any state if none is given."""
     return TransactionListing(client, *states).wait_for_rows()
 
 
 def fetch_ids_by_producer(client: BlockingClient) -> dict[int, str]:
-    """Return the transactional ids that the user may describe, by producer id."""
+    """Return all transactional ids that the user may describe, by producer id."""
     return {row.producer_id: row.transactional_id for row in list_transactions(client)}
 
 
 def list_transactional_ids(client: BlockingClient, *states: str) -> list[str]:
-    """Return the transactional ids in one of these states; in any, if no state is given."""
+    """Return the sorted transactional ids in one of these states, or in any state if none is given."""
     return sorted({row.transactional_id for row in list_transactions(client, *states)})

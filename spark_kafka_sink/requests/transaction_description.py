@@ -1,4 +1,4 @@
-"""TransactionDescription: the state of a transactional id at its coordinator."""
+"""TransactionDescription: the state of a transactional id, as its coordinator reports it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TransactionDescription:
     id_and_epoch: ProducerIdAndEpoch
     timeout_ms: int = 0
     started_ms: int = -1
-    """The start time of the open transaction by the broker's clock; -1 if none is open."""
+    """When the open transaction started, by the broker's clock; -1 if none is open."""
     topics: tuple[tuple[str, Sequence[int]], ...] = ()
-    """The topics of the transaction, with the partitions of each."""
+    """The transaction's topics, each with its partitions."""
 
     @property
     def partitions(self) -> tuple[tuple[str, int], ...]:
@@ -46,7 +46,7 @@ class TransactionDescription:
 def build_transaction_description(row: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
     return TransactionDescription(
         row.transactional_id,
-        sanitize(row.transaction_state),  # The state and the topics appear in messages and on consoles.
+        sanitize(row.transaction_state),  # the state and the topics are shown in messages and on consoles
         ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
         row.transaction_timeout_ms,
         row.transaction_start_time_ms,

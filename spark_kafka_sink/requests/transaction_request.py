@@ -1,6 +1,6 @@
 """TransactionRequest: the base class of a transactional producer's requests.
 
-Its subclasses are in transactions.py and init_producer_id.py.
+transactions.py and init_producer_id.py contain its subclasses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classificat
 
 
 class TransactionListener(Protocol):
-    """The part of a producer that is notified of executed requests."""
+    """The part of a producer that is notified when the coordinator has executed a request."""
 
     def on_initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None: ...
     def on_partitions_added(self, partitions: Iterable[TopicPartition]) -> None: ...
@@ -30,15 +30,15 @@ class TransactionListener(Protocol):
 class TransactionRequest(Request[ResponseT]):
     verdicts: ClassVar[VerdictTable] = COORDINATOR_VERDICTS
     adds_to_transaction: ClassVar[bool] = False
-    """Whether brokers may know the transaction after this request, even if its response is lost."""
+    """Whether brokers may know of the transaction once this request was sent, even if its response is lost."""
     unsafe_when_delayed: ClassVar[bool] = False
-    """Whether a delayed execution would affect the next transaction under the same epoch."""
+    """Whether executing the request late would affect the next transaction under the same epoch."""
     ends_transaction: ClassVar[bool] = False
     """Whether nothing may be added to the transaction after this request."""
     completes_abort: ClassVar[bool] = False
-    """Whether an abort is incomplete without this request."""
+    """Whether an abort is not complete until this request was executed."""
     starts_v2_transaction: ClassVar[bool] = False
-    """Whether brokers start a version 2 transaction with this request, as with a batch."""
+    """Whether this request starts a version 2 transaction on the brokers, as a batch does."""
 
     @property
     @abstractmethod
@@ -52,7 +52,7 @@ class TransactionRequest(Request[ResponseT]):
         return self.coordinator._replace(key=key)
 
     def apply_partial(self, response: ResponseT, listener: TransactionListener) -> None:
-        """Notify the listener of the parts that were executed, even if others must be retried."""
+        """Notify the listener of the executed parts, even if other parts must be retried."""
 
     def apply(self, response: ResponseT, listener: TransactionListener) -> None:
         """Notify the listener that the request was executed."""
@@ -61,15 +61,18 @@ class TransactionRequest(Request[ResponseT]):
         return f"transactional id {key}"
 
     def build_rejection_error(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
-        """Return the error. A fenced producer always gets PRODUCER_FENCED: brokers before 2.8 use another code."""
+        """Build the rejection error, using PRODUCER_FENCED for every fenced producer.
+
+        Brokers before 2.8 report a different code, INVALID_PRODUCER_EPOCH.
+        """
         if classification.verdict is Verdict.FENCED:
             classification = classification._replace(code=codes.PRODUCER_FENCED)
         return super().build_rejection_error(key, classification, advice)
 
 
 def may_be_stored(classification: Classification) -> bool:
-    """Return whether the coordinator may have executed the rejected request.
+    """Return whether the coordinator may have executed the request although it rejected it.
 
-    It may write the request into its log and then reject it, because its replicas were too slow to respond in time.
+    A coordinator may write the request to its log, and then reject it because its replicas did not respond in time.
     """
     return classification.verdict is Verdict.LOOK_UP or classification.code == codes.UNKNOWN_SERVER_ERROR

@@ -1,15 +1,15 @@
-"""The requests of transactions: their messages, versions and verdicts, and their effects on the producer's state.
+"""Transaction requests: their messages, versions and verdicts, and their effects on the producer's state.
 
-    AddPartitions            version 1 only: add partitions, before records are written to them
-    AddOffsets               version 1 only: add a consumer group, before its offsets are written
-    CommitOffsets            write offsets in the transaction; sent to the group's coordinator, unlike the others
-    EndTransaction           commit or abort
-    DescribeTransactions     describe the transactions of transactional ids
-    ListTransactions         list the transactions that a broker coordinates
+    AddPartitions            version 1 only: adds partitions, before records are written to them
+    AddOffsets               version 1 only: adds a consumer group, before its offsets are written
+    CommitOffsets            writes offsets in the transaction; unlike the others, goes to the group's coordinator
+    EndTransaction           commits or aborts
+    DescribeTransactions     describes the transactions of transactional ids
+    ListTransactions         lists the transactions that a broker coordinates
 
 With transaction version 1, partitions and groups are added by separate requests, and EndTxn is sent in version 4 or
-older. With transaction version 2 (KIP-890), a write adds its partition, and EndTxn (version 5 and newer) returns the
-producer id and epoch of the next transaction.
+older. With transaction version 2 (KIP-890), a write adds its own partition, and EndTxn (version 5 or newer) returns the
+producer id and epoch for the next transaction.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from spark_kafka_sink.requests.verdicts import (
 )
 
 FIRST_V2_OFFSETS_VERSION = FIRST_V2_END_VERSION = 5
-"""The first versions of TxnOffsetCommit and EndTxn that belong to transaction version 2 (KIP-890)."""
+"""The first versions of TxnOffsetCommit and EndTxn for transaction version 2 (KIP-890)."""
 FIRST_MEMBERS_VERSION = 3
-"""The first version of TxnOffsetCommit that contains the member of a consumer group (KIP-447)."""
+"""The first version of TxnOffsetCommit that identifies the consumer group's member (KIP-447)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
 def _classify_partitions(
     request: TransactionRequest[Any], partitions: Iterable[TopicPartition], results: Mapping[TopicPartition, int]
 ) -> Iterator[Classification]:
-    """Classify each partition of the request, also those that the response does not name."""
+    """Classify each partition of the request. Partitions missing in the response are MISSING_IN_RESPONSE."""
     for partition in sorted(partitions):
         is_named = partition in results
         yield (
@@ -228,7 +228,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     transaction: TransactionIdentity
     commit: bool
     has_begun: bool = True
-    """Whether the transaction has begun on the brokers. If this is not certain, INVALID_TXN_STATE counts as success."""
+    """Whether the transaction has certainly begun on the brokers. If not, INVALID_TXN_STATE counts as success."""
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -260,16 +260,16 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
 
 @dataclass(frozen=True, eq=False)
 class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
-    """Describe transactional ids. An id that is unknown to its coordinator is not an error.
+    """Describe transactional ids. An id that its coordinator does not know is not an error.
 
-    `wait_while_ending`: retry while a transaction is prepared to commit or abort and not completed.
+    `wait_while_ending`: retry while the coordinator has decided to commit or abort but not yet written every marker.
     """
 
     api_key = ApiKey.DESCRIBE_TRANSACTIONS
     action = "describe the transaction"
     verdicts = COORDINATOR_VERDICTS | {
         codes.TRANSACTIONAL_ID_NOT_FOUND: Verdict.DONE,
-        codes.UNKNOWN_SERVER_ERROR: Verdict.RETRY,  # The request has no effects, so it can be repeated.
+        codes.UNKNOWN_SERVER_ERROR: Verdict.RETRY,  # safe, because the request has no side effects
         codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
     }
     transactional_ids: Sequence[str]
@@ -304,7 +304,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
         return self.classify_code(row.error_code)
 
     def parse_descriptions(self, response: DescribeTransactionsResponse) -> dict[str, TransactionDescription | None]:
-        """Return the descriptions in a response by id; None for an id that is unknown to its coordinator."""
+        """Return the descriptions by transactional id; None for an id that its coordinator does not know."""
         successful_codes = (codes.NONE, codes.TRANSACTIONAL_ID_NOT_FOUND)
         return {
             row.transactional_id: build_transaction_description(row) if row.error_code == codes.NONE else None
@@ -316,11 +316,11 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
 def collect_descriptions(
     request: DescribeTransactions, responses: dict[str, DescribeTransactionsResponse]
 ) -> dict[str, TransactionDescription]:
-    """Return the descriptions by transactional id, without the ids that are unknown to the brokers.
+    """Return the descriptions by transactional id, omitting ids that the brokers do not know.
 
-    `responses`: the final response for each id. Raise BrokerError if the user is not authorized to describe an id.
+    Raise BrokerError if the user is not authorized to describe an id. `responses`: the final response for each id.
     """
-    # The same response object appears once for each id that it describes: parse each object only once.
+    # One response object appears once for each id that it describes, so parse each object only once.
     distinct = {id(response): response for response in responses.values()}
     parsed_responses = {
         key: (request.classify_keys(response), request.parse_descriptions(response))
@@ -342,8 +342,8 @@ def collect_descriptions(
 class ListTransactions(Request[ListTransactionsResponse]):
     """List the transactions that a broker coordinates.
 
-    `broker`: the broker to send the request to; None for any broker. `states` and `producer_ids` filter the result; an
-    empty filter matches everything.
+    `broker`: where to send the request; None for any broker. `states` and `producer_ids` filter the result; an empty
+    filter matches everything.
     """
 
     api_key = ApiKey.LIST_TRANSACTIONS
@@ -367,5 +367,7 @@ class ListTransactions(Request[ListTransactionsResponse]):
 
 
 LIST_TRANSACTIONS_PROBE = ListTransactions(None, producer_ids=(-1,))
-"""Checks whether brokers support ListTransactions, which exactly once needs. No producer has this id, so its response
-is empty."""
+"""Checks whether brokers support ListTransactions, which exactly-once delivery needs.
+
+The response is empty, because no producer has the id -1.
+"""
