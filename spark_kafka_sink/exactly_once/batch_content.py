@@ -1,9 +1,8 @@
-"""BatchContent: the row count of each topic, which identifies a batch together with its name.
+"""BatchContent: the row count of each topic in a batch. Together with the batch's name, it identifies the batch.
 
-A batch is named by its batch id or its idempotency key, but the name alone does not identify the rows: a checkpoint may
+A batch is named after its batch id or idempotency key, but the name alone does not identify the rows. A checkpoint may
 have been restored or copied, a source may return different rows when it is read again, or two jobs may use the same
-key. The decision log therefore stores the content together with the name, and a batch is skipped only if both are
-equal.
+key. The decision log therefore stores the content along with the name, and a batch is skipped only if both match.
 """
 
 from __future__ import annotations
@@ -18,21 +17,24 @@ _DIGEST_CHARACTERS = 32
 
 @dataclass(frozen=True)
 class BatchContent:
-    """The number of rows and bytes of a batch, and a digest of its row counts."""
+    """A batch's number of rows and bytes, and a digest of its row counts."""
 
     rows: int
     """The number of rows in all topics."""
     payload_bytes: int
-    """The total size of keys and values, shown in messages. It is not compared, because a row that is written again may
-    have a different length, for example if its value contains the current time."""
+    """The total size of keys and values, shown in messages.
+
+    It is never compared, because a row may have a different length when it is written again, for example if its value
+    contains the current time.
+    """
     topics: tuple[tuple[str, int], ...]
-    """Names and row counts of the first MAX_LISTED_TOPICS topics, sorted by name."""
+    """The names and row counts of the first MAX_LISTED_TOPICS topics, sorted by name."""
     digest: str
-    """A hash of the names and row counts of all topics."""
+    """A hash over the names and row counts of all topics."""
 
     @classmethod
     def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchContent:
-        """Create the content from the number of rows of each topic."""
+        """Create the content from each topic's number of rows."""
         topics = sorted((topic, count) for topic, count in row_counts.items() if count)
         digest = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in topics).encode())
         return cls(
@@ -51,7 +53,7 @@ class BatchContent:
 
 
 def sum_contents(task_contents: Iterable[tuple[Mapping[str, int], int]]) -> BatchContent:
-    """Add up the (row counts by topic, payload bytes) of the tasks of a batch."""
+    """Add up the contents of a batch's tasks, given as (row counts by topic, payload bytes)."""
     total_counts: dict[str, int] = {}
     total_bytes = 0
     for row_counts, payload_bytes in task_contents:

@@ -1,8 +1,8 @@
-"""BatchStart: the state of a prefix when a batch starts, for the tasks of the batch and for its commit.
+"""BatchStart: the state of a prefix when a batch starts. The batch's tasks and its commit use it.
 
-The driver (driver.py) creates one BatchStart for each batch. Spark sends it to the tasks with the writer, and to the
-committing process with the commit messages of the tasks. In a stream, the committing process did not begin the batch
-and has no other information about its start.
+The driver (driver.py) creates one BatchStart per batch. Spark sends it to the tasks inside the writer, and to the
+committing process inside the tasks' commit messages. In a stream, the process that commits a batch is not the one that
+began it, and has no other information about the batch's start.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _log = logging.getLogger(__name__)
 
 _NUMERIC_KEY_MESSAGE = (
     "The job was skipped, because a job with idempotencyKey %r and the same number of rows was already committed. The "
-    "key is a bare number. If it is a micro-batch id, as in foreachBatch, a new checkpoint starts again at 0, and its "
-    "batches have the keys of other rows. Add the id of the query to the key."
+    "key is a bare number. If it is a micro-batch id, as in foreachBatch, note that a new checkpoint starts again at "
+    "0, so its batches reuse the keys of earlier rows. Add the query id to the key."
 )
 
 
 @dataclass(frozen=True)
 class BatchStart:
-    """The entry and the driver identity at the start of a batch. Immutable, and pickled into the writer."""
+    """The entry and the driver's identity at the start of a batch. Immutable; it is pickled into the writer."""
 
     entry: Entry
-    """The newest entry of the prefix when the batch started. It has no transactions."""
+    """The prefix's newest entry when the batch started. It has no transactions."""
     driver_identity: ProducerIdAndEpoch
-    """Producer id and epoch under which the driver decides. Brokers reject them once a newer driver has begun."""
+    """The producer id and epoch under which the driver decides. Brokers reject them once a newer driver has begun."""
     has_user_prefix: bool = False
     state: str = EMPTY
-    """The transaction state that brokers report for the driver id until this driver decides or a newer one begins."""
+    """The driver id's transaction state until this driver decides or a newer one begins, as brokers report it."""
 
     @property
     def prefix(self) -> str:
@@ -47,10 +47,10 @@ class BatchStart:
         return build_driver_id(self.prefix, self.entry.driver_number)
 
     def is_waiting_for_tasks(self, description: TransactionDescription | None) -> bool:
-        """Return whether the driver still waits for the tasks of this batch.
+        """Return whether the driver is still waiting for this batch's tasks.
 
-        The driver waits while its epoch is the newest and nothing was written under this epoch. `description`: the
-        current description of the driver id, None if the brokers do not know the id.
+        It is waiting as long as its epoch is the newest and nothing has been written under this epoch. `description`:
+        the current description of the driver id; None if the brokers do not know the id.
         """
         if description is None:
             return False
@@ -63,9 +63,9 @@ class BatchStart:
         return build_task_id(self.prefix, self.build_task_attempt(partition, attempt))
 
     def is_committed(self, batch: Batch) -> bool:
-        """Return whether a batch of this name is committed. Raise ExactlyOnceError if it must not be written at all.
+        """Return whether a batch with this name is committed. Raise ExactlyOnceError if it must not be written at all.
 
-        The rows are not compared here: the tasks count them first, and `check_skipped_batch` then compares the counts.
+        This does not compare the rows. The tasks count them first, and `check_skipped_batch` then compares the counts.
         """
         if batch.query_id is None:
             return self.entry.has_decided(batch)
@@ -81,10 +81,10 @@ class BatchStart:
         return batch == last
 
     def check_skipped_batch(self, batch: Batch, content: BatchContent, *, tolerate_mismatch: bool) -> None:
-        """Check that the rows skipped by the tasks are the rows that a driver of the prefix decided as this batch.
+        """Check that the rows skipped by the tasks match the rows that were decided for this batch.
 
-        `content`: the content of the skipped rows. Raise ExactlyOnceError if the contents differ, or if it is unknown
-        who decided the batch. With `tolerate_mismatch`, log the error instead.
+        Raise ExactlyOnceError if the contents differ, or if it is not known that a driver of this prefix decided the
+        batch. With `tolerate_mismatch`, log the error instead. `content`: the content of the skipped rows.
         """
         decided_content = self.entry.find_content(batch)
         if not self.entry.is_proven(batch):
@@ -97,7 +97,7 @@ class BatchStart:
             return
         if not tolerate_mismatch:
             raise error
-        _log.warning("%s The query continues, because the option onReplayMismatch is 'warn'.", error)
+        _log.warning("%s The query continues, because onReplayMismatch is 'warn'.", error)
 
 
 def _get_batch_number(batch: Batch) -> int:

@@ -1,6 +1,7 @@
-"""Clients of drivers, cached between batches: connecting and authenticating take longer than a batch's requests.
+"""The clients of drivers, cached between batches.
 
-Tasks use the connections of their producers instead.
+They are cached because connecting and authenticating takes longer than all requests of a batch. Tasks do not use them:
+they send these requests on the connections of their producers.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
 
 TIMEOUT_MS = 120_000.0
-"""Maximum time without progress before an operation fails."""
+"""How long an operation may go without progress before it fails."""
 NODE_TIMEOUT_MS = 3_000.0
-"""Response timeout after which a node is disconnected. It grows when the node is used again."""
+"""How long a node may be unresponsive before it is disconnected. Doubles with each consecutive timeout."""
 _MAX_IN_FLIGHT = 50
 
 
@@ -26,7 +27,7 @@ def create_leases() -> Leases[BlockingClient]:
 
 
 CLIENTS = create_leases()
-"""The cached clients of this process's drivers."""
+"""The cached clients of the drivers in this process."""
 
 
 def create_client(
@@ -38,7 +39,7 @@ def create_client(
 
 @contextlib.contextmanager
 def lease_client(config: ClientConfig, *, system: System | None = None) -> Iterator[BlockingClient]:
-    """Lease a cached client, or create one. With `system`, which only tests set, the client is not cached."""
+    """Lease a cached client, creating one if necessary. `system` is for tests only; such a client is not cached."""
     if system is not None:
         with contextlib.closing(create_client(config, system=system)) as client:
             yield client

@@ -1,25 +1,25 @@
-"""Time limits of a decision, derived from the transaction timeout of the tasks.
+"""Time limits for a decision, derived from the tasks' transaction timeout.
 
-    commit margin        the time that must be left of each task's transaction when the driver checks it; with less time
-                         left the driver does not decide
-    decision timeout     a third of the margin: how long the driver's transaction with the decision may stay open, and
-                         how long its commit may be retried
+    commit margin        how much time each task's transaction must have left when the driver checks it. With less time
+                         left, the driver does not decide
+    decision timeout     a third of the margin. It limits how long the driver's own transaction, which contains the
+                         decision, may stay open, and how long its commit may be retried
 
-If a driver is suspended between the check and its commit, the brokers abort its transaction by the decision timeout, so
-nothing is decided. The margin has three parts:
+If a driver is suspended between the check and its commit, its transaction exceeds the decision timeout and the brokers
+abort it, so nothing is decided. The margin has to cover three things:
 
     1. the decision timeout
-    2. the interval at which brokers look for transactions that timed out, 10 seconds by default
+    2. the interval at which brokers look for timed-out transactions, 10 seconds by default
        (transaction.abort.timed.out.transaction.cleanup.interval.ms)
-    3. the time to commit the tasks' transactions
+    3. the time needed to commit the tasks' transactions
 
-A margin of less than 30 seconds has no room for all three.
+A margin of less than 30 seconds is too short to cover all three.
 """
 
 from __future__ import annotations
 
 MAX_COMMIT_MARGIN_MS = 60_000
-"""The commit margin is a quarter of the transaction timeout, and at most this."""
+"""Upper limit of the commit margin, which is otherwise a quarter of the transaction timeout."""
 
 
 def compute_commit_margin_ms(timeout_ms: int) -> int:

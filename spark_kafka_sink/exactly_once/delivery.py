@@ -1,4 +1,4 @@
-"""Delivery: the settings for exactly-once delivery of one query or job."""
+"""Delivery: the exactly-once settings of one query or job."""
 
 from __future__ import annotations
 
@@ -12,42 +12,44 @@ from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
 
 @dataclass(frozen=True)
 class DeliveryOptions:
-    """The options of `deliveryGuarantee` = `exactly-once`. None for an option that the user has not set."""
+    """The options for `deliveryGuarantee` = `exactly-once`. An option is None if the user has not set it."""
 
     prefix: str | None = None
-    """The beginning of all transactional ids of the query or job."""
+    """The prefix of all transactional ids of the query or job."""
     key: str | None = None
-    """The idempotency key: a job whose key is committed already writes nothing."""
+    """The idempotency key. A job whose key has already been committed writes nothing."""
     topic: str = DECISION_LOG_TOPIC
-    """The decision log."""
+    """The topic of the decision log."""
     replication: int = BROKER_DEFAULT
-    """Replication factor of the decision log, if it is created."""
+    """The replication factor to create the decision log with."""
     timeout_ms: int | None = None
-    """The transaction timeout of the tasks; None for the longest that brokers grant."""
+    """The tasks' transaction timeout; None for the longest that the brokers grant."""
     checkpoint: str | None = None
     tolerate_mismatch: bool = False
-    """Whether a batch that was decided with different rows is skipped with a warning; it is an error otherwise."""
+    """Whether a batch that was decided with different rows is skipped with a warning instead of an error."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """The options of one query or job, and the names derived from them."""
+    """The options of one query or job and the names derived from them."""
 
     client: ClientConfig = field(repr=False)
     prefix: str
-    """The user's prefix, or a prefix derived from the checkpoint or the key, or a unique one for this job."""
+    """The user's prefix, a prefix derived from the checkpoint or key, or a unique prefix for this job."""
     options: DeliveryOptions = DeliveryOptions()
     checkpoint: str = ""
     """The normalized location of a stream's checkpoint."""
     scope: str = ""
-    """The scope of the key: the topic that the job sets for all rows."""
+    """The topic that the job sets for all rows. An idempotency key is unique only within this topic."""
     is_single_use: bool = False
-    """Whether only this job uses the prefix, so that its entry can be deleted when the job has ended."""
+    """Whether only this job uses the prefix, so that the prefix's entry can be deleted once the job has ended."""
     writer_kind: WriterKind | None = None
-    """The kind of this writer. A stream cannot take over the prefix of a job, nor a job the prefix of a stream. None
-    can take over either."""
+    """The kind of this writer. A stream cannot take over a job's prefix, and a job cannot take over a stream's prefix.
+
+    A writer whose kind is None can take over both.
+    """
 
     @property
     def has_user_prefix(self) -> bool:
-        """Return whether the user has set the prefix."""
+        """Return whether the user set the prefix."""
         return self.options.prefix is not None

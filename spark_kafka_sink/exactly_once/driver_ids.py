@@ -1,18 +1,17 @@
-"""DriverIds: the driver ids of one prefix, with the producer id that brokers report for each.
+"""DriverIds: a prefix's driver ids, and the producer id that brokers report for each of them.
 
-A record of the decision log comes from the prefix's driver if its producer id belongs to one of the driver ids. Records
-contain the number of the current driver id, so a reader knows which ids to describe. The number in a record proves
-nothing: only brokers know which transactional id has the producer id.
+A record in the decision log was written by the prefix's driver if its producer id belongs to one of the driver ids.
+Records contain the number of the current driver id, so a reader knows which ids to describe. That number proves
+nothing: only the brokers know which transactional id a producer id belongs to.
 
-A hand-over to the next driver id takes two records under the old id:
+To hand over to the next driver id, a driver writes two records under the old one:
 
-    1. A claim. Once it is valid, nobody else can write under the old id without reading it.
-    2. A record with the key of decisions, written under the following epoch, that names the next driver id. Compaction
-       keeps it until a decision under the next id replaces it; it would not keep a claim that long.
+    1. A claim. Once it is valid, nobody else can write under the old id without having read it.
+    2. A record with the key of decisions, written under the following epoch, which names the next driver id. Compaction
+       keeps this record until a decision under the next id replaces it. It would not keep a claim for that long.
 
-Both records repeat what was known of the batch and of the newest driver, so any driver may hand over. If a start dies
-during the hand-over, the next start continues with the old id if the second record is missing, and otherwise with the
-next id.
+Both records repeat what was known about the batch and the newest driver, so any driver may hand over. If a start dies
+during the hand-over, the next start uses the old id if the second record is missing, and the next id otherwise.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, T
 DescribeTransactions = Callable[[Iterable[str]], Mapping[str, TransactionDescription]]
 """Describes transactional ids. The result omits ids that the brokers do not know."""
 ListIdsByProducer = Callable[[], Mapping[int, str]]
-"""Lists the transactional ids that this user may see, by producer id."""
+"""Lists all transactional ids that this user may see, by producer id."""
 
 
 _UNKNOWN_TIMEOUT_MS = 60_000
 _MAX_REMEMBERED_NUMBERS = 1000
 _remembered_numbers: dict[tuple[object, ...], int] = {}
-"""Number of the current driver id when this process last read the log, by brokers, topic and prefix.
+"""The number of the current driver id when this process last read the log, by brokers, topic and prefix.
 
-A hint that saves a request: a stale number costs one more description and decides nothing.
+This is only a hint that saves a request. A stale number costs one more description and is otherwise harmless.
 """
 
 
@@ -54,7 +53,7 @@ def remember_number(key: tuple[object, ...], number: int) -> None:
 
 @dataclass
 class DriverIds:
-    """The driver ids of a prefix that were described so far."""
+    """The driver ids of a prefix that have been described so far."""
 
     prefix: str
     describe_transactions: DescribeTransactions
@@ -65,7 +64,7 @@ class DriverIds:
     """Numbers of the driver ids that have claimed the prefix."""
 
     def record_description(self, number: int, description: TransactionDescription | None) -> None:
-        """Store the description of the driver id with this number; None if the brokers do not know the id."""
+        """Store the description of the driver id with this number. None means that the brokers do not know the id."""
         self._producer_ids[number] = None if description is None else description.id_and_epoch.producer_id
         if description is not None and has_claimed(description):
             self._claimed_numbers.add(number)
@@ -73,11 +72,11 @@ class DriverIds:
             self._claimed_numbers.discard(number)
 
     def record_producer_id(self, number: int, identity: ProducerIdAndEpoch) -> None:
-        """Store the producer id that InitProducerId has returned for the driver id with this number."""
+        """Store the producer id that InitProducerId returned for the driver id with this number."""
         self._producer_ids[number] = identity.producer_id
 
     def describe_missing(self, numbers: Iterable[int]) -> None:
-        """Describe those of the driver ids with these numbers that were not described yet."""
+        """Describe the driver ids with these numbers, except those that have already been described."""
         missing = sorted({number for number in numbers if number >= FIRST_DRIVER_NUMBER} - self._producer_ids.keys())
         if missing:
             descriptions = self.describe_transactions([build_driver_id(self.prefix, number) for number in missing])
@@ -85,50 +84,53 @@ class DriverIds:
                 self.record_description(number, descriptions.get(build_driver_id(self.prefix, number)))
 
     def describe_all_listed(self) -> Mapping[int, str]:
-        """Describe all driver ids of the prefix that brokers list. Return all listed ids by producer id."""
+        """Describe all of the prefix's driver ids that brokers list.
+
+        Return every transactional id that brokers list, by producer id.
+        """
         ids_by_producer = self.list_ids_by_producer()
         numbers = (parse_driver_number(self.prefix, name) for name in ids_by_producer.values())
         self.describe_missing(number for number in numbers if number is not None)
         return ids_by_producer
 
     def is_known(self, number: int) -> bool:
-        """Return whether the brokers know the driver id with this number, according to its last description."""
+        """Return whether the brokers knew the driver id with this number when it was last described."""
         return self._producer_ids.get(number) is not None
 
     def find_number(self, producer_id: int) -> int | None:
-        """Return the number of the described driver id with this producer id; None if there is none."""
+        """Return the number of the described driver id that has this producer id, or None."""
         return next((number for number, known_id in self._producer_ids.items() if known_id == producer_id), None)
 
     @property
     def newest_number(self) -> int:
-        """The greatest number of a driver id that the brokers know; the first number if they know none."""
+        """The greatest number among the driver ids that brokers know, or the first number if they know none."""
         return max((number for number in self._producer_ids if self.is_known(number)), default=FIRST_DRIVER_NUMBER)
 
     @property
     def has_written_records(self) -> bool:
-        """Whether a driver id has written to the log: a claim, or a record that names the next driver id."""
+        """Whether a driver id has written to the log, either a claim or a record that names the next driver id."""
         return bool(self._claimed_numbers) or self.newest_number > FIRST_DRIVER_NUMBER
 
 
 def has_claimed(description: TransactionDescription) -> bool:
-    """Return whether the described driver id has claimed its prefix."""
+    """Return whether this driver id has claimed its prefix."""
     return is_marked_claimed(description.timeout_ms)
 
 
 def is_log_lost(entry: Entry, description: TransactionDescription | None) -> bool:
-    """Return whether the log has no entry of the prefix although the prefix's driver has written to it.
+    """Return whether the log contains no entry for the prefix although the prefix's driver has written to it.
 
-    `description`: a description of the driver id that was requested before the entry was read.
+    `description`: the description of the driver id, requested before the entry was read.
     """
     has_written = entry.driver_number > FIRST_DRIVER_NUMBER or (description is not None and has_claimed(description))
     return not entry.generation and has_written
 
 
 def is_unused_since(entry: Entry, description: TransactionDescription, version: int) -> bool:
-    """Return whether the entry completes its batch and nothing has happened under the driver id since.
+    """Return whether the entry records its batch as done and nothing has happened under the driver id since.
 
-    The driver id then has the epoch that followed the transaction of the entry: the next epoch with transactions of
-    version 2, the same epoch with version 1. If a newer entry exists, the epoch of this entry is older than that.
+    In that case, the driver id still has the epoch that it had right after the entry's transaction. In version 2 this
+    is the next epoch, and in version 1 the entry's own epoch. If a newer entry existed, the epoch would be greater.
     """
     epoch = entry.written_by.epoch + (1 if version >= 2 else 0)
     return (
@@ -140,9 +142,9 @@ def is_unused_since(entry: Entry, description: TransactionDescription, version: 
 
 
 def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
-    """Return the transaction timeout to send when an InitProducerId request must change only the epoch.
+    """Return the transaction timeout to send in an InitProducerId request that must change nothing but the epoch.
 
-    `description`: the description of the driver id; None if the entry names the id and nobody has used it yet.
+    `description`: the description of the driver id; None if the entry names an id that nobody has used yet.
     """
     if description is None:
         return mark_claimed(entry.timeout_ms or _UNKNOWN_TIMEOUT_MS)

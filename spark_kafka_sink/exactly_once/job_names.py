@@ -2,8 +2,8 @@
 
     pykafka-job-<host>-<process>-<random>
 
-`process` is the process id of Spark's driver. Because of the random part, a later run does not find the prefix of an
-earlier one. Only `pykafka transactions` parses these prefixes, to show where a job with open transactions ran.
+`process` is the process id of Spark's driver. The random part keeps a later run from reusing the prefix of an earlier
+one. Only `pykafka transactions` parses these prefixes, to show where a job with open transactions ran.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME_PATTERN = re.compile(rf"{_JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process
 
 
 def generate_job_prefix(driver_process_id: int | None = None) -> str:
-    """Generate a prefix. Without `driver_process_id`, this process must be a Python worker of the driver."""
+    """Generate a prefix. If `driver_process_id` is None, this process must be a Python worker of the driver."""
     process_id = find_driver_process_id() if driver_process_id is None else driver_process_id
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_MAX_HOST_CHARACTERS] or "host"
     return f"{_JOB_PREFIX}{host}-{process_id}-{uuid.uuid4().hex[:12]}"
@@ -32,13 +32,13 @@ def generate_job_prefix(driver_process_id: int | None = None) -> str:
 def find_driver_process_id() -> int:
     """Return the process id of Spark's driver. Call this only in one of its Python workers.
 
-    The parent of a worker is the driver, or pyspark's daemon, whose parent is the driver. Spark replaces a daemon that
-    has died, so the daemon's own process id does not identify the driver.
+    A worker's parent process is either the driver or pyspark's daemon, which is itself a child of the driver. The
+    daemon's process id does not identify the driver, because Spark replaces a daemon that has died.
     """
     parent = os.getppid()
     with contextlib.suppress(OSError):
         if b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0"):
-            # Field 4 is the parent's id. The command in field 2 ends with ")" and may contain spaces.
+            # Field 4 is the parent's process id. Field 2, the command, ends with ")" and may contain spaces.
             return int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
     return parent
 
@@ -48,6 +48,6 @@ def is_job_prefix(prefix: str) -> bool:
 
 
 def describe_job(prefix: str) -> str:
-    """Describe the job that a generated job prefix belongs to. Return an empty string for any other prefix."""
+    """Describe where the job with this prefix ran. Return an empty string unless this is a generated job prefix."""
     match = _NAME_PATTERN.fullmatch(prefix)
     return "" if match is None else f"a job without a name, driver process {match['process']} on {match['host']}"

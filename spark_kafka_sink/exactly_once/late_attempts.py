@@ -1,17 +1,17 @@
-"""Checks for late task attempts: their batch is decided or aborted before they begin, or while they write.
+"""Checks for late task attempts, whose batch is decided or aborted before they begin or while they write.
 
-Spark kills attempts that another attempt has superseded, but not at once. An attempt therefore checks twice whether the
-driver still waits for it:
+Spark kills attempts that another attempt has superseded, but not immediately. An attempt therefore checks twice whether
+the driver is still waiting for it:
 
-    1. Before the attempt gets its transactional id, because a task of the next batch may own the id already.
-    2. After that, before it begins its transaction. If the driver still waits now, it lists open transactions later
-       than now and finds the id, with a transaction or without one. So nothing stays open, whatever happens to the
-       attempt.
+    1. Before it initializes its transactional id, because a task of the next batch may already own the id.
+    2. After that, before it begins its transaction. If the driver is still waiting at this point, it lists the open
+       transactions later and finds the id, with or without a transaction. So nothing stays open, whatever happens to
+       the attempt.
 
-The first check also finds out whether another attempt of the same task uses the id. When Spark reruns a stage, both
+The first check also detects whether another attempt of the same task is using the id. When Spark reruns a stage, both
 attempts have the same number, and InitProducerId would abort what the other attempt has written and perhaps reported.
 
-An attempt that is fenced while it writes checks once more, since brokers do not report why it was fenced.
+An attempt that is fenced while it writes checks once more, because brokers do not report why it was fenced.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 _log = logging.getLogger(__name__)
 
 DescribeTransactions = Callable[[Sequence[str]], Mapping[str, TransactionDescription]]
-"""Describes transactional ids, over the connections of the task's producer."""
+"""Describes transactional ids over the connections of the task's producer."""
 
 
 def choose_task_attempt(
     describe: DescribeTransactions, start: BatchStart, task_attempt: TaskAttempt, task_attempt_id: int
 ) -> TaskAttempt:
-    """Return the task attempt, with another attempt number if its transactional id is in use.
+    """Return the task attempt, with a different attempt number if its transactional id is in use.
 
-    Raise ExactlyOnceError if the driver no longer waits for the batch. `task_attempt_id`: the attempt's number within
-    the Spark application.
+    Raise ExactlyOnceError if the driver is no longer waiting for the batch. `task_attempt_id`: the attempt's number
+    within the Spark application.
     """
     transactional_id = build_task_id(start.prefix, task_attempt)
     descriptions = describe([start.driver_id, transactional_id])
@@ -55,17 +55,17 @@ def choose_task_attempt(
 
 
 def raise_if_late(describe: DescribeTransactions, start: BatchStart) -> None:
-    """Raise ExactlyOnceError if the driver no longer waits for the batch."""
+    """Raise ExactlyOnceError if the driver is no longer waiting for the batch."""
     if not start.is_waiting_for_tasks(describe([start.driver_id]).get(start.driver_id)):
         raise precommit_errors.build_late_attempt_error(start.prefix, "It wrote nothing.")
 
 
 def raise_if_fenced_late(error: BaseException, config: ClientConfig, start: BatchStart, timeout_ms: float) -> None:
-    """Raise ExactlyOnceError from `error` if a write was fenced because the driver no longer waits for the batch.
+    """Raise ExactlyOnceError from `error` if a write was fenced because the driver is no longer waiting for the batch.
 
-    The driver is looked up on a separate connection, because a fenced producer sends no more requests. Return without
-    raising if the error does not mean fencing, if the driver still waits, or if the brokers do not respond: then
-    `error` is all that is known.
+    The driver id is described on a separate connection, because a fenced producer sends no more requests. Return
+    without raising if `error` is not a fencing error, if the driver is still waiting, or if the brokers do not respond.
+    In the last case, `error` is all that is known.
     """
     if not _is_fencing_error(error):
         return
@@ -73,14 +73,14 @@ def raise_if_fenced_late(error: BaseException, config: ClientConfig, start: Batc
         with create_client(config, timeout_ms=timeout_ms) as client:
             description = describe_transactions(client, [start.driver_id]).get(start.driver_id)
     except KafkaSinkError as failure:
-        _log.warning("prefix %s: could not find out whether there is a newer driver: %s", start.prefix, failure)
+        _log.warning("prefix %s: could not check whether a newer driver exists: %s", start.prefix, failure)
         return
     if not start.is_waiting_for_tasks(description):
         raise precommit_errors.build_late_attempt_error(start.prefix, "What it wrote is not committed.") from error
 
 
 def _is_fencing_error(error: BaseException | None) -> bool:
-    """Return whether the error or one of its causes reports that the producer id, epoch or transaction has changed."""
+    """Return whether the error or one of its causes means that the producer id, epoch or transaction has changed."""
     while error is not None:
         if isinstance(error, BrokerError) and error.code in BATCH_OWNERSHIP_LOST_ERRORS:
             return True

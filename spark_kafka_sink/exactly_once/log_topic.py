@@ -1,9 +1,9 @@
-"""LogTopic: creates the topic of the decision log and checks its configuration.
+"""LogTopic: creates the decision log's topic and checks its configuration.
 
-The log must keep the newest record of every key, so its cleanup.policy must be exactly `compact`. It should survive the
-loss of a broker: a single replica on a cluster of several brokers is a warning, and so is unclean leader election. It
-has many partitions, so that a driver reads only the decisions of a few queries when it starts. All entries of a prefix
-are in one partition, which is chosen by a hash of the prefix.
+The log must keep the newest record of every key, so its cleanup.policy must be exactly `compact`. It should also
+survive the loss of a broker, so a warning is logged if it has a single replica on a cluster of several brokers, or if
+it allows unclean leader election. It has many partitions, so that a starting driver reads the decisions of only a few
+queries. All entries of a prefix are in one partition, chosen by a hash of the prefix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTITION_COUNT = 32
 CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
 UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
 
-# Small segments that are compacted early: a driver reads its whole partition when it starts.
+# A starting driver reads its whole partition, so the segments are small and compacted early.
 _TOPIC_CONFIGS = {
     CLEANUP_POLICY: COMPACT,
     "segment.bytes": "1048576",
@@ -41,27 +41,27 @@ _log = logging.getLogger(__name__)
 
 
 def partition_for(prefix: str, partition_count: int) -> int:
-    """Return the partition that has the entries of a prefix."""
+    """Return the partition that contains the entries of this prefix."""
     return zlib.crc32(prefix.encode()) % partition_count
 
 
 class LogTopic:
-    """The topic of a decision log. Used by one thread."""
+    """The topic of a decision log. Not thread-safe."""
 
     def __init__(self, client: BlockingClient, name: str) -> None:
         self.name = name
         self._client = client
-        self._description: Call[MetadataResponse] | None = None  # requested, and not used yet
+        self._description: Call[MetadataResponse] | None = None  # requested but not used yet
 
     def exists(self) -> bool:
         return topic_admin.topic_exists(self._client, self.name, purpose=_PURPOSE)
 
     def prefetch_topic(self) -> None:
-        """Request the description of the topic without waiting. `create_if_missing` uses the response."""
+        """Request the topic's description without waiting for it. `create_if_missing` uses the response."""
         self._description = topic_admin.begin_describing(self._client, self.name)
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
-        """Create the topic unless it exists. Raise BrokerError if it may not be created."""
+        """Create the topic if it does not exist. Raise BrokerError if the brokers reject the creation."""
         topic = NewTopic(self.name, PARTITION_COUNT, replication, tuple(_TOPIC_CONFIGS.items()))
         description, self._description = self._description, None
         topic_admin.create_if_missing(
@@ -69,9 +69,9 @@ class LogTopic:
         )
 
     def check(self) -> None:
-        """Check the configuration. Raise PreflightError if the topic is not compacted.
+        """Check the topic's configuration. Raise PreflightError if the topic is not compacted.
 
-        Log a warning if the configuration cannot be read, or if the loss of a broker could lose decisions.
+        Log a warning if the configuration cannot be read, or if decisions could be lost together with a broker.
         """
         self._warn_of_single_replica()
         try:
@@ -81,8 +81,8 @@ class LogTopic:
             policy = self._require_cleanup_policy(settings)
         except (AuthorizationError, UnsupportedVersionError) as error:
             _log.warning(
-                "The %s of topic %s, the decision log, could not be read (%s). Make sure that it is %s: if the log "
-                "loses decisions, a batch can be written twice.",
+                "Could not read the %s of topic %s, the decision log (%s). Make sure that it is %s: if the log loses "
+                "decisions, a batch can be written twice.",
                 CLEANUP_POLICY,
                 self.name,
                 error,
@@ -93,8 +93,8 @@ class LogTopic:
             raise precommit_errors.build_log_not_compacted_error(self.name, policy)
         if settings.get(UNCLEAN_LEADER_ELECTION) == "true":
             _log.warning(
-                "Topic %s, the decision log, has %s=true: if a broker that lacks the newest records is elected leader, "
-                "the last batch of a query is written twice without an error. Set it to false for this topic.",
+                "Topic %s, the decision log, has %s=true. If a broker that lacks the newest records is elected leader, "
+                "a query's last batch may be written twice without an error. Set it to false for this topic.",
                 self.name,
                 UNCLEAN_LEADER_ELECTION,
             )
@@ -107,10 +107,10 @@ class LogTopic:
         replicas = min((len(partition.replicas) for partition in partitions), default=0)
         if brokers > 1 and replicas == 1:
             _log.warning(
-                "Topic %s, the decision log, has one replica, and the cluster has %d brokers: while the broker of a "
-                "partition is down, no exactly-once write with this partition continues, and if its disk is lost, the "
-                "decisions are lost. Add replicas to the topic (kafka-reassign-partitions.sh). For a new log, set "
-                "decisionLogReplication or the brokers' default.replication.factor.",
+                "Topic %s, the decision log, has only one replica although the cluster has %d brokers. While a "
+                "partition's broker is down, exactly-once writes that use the partition cannot continue, and if its "
+                "disk is lost, the decisions are lost. Add replicas to the topic (kafka-reassign-partitions.sh). For a "
+                "new log, set decisionLogReplication or the brokers' default.replication.factor.",
                 self.name,
                 brokers,
             )
