@@ -54,7 +54,7 @@ def test_warns_if_cleanup_policy_may_not_be_described(
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
     (warning,) = [record.getMessage() for record in caplog.records if "cleanup.policy" in record.getMessage()]
-    assert warning.startswith(f"The cleanup.policy of topic {LOG}, the decision log, could not be read")
+    assert warning.startswith(f"Could not read the cleanup.policy of topic {LOG}, the decision log")
     assert "AUTHORIZATION_FAILED" in warning
 
 
@@ -65,7 +65,7 @@ def test_warns_if_brokers_do_not_support_describe_configs(
     monkeypatch.setattr(broker.cluster, "config", without)
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
-    assert "could not be read" in caplog.text
+    assert "Could not read the cleanup.policy" in caplog.text
 
 
 def test_warns_if_response_lacks_cleanup_policy(
@@ -148,5 +148,5 @@ def test_warns_about_single_replica_on_cluster(broker: EmbeddedBroker, caplog: p
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
     (warning,) = [record.getMessage() for record in caplog.records if "replica" in record.getMessage()]
-    assert warning.startswith(f"Topic {LOG}, the decision log, has one replica, and the cluster has 2 brokers")
+    assert warning.startswith(f"Topic {LOG}, the decision log, has only one replica although the cluster has 2 brokers")
     assert "decisionLogReplication" in warning
