@@ -279,7 +279,7 @@ def test_commit_after_transaction_timeout_fails_without_duplicates(
     prefix = derive_prefix("stream", normalize_checkpoint(str(stream.checkpoint)))
     wait_until_ended(kafka, prefix)
     for _ in range(2):
-        with pytest.raises(Exception, match="cannot be committed any more") as failure:
+        with pytest.raises(Exception, match="can no longer be committed") as failure:
             stream.start(spark).awaitTermination()
         message = " ".join(str(failure.value).split())
         assert f"batch {lost_batch} of query" in message

@@ -46,7 +46,7 @@ Output = pytest.CaptureFixture[str]
 ROWS = 1_000
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-NEEDS_3_0 = "Exactly once requires Kafka 3.0 or newer"
+NEEDS_3_0 = "Exactly-once delivery requires Kafka 3.0 or newer"
 
 
 OF_TODAY = [

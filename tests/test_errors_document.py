@@ -108,16 +108,19 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
     (partial(precommit_errors.build_concurrent_start_error, "orders", "me"), "Several drivers"),
     (
         partial(precommit_errors.build_replay_mismatch_error, ENTRY, BATCH, CONTENT, OTHER_CONTENT),
-        "is in Kafka already",
+        "is already in Kafka",
     ),
     (partial(precommit_errors.build_replay_mismatch_error, ENTRY, BATCH, None, OTHER_CONTENT), "An earlier version"),
-    (partial(precommit_errors.build_unproven_decision_error, ENTRY, BATCH, CONTENT, CONTENT), "But it is unknown"),
+    (
+        partial(precommit_errors.build_unproven_decision_error, ENTRY, BATCH, CONTENT, CONTENT),
+        "However, it is not known",
+    ),
     (partial(precommit_errors.build_stale_batch_error, ENTRY, BATCH), "must not be written"),
     (partial(precommit_errors.build_query_mismatch_error, ENTRY, BATCH), "belongs to another query"),
-    (partial(precommit_errors.build_writer_kind_mismatch_error, ENTRY), "belongs to … and this is"),
+    (partial(precommit_errors.build_writer_kind_mismatch_error, ENTRY), "belongs to … but this is"),
     (partial(precommit_errors.build_checkpoint_mismatch_error, ENTRY, "/other"), "is in use by a query"),
-    (partial(precommit_errors.build_log_lost_error, "orders", "pykafka-decisions"), "has no entry of the prefix"),
-    (partial(precommit_errors.build_log_records_deleted_error, "pykafka-decisions", 3), "records of partition"),
+    (partial(precommit_errors.build_log_lost_error, "orders", "pykafka-decisions"), "has no entry for the prefix"),
+    (partial(precommit_errors.build_log_records_deleted_error, "pykafka-decisions", 3), "records in partition"),
     (
         partial(precommit_errors.build_unreadable_entry_error, "offset 3", "orders", DecodeError("junk")),
         "the newest decision",
@@ -128,7 +131,7 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
     ),
     (partial(precommit_errors.build_late_attempt_error, "orders", "It wrote nothing."), "came too late"),
     (partial(commit_errors.build_too_little_time_error, ENTRY, OPEN, 5_000), "were left for"),
-    (partial(commit_errors.build_transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are not open any more"),
+    (partial(commit_errors.build_transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are no longer open"),
     (partial(commit_errors.build_downgrade_error, ENTRY), "transaction.version was lowered"),
     (
         partial(commit_errors.build_decision_in_doubt_error, ENTRY, KafkaSinkError("no answer.")),
@@ -144,11 +147,11 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
     ),
     (
         partial(commit_errors.build_not_committed_error, ENTRY, refused(error_codes.PRODUCER_FENCED)),
-        "cannot be committed any more",
+        "can no longer be committed",
     ),
     (
         partial(commit_errors.build_not_committed_error, ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)),
-        "and the brokers no longer know",
+        "but the brokers no longer know",
     ),
 ]
 FOUND_BY_KAFKAS_NAME = {"build_fenced_error", "build_hand_over_error"}

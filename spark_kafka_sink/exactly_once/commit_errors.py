@@ -1,4 +1,4 @@
-"""Errors of a commit. Each message says whether the batch is decided, which rows are visible, and what to do."""
+"""Commit errors. Each message says whether the batch is decided, which rows are visible, and what to do."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _MAX_LISTED = 20
 
 def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"{entry.batch} was not committed, because transactions of its tasks are not open any more:\n"
+        f"{entry.batch} was not committed, because transactions of its tasks are no longer open:\n"
         f"{_format_list(problems)}\nNothing of the batch is visible, and the next start writes it again. Possible "
         "causes and remedies:\n"
-        "- The brokers have ended the transactions: from the first row of a task to the end of the batch more than the "
-        f"transaction timeout ({entry.timeout_ms / 1000:g} s) has passed. Make batches smaller, or raise the brokers' "
-        "transaction.max.timeout.ms, and kafka.transaction.timeout.ms if it is set; then start again.\n"
-        "- Somebody has ended the transactions with a tool, such as kafka-transactions.sh. Start again.\n"
-        "- Spark has run a stage again, and a second attempt of a task has aborted the transaction of the first one. "
-        "Start again."
+        "- The brokers ended the transactions, because more than the transaction timeout "
+        f"({entry.timeout_ms / 1000:g} s) passed between a task's first row and the end of the batch. Make batches "
+        "smaller, or raise the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is set). "
+        "Then start again.\n"
+        "- Somebody ended the transactions with a tool such as kafka-transactions.sh. Start again.\n"
+        "- Spark ran a stage again, and a second attempt of a task aborted the first attempt's transaction. Start "
+        "again."
     )
 
 
@@ -34,11 +35,12 @@ def build_too_little_time_error(
     entry: Entry, transaction: TransactionDescription, remaining_ms: float
 ) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, "
-        f"{max(0.0, remaining_ms) / 1000:.1f} s were left for {transaction.transactional_id}, too little to commit it "
-        "safely. The batch was not decided, and nothing of it is visible. Make batches smaller, or let transactions "
-        "last longer: raise the brokers' transaction.max.timeout.ms, and kafka.transaction.timeout.ms if it is set. If "
-        "the clocks of this machine and of the brokers differ by more than a few seconds, synchronize them."
+        f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, only "
+        f"{max(0.0, remaining_ms) / 1000:.1f} s were left for {transaction.transactional_id}, which is too little to "
+        "commit it safely. The batch was not decided, and nothing of it is visible. Make batches smaller, or let "
+        "transactions last longer by raising the brokers' transaction.max.timeout.ms (and "
+        "kafka.transaction.timeout.ms, if it is set). If this machine's clock and the brokers' clocks differ by more "
+        "than a few seconds, synchronize them."
     )
 
 
@@ -56,49 +58,49 @@ def _build_doubt_remedy(entry: Entry) -> str:
             "is lost or duplicated."
         )
     return (
-        "Each run of a job without an idempotencyKey writes its rows again, so do not run it again before you know. If "
-        "the log says below that its transactions were aborted, nothing of it is visible: run it again. Otherwise "
-        f"`pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}` aborts it if it is not "
-        f"decided, and rejects the abort if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
+        "Do not run the job again before you know, because a job without an idempotencyKey writes its rows again in "
+        "each run. If the log says below that its transactions were aborted, nothing of it is visible: run it again. "
+        f"Otherwise run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, which "
+        f"aborts the job if it is not decided, and is rejected if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
     )
 
 
 _COMMIT_WITHOUT_RERUN_REMEDY = (
-    "If it is decided, do not run the job again: that would write all of its rows twice. `pykafka transactions finish` "
-    "commits the open transactions."
+    "If it is decided, do not run the job again: that would write all of its rows twice. Instead, commit the open "
+    "transactions with `pykafka transactions finish`."
 )
 
 
 def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"{entry.batch} was not committed: the cluster's transaction.version was lowered while the batch was written. "
-        "Nothing of the batch is visible, and nothing is lost. Start the query again: it writes the batch again, with "
-        "transactions of version 1."
+        f"{entry.batch} was not committed: the cluster's transaction.version was lowered while the batch was being "
+        "written. Nothing of the batch is visible, and nothing is lost. Start the query again: it writes the batch "
+        "again, in version 1 transactions."
     )
 
 
 _LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 _FORGOTTEN_ID_ERRORS = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRANSACTIONAL_ID_NOT_FOUND}
-"""Errors of brokers that do not know the transactional id, or have assigned another producer id to it since."""
+"""Errors of brokers that do not know the transactional id or have since assigned it another producer id."""
 
 
 def is_lost(error: BrokerError) -> bool:
-    """Return whether a rejected commit means that the transaction has ended in another way.
+    """Return whether a rejected commit means that the transaction can no longer be committed.
 
-    Any other rejection says nothing about the outcome of the transaction.
+    Any other rejection says nothing about the transaction's outcome.
     """
     return error.code in _LOST_ERRORS
 
 
 def build_not_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Return the error for a decided batch with rejected commits: lost for good, or not committed yet."""
+    """Return the error for a decided batch with rejected commits, which are either lost or not committed yet."""
     is_any_lost = any(is_lost(error) for error in rejections.values())
     return _commit_lost_error(entry, rejections) if is_any_lost else build_not_yet_committed_error(entry, rejections)
 
 
 def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"{entry.batch} is decided (prefix {entry.prefix}), and it is not known whether all of its "
+        f"{entry.batch} is decided (prefix {entry.prefix}), but it is not known whether all of its "
         f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet. {_finish_remedy(entry)}"
         + describe_unknown_writer(entry)
     )
@@ -107,24 +109,24 @@ def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> Exactl
 def build_not_yet_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Return the error for a decided batch with transactions that can still be committed.
 
-    Some of the `rejections` may be lost. The others must be committed before the lost ones are given up.
+    Some of the rejected transactions may be lost. The others must be committed before the lost ones are given up.
     """
     open_errors = {transactional_id: error for transactional_id, error in rejections.items() if not is_lost(error)}
     lost_ids = sorted(rejections.keys() - open_errors.keys())
     lines = [f"{transactional_id}: {error}" for transactional_id, error in sorted(open_errors.items())]
     loss = f"Lost for good are: {', '.join(lost_ids)}. Nothing was given up." if lost_ids else "Nothing is lost."
     return ExactlyOnceError(
-        f"{entry.batch} is decided (prefix {entry.prefix}), and {len(open_errors)} of its {len(entry.transactions)} "
+        f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_errors)} of its {len(entry.transactions)} "
         f"transactions could not be committed now:\n{_format_list(lines)}\nThey are still open. {loss} "
         f"{_finish_remedy(entry)}" + describe_unknown_writer(entry)
     )
 
 
 def build_unknown_outcome_remedy(entry: Entry) -> str:
-    """Describe what to do if it is not known whether a job without an idempotencyKey is decided."""
+    """Explain what to do if it is not known whether a job without an idempotencyKey is decided."""
     return (
         "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that would write "
-        f"all of its rows twice. If it is, `{_finish_command(entry)}` commits the open transactions, "
+        f"all of its rows twice. If it is decided, commit the open transactions with `{_finish_command(entry)}` "
         f"{_finish_deadline(entry)}"
     )
 
@@ -134,18 +136,18 @@ def _finish_command(entry: Entry) -> str:
 
 
 def _finish_deadline(entry: Entry) -> str:
-    return f"within the transaction timeout ({entry.timeout_ms / 1000:g} s) of its beginning."
+    return f"before the transaction timeout ({entry.timeout_ms / 1000:g} s since they began) has passed."
 
 
 def _finish_remedy(entry: Entry) -> str:
     if entry.batch.is_idempotent:
         return (
-            "Remove the cause and start again, or let `pykafka transactions finish` commit the open transactions, "
+            "Remove the cause and start again, or commit the open transactions with `pykafka transactions finish` "
             + _finish_deadline(entry)
         )
     return (
         "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. Remove the "
-        f"cause, and let `{_finish_command(entry)}` commit the open transactions, {_finish_deadline(entry)}"
+        f"cause, and commit the open transactions with `{_finish_command(entry)}` {_finish_deadline(entry)}"
     )
 
 
@@ -174,30 +176,28 @@ def _commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> C
     ]
     if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_rejections.values()):
         return CommitLostError(
-            f"{entry.batch} is decided (prefix {entry.prefix}), and the brokers no longer know "
+            f"{entry.batch} is decided (prefix {entry.prefix}), but the brokers no longer know "
             f"{len(lost_rejections)} of its {len(transactions_by_id)} transactions:\n{_format_list(lines)}\nBrokers "
-            "forget an id that is not used for a week "
-            "(transactional.id.expiration.ms). So it is not known whether the rows of these transactions were "
-            f"committed before the driver died; {other_outcome}. Compare the batch with the records in Kafka, and "
-            "write the "
-            f"missing rows with a job of your own. {_give_up_remedy(entry)}"
+            "forget an id that is not used for a week (transactional.id.expiration.ms). Therefore it is not known "
+            "whether the rows of these transactions were committed before the driver died; "
+            f"{other_outcome}. Compare the batch with the records in Kafka, and write the missing rows with a job of "
+            f"your own. {_give_up_remedy(entry)}"
         )
     return CommitLostError(
-        f"{entry.batch} is decided (prefix {entry.prefix}), and {len(lost_rejections)} of its "
-        f"{len(transactions_by_id)} transactions cannot be committed any more:\n{_format_list(lines)}\nThe rows of "
-        "these transactions are lost to read_committed "
-        f"readers; {other_outcome}. Probably the driver was down for longer than the transaction timeout "
-        f"({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written again "
-        "automatically, since this would duplicate the committed rows. If the missing rows are needed, first write "
-        f"them with a job of your own. {_give_up_remedy(entry)}"
+        f"{entry.batch} is decided (prefix {entry.prefix}), but {len(lost_rejections)} of its "
+        f"{len(transactions_by_id)} transactions can no longer be committed:\n{_format_list(lines)}\nThe rows of these "
+        f"transactions are lost to read_committed readers; {other_outcome}. The driver was probably down for longer "
+        f"than the transaction timeout ({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch "
+        "is not written again automatically, because that would duplicate the committed rows. If you need the missing "
+        f"rows, first write them with a job of your own. {_give_up_remedy(entry)}"
     )
 
 
 def _give_up_remedy(entry: Entry) -> str:
     return (
-        f"Then record the batch as done: `pykafka transactions give-up --bootstrap-server HOST:PORT --prefix "
-        f"{entry.prefix}`, with --log-topic if the write has decisionLogTopic. After that a stream continues with its "
-        "next batch, and a job with this key writes nothing." + describe_unknown_writer(entry)
+        f"Then record the batch as done with `pykafka transactions give-up --bootstrap-server HOST:PORT --prefix "
+        f"{entry.prefix}` (add --log-topic if the write sets decisionLogTopic). After that, a stream continues with "
+        "its next batch, and a job with this key writes nothing." + describe_unknown_writer(entry)
     )
 
 
@@ -206,7 +206,7 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
     with _convert_fencing(
         f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
         "`pykafka transactions` has. This driver must stop. The driver that continues writes the batch, or finishes it "
-        "if it was decided at the last moment: no row is lost or duplicated."
+        "if it was decided at the last moment. No row is lost or duplicated."
     ):
         yield
 
@@ -215,34 +215,34 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
 def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
     rerun = "" if entry.batch.is_idempotent else " Do not run the job again: that would write its rows twice."
     with _convert_fencing(
-        f"{entry.batch} is decided, and a newer driver has taken over the query with the prefix {entry.prefix} since, "
-        f"which finishes it. This driver must stop.{rerun}"
+        f"{entry.batch} is decided, but a newer driver has since taken over the query with the prefix {entry.prefix}. "
+        f"The newer driver finishes the batch. This driver must stop.{rerun}"
     ):
         yield
 
 
 @contextmanager
 def convert_errors_after_commit(entry: Entry) -> Iterator[None]:
-    """Convert errors of a stream's driver that could not record a committed batch as done in the decision log."""
+    """Convert errors that prevent a stream's driver from recording a committed batch as done in the decision log."""
     try:
         with _convert_fencing(
-            f"{entry.batch} is committed, and a newer driver has taken over the query with the prefix {entry.prefix} "
-            "since. This driver must stop."
+            f"{entry.batch} is committed, but a newer driver has since taken over the query with the prefix "
+            f"{entry.prefix}. This driver must stop."
         ):
             yield
     except ExactlyOnceError:
         raise
     except KafkaSinkError as error:
         raise ExactlyOnceError(
-            f"{entry.batch} is committed (prefix {entry.prefix}), and all of its rows are visible, but this could not "
-            f"be recorded in the decision log: {error} Start again: the next start records it, and does not write the "
+            f"{entry.batch} is committed (prefix {entry.prefix}) and all of its rows are visible, but this could not "
+            f"be recorded in the decision log: {error} Start again: the next start records it and does not write the "
             "batch again."
         ) from error
 
 
 @contextmanager
 def _convert_fencing(message: str) -> Iterator[None]:
-    """Convert ProducerFencedError, or an error caused by it, to ExactlyOnceError with this message."""
+    """Convert ProducerFencedError, or an error caused by it, to an ExactlyOnceError with this message."""
     try:
         yield
     except KafkaSinkError as error:

@@ -1,36 +1,36 @@
-"""DecisionLog: reads the newest valid entry of a prefix from its partition of the decision log.
+"""DecisionLog: reads a prefix's newest valid entry from its partition of the decision log.
 
-Every producer that uses exactly-once delivery may write to this topic, so a record is trusted only if the prefix's own
-driver wrote it. The record batch contains a producer id. Brokers assign the producer ids of `<prefix>-driver`,
-`<prefix>-driver-2` and so on only to users with permission for these transactional ids, and accept a transactional
-batch with such a producer id from nobody else.
+Any producer that uses exactly-once delivery may write to this topic, so a record is trusted only if the prefix's own
+driver wrote it. The header of a record batch contains a producer id. Brokers assign the producer ids of
+`<prefix>-driver`, `<prefix>-driver-2` and so on only to users who may use these transactional ids, and accept
+transactional batches with such a producer id from nobody else.
 
     written outside of a transaction         never valid
     in a batch that cannot be decoded        not valid; an error if the prefix's driver wrote it
-    by the producer id of a driver id        valid. The entry is the record of the driver id with the greatest number:
-                                             the last record under a driver id names the next one, and nothing is
-                                             written under an id after that
+    by the producer id of a driver id        valid. The entry is the record of the driver id with the greatest number,
+                                             because the last record under a driver id names the next one, and nothing
+                                             is written under an id after that
     by another producer id, and the log      not valid
     has a record of the driver
     by another producer id, and the log      the newest is valid, unless its producer id belongs to another
     has no record of the driver              transactional id, or brokers report that the driver has written records.
-                                             Brokers forget an id after a week, so the record may be an earlier
-                                             driver's. It may also be another user's, whose ids this user may not see.
-                                             The entry is therefore unproven: it stops a batch that contradicts it, but
-                                             lets no batch be skipped
+                                             An earlier driver may have written it, because brokers forget an id after
+                                             a week. It may also come from another user, whose ids this user may not
+                                             see. The entry is therefore unproven: it stops a batch that contradicts
+                                             it, but never causes a batch to be skipped
 
 A driver writes a claim when another driver may have written since its last read (query_transactions.py). A claim
-contains the offset of the newest record of its prefix that the driver had read, and is valid only if no valid record is
-newer than that offset. So the claim of a driver that read from a stale leader of the partition, and missed a record, is
-not valid.
+contains the offset of its prefix's newest record that the driver had read, and is valid only if no valid record is
+newer than that offset. If a driver read from a stale partition leader and missed a record, its claim is therefore not
+valid.
 
-Claims have a record key of their own. If they had the key of decisions, compaction could keep an invalid claim as the
-only record of its prefix and delete the decision before it. Compaction keeps the newest claim, which may be one that
-missed another claim, but no decision. This claim is valid for a process that reads the compacted log, and invalid for a
-process that read the other claim before. The next claim is valid for both, because its driver has read the newest
-record, valid or not.
+Claims have their own record key. If they shared the key of decisions, compaction could keep an invalid claim as the
+only record of its prefix, and delete the decision before it. With their own key, compaction keeps the newest claim,
+which may have missed another claim, but no decision. A process that reads the compacted log takes this claim as valid,
+whereas a process that has read the other claim takes it as invalid. Both take the next claim as valid, because its
+driver has read the newest record, whether valid or not.
 
-The reader reads the topic to its end, past the open transactions of other producers, and finds in the transaction
+The reader reads the topic to its end, past the open transactions of other producers, and learns from the transaction
 markers which transactions were committed. A driver that has fenced all other producers of its id finds no open
 transaction of its own.
 """
@@ -73,45 +73,45 @@ _MAX_WARNED_RECORDS = _MAX_CHECKED_TOPICS = 1000
 
 @dataclass(frozen=True)
 class LogRecord:
-    """A record of the log. A `value` of None is a tombstone: the prefix no longer needs an entry."""
+    """A record of the log. A `value` of None is a tombstone, which means that the prefix no longer needs an entry."""
 
     offset: int
     written_by: ProducerIdAndEpoch
     value: bytes | None
     is_claim: bool = False
     last_invalid_offset: int = -1
-    """Offset of the newest invalid record after this one by the same producer; -1 if there is none."""
+    """The offset of the same producer's newest invalid record after this one; -1 if there is none."""
 
     @cached_property
     def driver_number(self) -> int | None:
-        """The number of the driver id that the record names as the current one; None if the record cannot be read."""
+        """The number of the driver id that the record names as current; None if the record cannot be read."""
         return None if self.value is None else decode_driver_number(self.value)
 
 
 @dataclass
 class _PartitionState:
-    """The records read so far from one partition, of one prefix or of all, and the offset to continue at."""
+    """The records read so far from one partition, for one prefix or for all, and the offset at which to continue."""
 
     next_offset: int
     newest_records: dict[bytes, dict[int, LogRecord]] = field(default_factory=dict)
-    """The last valid record that was committed, by prefix and producer id."""
+    """The last committed valid record, by prefix and producer id."""
     non_transactional_records: dict[bytes, LogRecord] = field(default_factory=dict)
-    """The last record that was written outside of a transaction, by prefix."""
+    """The last record written outside of a transaction, by prefix."""
     open_transaction_records: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
-    """Prefixes and records of transactions without a marker so far, by producer id."""
+    """The prefixes and records of transactions that have no marker yet, by producer id."""
     unreadable_records: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
-    """The first record of the last batch that cannot be decoded, and its error, by producer id.
+    """For each producer id, the first record of its last batch that cannot be decoded, and the error.
 
-    The producer id is NO_PRODUCER_ID for a batch outside of a transaction, because any client can write any producer id
-    into such a batch.
+    A batch outside of a transaction is stored under NO_PRODUCER_ID, because any client can put any producer id into
+    such a batch.
     """
 
     def add_batch(self, stored: StoredBatch, key: bytes | None) -> None:
-        """Add the records about the prefix with this key; of all prefixes if the key is None."""
+        """Add the records for the prefix with this key, or for all prefixes if the key is None."""
         header = stored.header
         try:
             batch = stored.decode()
-        except DecodeError as error:  # brokers accept a batch that is a thousand times larger when decompressed
+        except DecodeError as error:  # brokers accept, for example, a batch that decompresses to 1,000 times its size
             written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
             self.unreadable_records[producer_id] = LogRecord(header.base_offset, written_by, None), error
@@ -142,9 +142,10 @@ class _PartitionState:
 
 
 def _is_valid(record: LogRecord, previous: LogRecord) -> bool:
-    """Return whether a record is valid. `previous`: the newest valid record of the same producer.
+    """Return whether a record is valid. `previous`: the same producer's newest valid record.
 
-    A claim that cannot be decoded is valid: a newer version wrote it, and reading the prefix raises an error.
+    A claim that cannot be decoded counts as valid, because a newer version of the library wrote it. Reading the prefix
+    then raises an error.
     """
     if not record.is_claim or record.value is None or previous.value is None:
         return True
@@ -153,18 +154,18 @@ def _is_valid(record: LogRecord, previous: LogRecord) -> bool:
 
 
 _partition_cache: dict[tuple[object, ...], _PartitionState] = {}
-"""State by brokers, topic, topic id, partition and key: this process plans one micro-batch after the other."""
+"""States by brokers, topic, topic id, partition and key, kept because this process plans many micro-batches in turn."""
 _checked_topics: set[tuple[object, ...]] = set()
-"""Brokers and topics of the logs whose configuration this process has checked."""
+"""The logs whose configuration this process has checked, as (brokers, topic)."""
 _warned_records: set[tuple[object, ...]] = set()
-"""Brokers and positions of the records about which this process has logged a warning."""
+"""The records about which this process has logged a warning, as (brokers, position)."""
 
 
 class DecisionLog:
-    """Reads entries of one log topic. Used by one thread.
+    """Reads entries from one log topic. Not thread-safe.
 
-    Records that this process has read before are not read again, unless the brokers are too old for topic ids: then the
-    topic may have been deleted and recreated.
+    Records that this process has already read are not read again, unless the brokers are too old to support topic ids.
+    Without ids, a topic that was deleted and recreated could not be recognized.
     """
 
     def __init__(self, config: ClientConfig, topic: str, client: BlockingClient) -> None:
@@ -176,13 +177,13 @@ class DecisionLog:
         self._reader = TopicReader(config, client=client, isolation=READ_UNCOMMITTED)
 
     def prefetch_topic(self) -> None:
-        """Request the description of the topic without waiting. `create_if_missing` uses the response."""
+        """Request the topic's description without waiting for it. `create_if_missing` uses the response."""
         self._log_topic.prefetch_topic()
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
-        """Create the topic if it is missing, and check its configuration once in this process.
+        """Create the topic if it is missing, and check its configuration once per process.
 
-        Raise BrokerError if it may not be created, and PreflightError if it exists and is not compacted.
+        Raise BrokerError if the brokers reject the creation, and PreflightError if the topic is not compacted.
         """
         self._log_topic.create_if_missing(replication)
         if (self._brokers, self.topic) not in _checked_topics:
@@ -200,8 +201,8 @@ class DecisionLog:
     def read_entry(self, ids: DriverIds) -> Entry | None:
         """Read the newest valid entry of a prefix. Return None if there is none.
 
-        `ids`: the driver ids of the prefix, at least one of them described. Further ids are described if the result
-        depends on them.
+        `ids`: the prefix's driver ids, at least one of which has been described. Further ids are described if the
+        result depends on them.
         """
         partition = self.partition_for(ids.prefix)
         return self._select_entry(partition, self._read_partition(partition, ids.prefix.encode()), ids)
@@ -211,8 +212,8 @@ class DecisionLog:
     ) -> dict[str, Entry]:
         """Read the newest valid entry of every prefix, for display.
 
-        An entry that cannot be decoded is logged and omitted. `describe_driver_ids`: describes the driver ids with the
-        given numbers, by prefix. A prefix that it omits is omitted from the result.
+        An entry that cannot be decoded is logged and omitted. `describe_driver_ids`: takes the numbers of the driver
+        ids to describe for each prefix. Prefixes that it omits are omitted from the result as well.
         """
         states = [(index, self._read_partition(index, None)) for index in self._reader.partitions(self.topic)]
         ids_by_prefix = describe_driver_ids(
@@ -248,7 +249,7 @@ class DecisionLog:
         fetch_call = None
         is_first = cache_key not in self._partitions_read
         if state is not None and is_first:
-            # The previous batch was decided a moment ago: its records are fetched while the broker looks up the end.
+            # The previous batch was decided a moment ago, so fetch its records while the broker looks up the end.
             fetch_call = self._reader.prefetch(self.topic, partition, state.next_offset)
         self._partitions_read.add(cache_key)
         end = self._end_offset(partition)
@@ -261,8 +262,8 @@ class DecisionLog:
         except BrokerError as error:
             if error.code != error_codes.OFFSET_OUT_OF_RANGE:
                 raise
-            # Records that were not read yet were deleted, so the records read before may not be the newest ones. A
-            # result of an earlier read must not be combined with the current content.
+            # Records were deleted before they were read, so the records read so far may not be the newest. A result of
+            # an earlier read must not be combined with the current content of the log.
             if not is_first:
                 raise precommit_errors.build_log_records_deleted_error(self.topic, partition) from error
             state = self._create_state(partition)
@@ -339,12 +340,12 @@ class DecisionLog:
             record,
             f"It is the newest record of the prefix {prefix}, by an earlier producer id of its driver "
             f"({record.written_by.producer_id}, which belongs to no transactional id that this user may see). It is "
-            "used, but no batch is skipped because of it",
+            "used, but it does not cause any batch to be skipped",
         )
         return record
 
     def _warn(self, partition: int, record: LogRecord, message: str) -> None:
-        """Log a warning about a record, once in this process."""
+        """Log a warning about a record, once per process."""
         if len(_warned_records) >= _MAX_WARNED_RECORDS:
             _warned_records.clear()
         position = self._format_position(partition, record)
@@ -357,9 +358,9 @@ class DecisionLog:
 
 
 def _find_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
-    """Return the newest record that a driver id of the prefix wrote, or None.
+    """Return the newest record written under one of the prefix's driver ids, or None.
 
-    Driver ids are described only if they may have written a newer record than the ids described so far.
+    A driver id is described only if it may have written a newer record than the ids described so far.
     `newest_records`: the newest record of each producer.
     """
     known_record = _find_newest_driver_record(newest_records, ids)
@@ -383,25 +384,25 @@ def _compute_precedence(record: LogRecord, ids: DriverIds) -> tuple[int, int]:
 
 
 def _find_candidate_driver_numbers(records: Iterable[LogRecord]) -> set[int]:
-    """Return the numbers of the driver ids that may have written these records.
+    """Return the numbers of the driver ids under which these records may have been written.
 
-    A record was written under the driver id that it names, or under the one before it.
+    A record was written either under the driver id that it names or under the one before it.
     """
     named_numbers = {record.driver_number for record in records if record.driver_number}
     return named_numbers | {number - 1 for number in named_numbers}
 
 
 def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], ids: DriverIds) -> bool:
-    """Return whether brokers may know driver ids of which the log has no record.
+    """Return whether the brokers may know driver ids that have no record in the log.
 
-    This happens if the epochs of the first driver id were used up, and brokers have forgotten it since. A job without a
-    name writes only one batch, so it never uses a second driver id.
+    This happens if the first driver id ran out of epochs and the brokers have since forgotten it. A job without a name
+    writes only one batch, so it never uses a second driver id.
     """
     return bool(newest_records) or not (ids.is_known(FIRST_DRIVER_NUMBER) or is_job_prefix(ids.prefix))
 
 
 def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
-    """Yield the keys and records about the prefix with this key, claims included; of all prefixes if it is None."""
+    """Yield the keys and records for the prefix with this key, including claims, or for all prefixes if it is None."""
     columns, header = batch.columns, batch.header
     written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     keys = columns.column("key")

@@ -1,18 +1,18 @@
 """Driver: begins, commits and aborts the batches of a query or job. See docs/exactly-once.md.
 
-    begin    fences older drivers, reads the decision log, finishes a batch that is decided and not done, claims the
-             prefix, and aborts open transactions; a driver that has the claim already only reads the log
-    commit   decides if each task's transaction is open with time left, commits all of them, and records that the batch
-             is done
-    abort    writes a claim, after which the batch cannot be decided, and aborts the tasks' transactions
+    begin    fences older drivers, reads the decision log, finishes a batch that is decided but not done, claims the
+             prefix, and aborts open transactions. A driver that already has the claim only reads the log
+    commit   if each task's transaction is open and has enough time left, decides the batch, commits all of the
+             transactions, and records that the batch is done
+    abort    writes a claim, after which the batch can no longer be decided, and aborts the tasks' transactions
 
-A decision is one record in the log, in a transaction of the driver. The batch is decided when that transaction is
-committed: before this no row of the batch becomes visible, and after it all rows will, even if another process has to
-commit the tasks' transactions.
+A decision is a single record that the driver writes to the log in its own transaction. The batch is decided when that
+transaction is committed. Before that, no row of the batch becomes visible. After that, all rows will become visible,
+even if another process has to commit the tasks' transactions.
 
-A driver may be suspended between any two requests while other drivers act. So whatever it read before it got its epoch
-is only a hint, each request under the epoch contains that epoch, and the log determines which driver is the current one
-(query_transactions.py).
+A driver may be suspended between any two requests while other drivers act. Whatever it read before it obtained its
+epoch is therefore only a hint, every request under the epoch contains the epoch, and the log determines which driver is
+the current one (query_transactions.py).
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ CANDIDATE_TIMEOUTS_MS = (
     *(minutes * _MINUTE_MS for minutes in (24 * 60, 12 * 60, 6 * 60, 3 * 60, 60, 30, 15, 10, 5, 2, 1)),
     *(30_000, 15_000, 10_000, 5_000),
 )
-"""The transaction timeouts that a driver requests, one after the other, to find the longest one that brokers grant."""
+"""The transaction timeouts that a driver requests in turn, to find the longest one that the brokers grant."""
 MAX_UNNAMED_JOB_TIMEOUT_MS = 60 * _MINUTE_MS
 """The longest transaction timeout of a job without a name.
 
-If its driver dies, no later driver knows its transactions, so readers wait for this time.
+If the job's driver dies, no later driver knows of its transactions, and readers wait until they time out.
 """
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
-"""Maximum time without progress before the abort of superseded attempts is given up.
+"""How long aborting superseded attempts may go without progress before it is given up.
 
-The batch is committed, and the next batch waits for this. The next batch, or the transaction timeout, ends what is
-left.
+At this point the batch is already committed, and the next batch is waiting. The next batch or the transaction timeout
+ends the transactions that are left.
 """
 _MAY_STAY_OPEN_MESSAGE = (
-    "transactions of superseded task attempts may still be open. They end by their timeout; until then, read_committed "
-    "readers wait for them"
+    "transactions of superseded task attempts may still be open. They end when they time out; until then, "
+    "read_committed readers wait for them"
 )
 _NOT_RECORDED_MESSAGE = (
-    "this could not be recorded in the decision log. No reader waits for that, and there is nothing to do; `pykafka "
+    "this could not be recorded in the decision log. Readers are not affected, and you need not do anything; `pykafka "
     "transactions` may continue to show the job"
 )
 _NAMED_JOB_NOT_RECORDED_MESSAGE = (
@@ -81,14 +81,14 @@ _NAMED_JOB_NOT_RECORDED_MESSAGE = (
 class Driver:
     """A driver that begins, commits and aborts the batches of one prefix.
 
-    A context manager that leases a client. Only one thread may use it.
+    A context manager that leases a client. Not thread-safe.
     """
 
     def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
         self._delivery = delivery
         self._query = QueryTransactions(delivery.client, delivery.prefix, delivery.options.topic, system=system)
         self._client = self._query.client
-        self._may_be_decided = False  # the commit of a decision was requested, and its outcome is not known yet
+        self._may_be_decided = False  # whether a decision's commit was requested and its outcome is not known yet
 
     def __enter__(self) -> Driver:
         return self
@@ -103,7 +103,7 @@ class Driver:
     def begin(self, name: str) -> BatchStart:
         """Begin a batch: claim the prefix, and finish or abort the batches of earlier drivers.
 
-        `name`: the name of this driver. Each start of a query and each job has its own name.
+        `name`: the driver's name. Each start of a query and each job has its own name.
         """
         with precommit_errors.convert_start_errors():
             self._query.log.prefetch_topic()
@@ -129,7 +129,7 @@ class Driver:
     ) -> BatchStart:
         self._check_entry(entry_hint, name, predecessor)
         if is_log_lost(entry_hint, description):
-            # Raised before this driver gets an epoch: every later driver must find the same state of the id.
+            # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
             raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
         version = self._client.transaction_version
         is_continuing = (
@@ -143,13 +143,13 @@ class Driver:
             and version >= 2
             and description.id_and_epoch.epoch < HAND_OVER_EPOCH
         ):
-            # Version 2 only: in version 1 a late attempt could not distinguish the state of the driver id after a
-            # decision under this epoch from the state before it.
+            # Continue under the same epoch. This works only in version 2: in version 1, the driver id has the same
+            # state before and after a decision under this epoch, so a late attempt could not tell them apart.
             return BatchStart(entry_hint, description.id_and_epoch, self._delivery.has_user_prefix, description.state)
         if not is_continuing:
             self._query.check_unchanged(description)
         identity, granted_ms = self._fence(description, entry_hint.timeout_ms if is_continuing else None)
-        entry = self._query.read_entry()  # complete: an older driver cannot write any more
+        entry = self._query.read_entry()  # final, because older drivers can no longer write
         self._check_entry(entry, name, predecessor)
         if is_continuing and entry == entry_hint and identity.producer_id == entry_hint.written_by.producer_id:
             return BatchStart(entry, identity, self._delivery.has_user_prefix)
@@ -158,12 +158,12 @@ class Driver:
     def _fence(
         self, description: TransactionDescription | None, granted_ms: int | None
     ) -> tuple[ProducerIdAndEpoch, int]:
-        """Request the next epoch. Return the identity and the transaction timeout of the tasks.
+        """Request the next epoch. Return the new identity and the tasks' transaction timeout.
 
         `granted_ms`: the timeout of a driver that continues; None for a new driver, which requests the longest timeout
-        that brokers grant. That includes a driver that follows another one of the same start: without `register` all
-        starts in one Spark application count as one, and since then the user may have set another timeout, or the
-        brokers may grant another one.
+        that the brokers grant. A driver that follows another one of the same start also counts as new. Without
+        `register`, all starts in a Spark application count as one start, and the user may have set a different timeout
+        since, or the brokers may now grant a different one.
         """
         try:
             if granted_ms is not None:
@@ -177,10 +177,10 @@ class Driver:
             raise
 
     def _check_not_overtaken(self, entry_hint: Entry, name: str, description: TransactionDescription | None) -> None:
-        """Raise if another driver has claimed the prefix between the description of the driver id and the read."""
+        """Raise if another driver claimed the prefix after the driver id was described but before the log was read."""
         if entry_hint.driver_name in ("", name) or entry_hint.is_unproven:
             return
-        if description is None:  # the brokers have forgotten the id, or it is newer than the description
+        if description is None:  # the brokers have forgotten the id, or it was created after the description
             current = self._query.describe_driver_id()
             is_overtaken = (
                 current is not None and current.id_and_epoch.producer_id == entry_hint.claim_identity.producer_id
@@ -196,8 +196,8 @@ class Driver:
     def _check_entry(self, entry: Entry, name: str, predecessor: str) -> None:
         """Raise if this driver must not begin.
 
-        `predecessor`: the newest driver when this one first read the log. To take over from any other driver would
-        fence a driver that started later and may be writing.
+        `predecessor`: the newest driver when this driver first read the log. Any other driver started later and may be
+        writing, so this driver must not fence it.
         """
         if entry.has_superseded(name):
             raise precommit_errors.build_superseded_error(entry, name)
@@ -212,13 +212,13 @@ class Driver:
             raise precommit_errors.build_checkpoint_mismatch_error(entry, checkpoint)
 
     def _take_over(self, entry: Entry, name: str, identity: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
-        """Commit a batch that is decided and not done, claim the prefix, and abort the other open transactions.
+        """Commit a batch that is decided but not done, claim the prefix, and abort the other open transactions.
 
-        A driver also takes over from itself, if anything has happened since its last record.
+        A driver also takes over from itself if anything has happened since its last record.
         """
         previous_entry = entry
         if entry.state is EntryState.DECIDED:
-            _log.info("prefix %s: found %s decided and not done, and is finishing it", entry.prefix, entry.batch)
+            _log.info("prefix %s: %s is decided but not done; finishing it", entry.prefix, entry.batch)
             self._commit_transactions(entry, identity)
             entry = entry.as_done()
         claim = entry.with_claim(name, self._delivery.checkpoint, granted_ms, identity, self._delivery.writer_kind)
@@ -226,7 +226,7 @@ class Driver:
         return BatchStart(claim, identity, self._delivery.has_user_prefix)
 
     def _find_candidate_timeouts_ms(self) -> Sequence[int]:
-        """Return the user's timeout, or the timeouts to try if the user has set none, longest first."""
+        """Return the user's timeout or, if the user has not set one, the timeouts to try, longest first."""
         if self._delivery.options.timeout_ms is not None:
             return (remove_timeout_mark(self._delivery.options.timeout_ms),)
         longest_ms = MAX_UNNAMED_JOB_TIMEOUT_MS if self._delivery.is_single_use else CANDIDATE_TIMEOUTS_MS[0]
@@ -239,8 +239,8 @@ class Driver:
     ) -> None:
         """Decide the batch and commit its transactions.
 
-        Without transactions there is nothing to decide. The entry of a job without a name is then deleted from the log,
-        because no later job would delete it.
+        If there are no transactions, there is nothing to decide. For a job without a name, the entry is then deleted
+        from the log, because no later job would delete it.
         """
         if not transactions:
             if self._delivery.is_single_use:
@@ -254,12 +254,12 @@ class Driver:
         self._abort_superseded_attempts(state, entry, superseded_transactions)
 
     def _decide(self, start: BatchStart, entry: Entry) -> WriterState:
-        """Write the decision. Raises, without a decision, if a task's transaction has ended or is about to end."""
+        """Write the decision. Raise an error instead if a task's transaction has ended or is about to time out."""
         with commit_errors.convert_fencing_before_decision(entry):
-            # The cluster was downgraded to version 1 since the start. A decision under this epoch would leave the
-            # driver id in the state that the start saw, so late attempts would take the batch for undecided. A new
-            # epoch is no remedy: brokers grant the same epoch to every process that requests it with the epoch of the
-            # start, so a suspended abort may hold it too, and would end what is decided here.
+            # If the cluster was downgraded to version 1 since the start, a decision under this epoch would leave the
+            # driver id in the same state as at the start, and late attempts would take the batch for undecided. A new
+            # epoch does not help. Brokers grant the same next epoch to every process that sends the start's epoch, so a
+            # suspended abort may hold it as well, and would end what is decided here.
             if start.state != EMPTY and self._query.uses_version_1():
                 raise commit_errors.build_downgrade_error(entry)
             try:
@@ -276,9 +276,9 @@ class Driver:
     def _write_decision(self, state: WriterState, entry: Entry) -> WriterState:
         """Send the decision, check the tasks' transactions while it is in flight, and commit or abort the decision.
 
-        The decision timeout ends this before the tasks' transactions are at risk.
+        The decision timeout ends all this before the tasks' transactions are in danger of timing out.
         """
-        self._may_be_decided = False  # an earlier try was fenced, and it is known that it decided nothing
+        self._may_be_decided = False  # reset after an earlier try, which was fenced and certainly decided nothing
         decision = self._query.begin_write(state, entry)
         try:
             transactional_ids = [transaction.transactional_id for transaction in entry.transactions]
@@ -289,7 +289,8 @@ class Driver:
         decision.wait()
         error = self._find_commit_error(entry, descriptions)
         if error is not None:
-            # If a newer driver has ended the transactions, the brokers reject this abort with a fencing error.
+            # If a newer driver has ended the tasks' transactions, the brokers reject this abort with a fencing error,
+            # which is then reported instead.
             decision.abort()
             raise error
         self._may_be_decided = True
@@ -298,31 +299,32 @@ class Driver:
     def _execute_decision(
         self, state: WriterState, entry: Entry
     ) -> tuple[WriterState, list[TransactionDescription] | None]:
-        """Commit the tasks' transactions, and record that the batch is done.
+        """Commit the tasks' transactions and record that the batch is done.
 
-        Return the transactions of superseded attempts, which remain to be aborted; None if they could not be listed.
+        Return the transactions of superseded attempts, which still have to be aborted, or None if listing them failed.
         """
         superseded_transactions: list[TransactionDescription] | None = None
-        # The list contains every transaction of a superseded attempt and none of a newer driver:
+        # The order of these steps ensures that the list contains every superseded attempt's transaction and none of a
+        # newer driver's:
         #   1. The batch is decided. From now on, no attempt without a transactional id begins.
         #   2. The list is requested.
-        #   3. The driver records that the batch is done. That succeeds only if no newer driver has begun until then.
+        #   3. The driver records that the batch is done. This succeeds only if no newer driver has begun before then.
         with commit_errors.convert_fencing_after_decision(entry):
             self._commit_transactions(entry, state.id_and_epoch, prefetch_listing=True)
         with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
             committed_ids = {transaction.transactional_id for transaction in entry.transactions}
             superseded_transactions = self._query.list_task_transactions(committed_ids)
-        # A job without a name that has nothing to abort is not recorded as done: its entry is deleted next.
+        # Do not record a job without a name as done if it has nothing to abort, because its entry is deleted next.
         if superseded_transactions or superseded_transactions is None or not self._delivery.is_single_use:
             with self._handle_done_failure(entry):
                 state = self._query.write_following(state, entry, entry.as_done(), self._query.write)
         return state, superseded_transactions
 
     def _handle_done_failure(self, entry: Entry) -> AbstractContextManager[None]:
-        """Return a context for recording that the batch is done: it raises for a stream, and logs for a job.
+        """Return a context for recording that the batch is done. For a stream it raises errors; for a job it logs them.
 
-        The fenced driver of a stream must stop. A job has succeeded: if it failed now, a scheduler would run it again,
-        and a job without a key would write all of its rows twice.
+        A stream's fenced driver must stop. A job, however, has succeeded. If it failed now, a scheduler would run it
+        again, and a job without a key would write all of its rows twice.
         """
         if entry.batch.query_id is not None:
             return commit_errors.convert_errors_after_commit(entry)
@@ -333,10 +335,10 @@ class Driver:
     def _abort_superseded_attempts(
         self, state: WriterState, entry: Entry, superseded_transactions: Sequence[TransactionDescription] | None
     ) -> None:
-        """Abort the transactions of superseded attempts, and delete a job without a name from the log.
+        """Abort the transactions of superseded attempts, and delete the entry of a job without a name from the log.
 
-        Such a job is deleted only when it has no open transaction left: until then `pykafka transactions` finds in the
-        log whether its batch was decided.
+        The entry is deleted only when the job has no open transactions left, because until then `pykafka transactions`
+        needs the entry to find out whether the job was decided.
         """
         if superseded_transactions is None:
             return
@@ -349,16 +351,16 @@ class Driver:
     def _find_commit_error(
         self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
     ) -> ExactlyOnceError | None:
-        """Return the error that prevents the decision; None if the batch may be decided.
+        """Return the error that prevents the decision, or None if the batch may be decided.
 
-        `descriptions`: the descriptions of the tasks' transactions, by transactional id.
+        `descriptions`: the descriptions of the tasks' transactions by transactional id.
         """
         problems = []
         for transaction in entry.transactions:
             transactional_id = transaction.transactional_id
             description = descriptions.get(transactional_id)
             if description is None:
-                problems.append(f"{transactional_id}: the brokers do not know it")
+                problems.append(f"{transactional_id}: unknown to the brokers")
             elif not description.is_open or description.id_and_epoch != transaction.id_and_epoch:
                 epochs = f"epoch {description.id_and_epoch.epoch}, expected {transaction.epoch}"
                 problems.append(f"{transactional_id}: {description.state}, {epochs}")
@@ -371,7 +373,7 @@ class Driver:
     ) -> ExactlyOnceError | None:
         """Return an error if a transaction has less time left than the commit margin.
 
-        The brokers' start times are compared with the clock of this machine.
+        This compares the brokers' start times with this machine's clock.
         """
         now_ms = self._client.wall_ms()
         for description in descriptions.values():
@@ -397,8 +399,7 @@ class Driver:
     def abort(self, start: BatchStart, batch: Batch) -> bool:
         """Abort the batch, and return whether it was aborted.
 
-        A batch that is already decided or committed is not aborted, nor is a batch whose prefix a newer driver has
-        taken over.
+        The batch is not aborted if it is already decided or committed, or if a newer driver has taken over its prefix.
         """
         if start.entry.has_decided(batch):
             return False
@@ -406,7 +407,7 @@ class Driver:
         return self._abort_if(start.entry.is_same_except_identity, self._query.describe_driver_id_when_ended())
 
     def abort_unreported(self, name: str) -> bool:
-        """Abort the open transactions of a batch without task reports, and return whether they were aborted.
+        """Abort the open transactions of a batch whose tasks have reported nothing, and return whether this was done.
 
         Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over. `name`: the name
         of the query's start.
@@ -421,7 +422,7 @@ class Driver:
     def _abort_if(self, is_own_entry: Callable[[Entry], bool], description: TransactionDescription | None) -> bool:
         """Abort the batch if the newest entry is the caller's own, and return whether it was aborted.
 
-        The claim that this writes prevents a later decision: a commit that was suspended finds an entry after its own.
+        This writes a claim, which prevents a later decision: a suspended commit then finds a newer entry than its own.
         """
         own_claims: list[Entry] = []
 
@@ -445,11 +446,11 @@ class Driver:
     ) -> bool:
         """Abort the batch if the newest entry is the caller's own.
 
-        `own_claims`: the claims of earlier tries that were fenced after they had claimed. This try adds its claim.
+        `own_claims`: the claims of earlier tries, which were fenced after they had claimed. This try adds its own.
         """
         if not is_own(entry_hint):
             return False
-        # With the next epoch, no attempt of the batch begins any more.
+        # Once the next epoch is granted, no further attempt of the batch begins.
         identity, _ = self._query.fence(description, (choose_timeout_ms(entry_hint, description),))
         entry = self._query.read_entry()
         if not is_own(entry):
@@ -466,7 +467,7 @@ class Driver:
 def _log_failure(entry: Entry, consequence: str) -> Iterator[None]:
     """Log errors of the steps after the commit instead of raising them.
 
-    The rows are visible: a job that failed now would be run again and write them twice.
+    At this point the rows are visible. A job that failed now would be run again and write them twice.
     """
     try:
         yield

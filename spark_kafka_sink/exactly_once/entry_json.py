@@ -1,6 +1,7 @@
-"""JSON format of the values of decision log records. The record key is the prefix, or `build_claim_key` for a claim.
+"""The JSON format of record values in the decision log.
 
-Every producer that uses exactly-once delivery may write to the log, so decoding checks all types and sizes.
+The record key is the prefix for a decision and `build_claim_key` for a claim. Any producer that uses exactly-once
+delivery may write to the log, so decoding checks all types and sizes.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _FIELDS = frozenset(
 def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
     """Encode an entry as JSON.
 
-    `followed_offset`: for a claim only, the offset of the newest record of the prefix that the driver has read; -1 if
-    it found none.
+    `followed_offset`: set only for a claim. The offset of the prefix's newest record that the driver had read; -1 if it
+    found none.
     """
     fields = {
         "format": FORMAT_VERSION,
@@ -77,16 +78,16 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
 
 
 def decode_entry(key: bytes, value: bytes) -> Entry:
-    """Decode an entry. Raise DecodeError if another program, or a newer version of this library, wrote the record."""
+    """Decode an entry. Raise DecodeError if the record was written by another program or a newer library version."""
     if len(value) > MAX_VALUE_BYTES:
-        raise DecodeError(f"it has {len(value)} bytes, and an entry has at most {MAX_VALUE_BYTES}")
+        raise DecodeError(f"it has {len(value)} bytes, but an entry has at most {MAX_VALUE_BYTES}")
     try:
         fields = json.loads(value)
         if not isinstance(fields, dict):
             raise DecodeError("it is not a record of the decision log: its JSON is not an object")
         if fields["format"] != FORMAT_VERSION:
             raise DecodeError(
-                f"its format version is {fields['format']!r:.40}, and this version of the library supports "
+                f"its format version is {fields['format']!r:.40}, but this version of the library supports "
                 f"{FORMAT_VERSION}"
             )
         if not _FIELDS.issuperset(fields):
@@ -98,12 +99,12 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
 
 
 def decode_followed_offset(value: bytes) -> int | None:
-    """Return the offset of the record that a claim follows; None if the claim cannot be read."""
+    """Return the offset of the record that a claim follows, or None if the claim cannot be read."""
     return _decode_integer_field(value, "follows", None)
 
 
 def decode_driver_number(value: bytes) -> int | None:
-    """Return the number of the driver id that a record names; None if the record cannot be read."""
+    """Return the number of the driver id that a record names, or None if the record cannot be read."""
     return _decode_integer_field(value, "driverNumber", FIRST_DRIVER_NUMBER)
 
 
@@ -193,7 +194,7 @@ def _content_from_json(value: object) -> BatchContent | None:
     )
 
 
-# --- type checks: each raises ValueError with the value found
+# --- type checks; each raises ValueError with the offending value
 
 
 def _check_string(value: object, max_characters: int = _MAX_STRING_CHARACTERS) -> str:

@@ -1,25 +1,25 @@
-"""LogWriter: writes records to a log topic, each write in a transaction of its own.
+"""LogWriter: writes records to a log topic, each write in its own transaction.
 
 The caller provides the producer id and epoch. A write sends up to three requests:
 
-    1. AddPartitionsToTxn    transactions of version 1 only
+    1. AddPartitionsToTxn    version 1 transactions only
     2. Produce               one batch, acks=all
     3. EndTxn                commit or abort
 
-`begin_transaction` sends the Produce request and does not wait for the response, so that the caller can send other
-requests concurrently. The caller then commits or aborts.
+`begin_transaction` sends the Produce request without waiting for the response, so that the caller can send other
+requests concurrently. The caller then commits or aborts the transaction.
 
-There is no producer and no thread: the requests use the connections of the caller's client. A request is retried with
-the same bytes if its response is lost or is a retriable error; leader and coordinator are looked up again before each
-retry. A leader that has already stored the batch recognizes its sequence number and responds with
+The writer has no producer and no thread of its own: it sends its requests on the connections of the caller's client. If
+a response is lost or contains a retriable error, the same bytes are sent again after the leader or coordinator has been
+looked up again. A leader that has already stored the batch recognizes its sequence number and responds with
 DUPLICATE_SEQUENCE_NUMBER, which counts as success.
 
-A rejected batch does not end the transaction, because another process with the same producer id and epoch may own the
-open transaction.
+A rejected batch does not end the transaction, because the open transaction may belong to another process with the same
+producer id and epoch.
 
-In version 1, an EndTxn request that is executed late would end the next transaction. So if the response to an EndTxn
-request was lost, the next transaction uses a new epoch. The first transaction after an upgrade of the cluster to
-version 2 (KIP-890) uses a new epoch as well.
+In version 1, an EndTxn request that is executed late would end the next transaction. Therefore, if the response to an
+EndTxn request was lost, the next transaction uses a new epoch. The first transaction after the cluster was upgraded to
+version 2 (KIP-890) also uses a new epoch.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ from spark_kafka_sink.requests.verdicts import (
 )
 
 REPLICATION_TIMEOUT_MS = 2_000
-"""Maximum time that a leader waits for its followers before it responds with REQUEST_TIMED_OUT.
+"""How long a leader waits for its followers before it responds with REQUEST_TIMED_OUT.
 
-Must be less than NODE_TIMEOUT_MS (clients.py), after which the client disconnects an unresponsive broker.
+This must be less than NODE_TIMEOUT_MS (clients.py), after which the client disconnects an unresponsive broker.
 """
 
 _ACKS_ALL = -1
 _FENCING_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
-"""Errors which show that the producer id, the epoch or the next sequence number no longer belongs to the caller."""
+"""Errors which show that the producer id, the epoch or the next sequence number is no longer the caller's."""
 _BATCH_FENCING_ERRORS = {1: BATCH_OWNERSHIP_LOST_ERRORS | _FENCING_ERRORS, 2: _FENCING_ERRORS}
-"""The same errors for a Produce response, by transaction version.
+"""The fencing errors of a Produce response, by transaction version.
 
-In version 1, leaders also report that the transaction of the batch is not open: another process with the same epoch has
-ended it. In version 2 the batch itself begins the transaction, so the same error shows something else: the cluster was
-downgraded to version 1.
+In version 1, a leader may also report that the batch's transaction is not open, which means that another process with
+the same epoch has ended it. In version 2, the batch itself begins the transaction, so the same error means something
+else: the cluster was downgraded to version 1.
 """
 
 KeyValue = tuple[bytes, "bytes | None"]
@@ -90,7 +90,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class WriterState(NamedTuple):
-    """The producer id and epoch of a driver, and the sequence number of the next record that it writes to the log."""
+    """A driver's producer id and epoch, and the sequence number of the next record that it writes to the log."""
 
     id_and_epoch: ProducerIdAndEpoch
     next_sequence: int = 0
@@ -101,8 +101,8 @@ class LogWriter:
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
-        self._transaction_versions: dict[ProducerIdAndEpoch, int] = {}  # version of the last transaction of each epoch
-        self._unconfirmed_ends: set[ProducerIdAndEpoch] = set()  # EndTxn got no response and may be executed late
+        self._transaction_versions: dict[ProducerIdAndEpoch, int] = {}  # version of each epoch's last transaction
+        self._unconfirmed_ends: set[ProducerIdAndEpoch] = set()  # EndTxn got no response, so it may be executed late
 
     def begin_transaction(
         self,
@@ -111,11 +111,11 @@ class LogWriter:
         topic_partition: TopicPartition,
         records: Sequence[KeyValue],
     ) -> LogTransaction:
-        """Begin a transaction and send these records, without waiting for the Produce response.
+        """Begin a transaction and send these records without waiting for the Produce response.
 
-        This method and those of the returned transaction raise ProducerFencedError if the producer id, the epoch or
-        the sequence number no longer belongs to the caller. The error's `code` has the reason. In this case the open
-        transaction is left as it is.
+        This method and the returned transaction's methods raise ProducerFencedError if the producer id, the epoch or
+        the sequence number is no longer the caller's. The error's `code` shows the reason. The open transaction is then
+        left as it is.
         """
         self._client.wait_for_topic(topic_partition.topic)  # also fetches the finalized features, for the next line
         version = self._client.transaction_version
@@ -127,9 +127,10 @@ class LogWriter:
         return LogTransaction(self, transaction, state.next_sequence, topic_partition, records)
 
     def _ensure_safe_epoch(self, transactional_id: str, state: WriterState, version: int) -> WriterState:
-        """Return the state itself, or one with a new epoch if the current epoch is not safe.
+        """Return the state, with a new epoch if the current one is not safe.
 
-        It is not safe if a late EndTxn could end the next transaction, or after an upgrade from version 1 to 2.
+        An epoch is not safe if a late EndTxn request could end the next transaction, or if the cluster was upgraded
+        from version 1 to 2 since the epoch's last transaction.
         """
         has_used_version_1 = self._transaction_versions.get(state.id_and_epoch) == 1
         if not has_used_version_1 or (version == 1 and state.id_and_epoch not in self._unconfirmed_ends):
@@ -141,8 +142,8 @@ class LogWriter:
     def _fetch_transaction_timeout_ms(self, transactional_id: str) -> int:
         """Fetch the current transaction timeout of a transactional id.
 
-        InitProducerId sets the timeout, so the current one must be sent again: brokers may reject another one, and
-        every client can see it.
+        InitProducerId always sets the timeout, so the current value must be sent again. Brokers might reject a
+        different value, and its last digits may be a mark (timeout_marks.py) that other clients read.
         """
         request = DescribeTransactions((transactional_id,))
         description = request.parse_descriptions(self._send(request))[transactional_id]
@@ -152,7 +153,7 @@ class LogWriter:
         return description.timeout_ms
 
     def _send(self, request: TransactionRequest[ResponseT]) -> ResponseT:
-        """Send a request to its coordinator, with retries, and return the response. Raise if it was rejected."""
+        """Send a request to its coordinator, with retries. Return the response, or raise if the request is rejected."""
         response = self._client.send(request)
         _raise_if_rejected(request, response)
         return response
@@ -172,7 +173,7 @@ class LogWriter:
 
 
 class LogTransaction:
-    """An open transaction whose records were sent to the log. The caller commits or aborts it."""
+    """An open transaction whose records have been sent to the log. The caller must commit or abort it."""
 
     def __init__(
         self,
@@ -191,21 +192,21 @@ class LogTransaction:
         self._call = self._client.begin([self._request])
 
     def abandon(self) -> None:
-        """Stop sending the records. For a caller that has failed and neither commits nor aborts the transaction."""
+        """Stop sending the records. For callers that have failed and will neither commit nor abort the transaction."""
         self._client.abandon(self._call)
 
     def wait(self) -> None:
-        """Wait until the records are stored, with retries."""
+        """Wait until the leader has stored the records, retrying if necessary."""
         (response,) = self._client.finish(self._call).values()
         _raise_if_rejected(self._request, response, _BATCH_FENCING_ERRORS[self._transaction.version])
 
     def commit(self, timeout_ms: float | None = None) -> WriterState:
-        """Commit the transaction. When this returns, its records are durable and visible to read_committed consumers.
+        """Commit the transaction, and return the state for the next one.
 
-        `timeout_ms`: how long to retry the commit without progress; defaults to the client's timeout. If a response was
+        When this returns, the records are durable and will become visible to read_committed consumers. If a response is
         lost and the retried commit is rejected as fenced, only the log shows whether the transaction was committed.
 
-        Return the state for the next transaction.
+        `timeout_ms`: how long to retry the commit without progress; defaults to the client's timeout.
         """
         response = self._writer._end_transaction(self._transaction, commit=True, timeout_ms=timeout_ms)
         if self._transaction.version >= 2:
@@ -217,7 +218,7 @@ class LogTransaction:
 
 
 class AppendBatch(Request[ProduceResponse]):
-    """Append one transactional batch to a partition. Also succeeds if the leader already has the batch."""
+    """Append one transactional batch to a partition. Succeeds also if the leader has already stored the batch."""
 
     api_key = ApiKey.PRODUCE
     action = "append the batch"
@@ -292,14 +293,14 @@ def _encode_batch(state: WriterState, records: Sequence[KeyValue], wall_ms: int)
 def _raise_if_rejected(
     request: Request[ResponseT], response: ResponseT, fencing_errors: Collection[int] = _FENCING_ERRORS
 ) -> None:
-    """Raise the error of a final response that rejects the request: ProducerFencedError for `fencing_errors`."""
+    """Raise an error if the final response rejects the request, ProducerFencedError if the code is a fencing error."""
     classification = request.classify(response)
     if classification.verdict is not Verdict.DONE:
         raise _to_fenced_error(request.build_rejection_error(request.keys[0], classification), fencing_errors)
 
 
 def _to_fenced_error(error: BrokerError, fencing_errors: Collection[int] = _FENCING_ERRORS) -> BrokerError:
-    """Convert to ProducerFencedError if the code is one of `fencing_errors`; return any other error unchanged."""
+    """Convert an error whose code is one of `fencing_errors` to ProducerFencedError. Return other errors unchanged."""
     if error.code in fencing_errors:
         return ProducerFencedError(str(error), code=error.code, name=error.name)
     return error

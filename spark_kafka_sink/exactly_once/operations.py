@@ -1,14 +1,15 @@
 """Operations of `pykafka transactions`: list prefixes, finish or give up a decided batch, abort open transactions.
 
-Listing changes nothing. To finish or to give up a batch is to commit its decided transactions and to record that it is
-done. To abort is to take over from the driver, as another driver would:
+Listing changes nothing. Finishing or giving up a batch commits its decided transactions and records that the batch is
+done. Aborting takes over from the driver, as another driver would:
 
     1. Fence the driver.
     2. List the open transactions.
     3. Claim the prefix in the log.
-    4. Abort exactly what was listed.
+    4. Abort exactly the listed transactions.
 
-A running query fails at its next commit with an error that names the reason, and continues when it is started again.
+A running query then fails at its next commit with an error that names the reason. It continues when it is started
+again.
 """
 
 from __future__ import annotations
@@ -59,25 +60,25 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PrefixStatus:
-    """The state of one prefix, in the decision log and on the brokers."""
+    """The state of a prefix in the decision log and on the brokers."""
 
     prefix: str
     entry: Entry | None
-    """The prefix's entry in the decision log; None if there is none."""
+    """The prefix's entry in the decision log, if any."""
     open_transactions: tuple[TransactionDescription, ...]
-    """All open transactions, decided or not."""
+    """All open transactions, whether decided or not."""
     log_exists: bool = True
 
     @property
     def decided_ids(self) -> tuple[str, ...]:
-        """The transactional ids of the decided batch. Some of them may not have been committed yet."""
+        """The transactional ids of the decided batch, some of which may not have been committed yet."""
         if self.entry is None or self.entry.state is not EntryState.DECIDED:
             return ()
         return tuple(transaction.transactional_id for transaction in self.entry.transactions)
 
     @property
     def undecided_transactions(self) -> tuple[TransactionDescription, ...]:
-        """The open transactions without a decision, of the batch in progress or left over from an earlier one."""
+        """The open transactions without a decision. They belong to the batch in progress or to an earlier batch."""
         decided_ids = set(self.decided_ids)
         return tuple(
             transaction for transaction in self.open_transactions if transaction.transactional_id not in decided_ids
@@ -91,13 +92,13 @@ class FinishResult:
     entry: Entry
     committed_ids: tuple[str, ...]
     lost_rejections: Mapping[str, BrokerError]
-    """The errors of the transactions that can no longer be committed, by transactional id."""
+    """The errors of transactions that can no longer be committed, by transactional id."""
 
 
 def list_prefixes(
     options: Mapping[str, str], topic: str = DECISION_LOG_TOPIC, prefix: str | None = None
 ) -> list[PrefixStatus]:
-    """Return the status of the prefix; of all prefixes if it is None. `options`: producer options."""
+    """Return the status of this prefix, or of all prefixes if it is None. `options`: producer options."""
     config = ProducerConfig.parse(options).client_config()
     with lease_client(config) as client:
         log = DecisionLog(config, topic, client)
@@ -116,24 +117,24 @@ def list_prefixes(
 def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
     """Commit a decided batch and record that it is done. Return None if no batch is decided.
 
-    If a transaction of the batch is lost, the others are committed, and nothing is recorded.
+    If one of the batch's transactions is lost, the others are committed, but the batch is not recorded as done.
     """
     return _finish_decided_batch(options, prefix, topic, give_up=False)
 
 
 def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
-    """Commit the transactions of a decided batch that are not lost, and record that the batch is done.
+    """Commit those transactions of a decided batch that are not lost, and record that the batch is done.
 
-    Raise ExactlyOnceError if a commit is rejected although the transaction is not lost, so that it could still be
-    committed. Return None if no batch is decided.
+    Return None if no batch is decided. Raise ExactlyOnceError if a commit is rejected although the transaction is not
+    lost, because it could still be committed later.
     """
     return _finish_decided_batch(options, prefix, topic, give_up=True)
 
 
 def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
-    """Abort the open transactions of tasks under the prefix, and return them.
+    """Abort the open transactions of the prefix's tasks, and return them.
 
-    Raise ExactlyOnceError if a batch is decided and not done.
+    Raise ExactlyOnceError if a batch is decided but not done.
     """
     with _open_query(options, prefix, topic) as query:
         identity, granted_ms, entry = _fence_driver(query, _check_not_decided)
@@ -152,19 +153,19 @@ def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator
         except ProducerFencedError as error:
             raise ExactlyOnceError(
                 f"A newer driver has taken over the query with the prefix {prefix} at the same time. Nothing that "
-                "belongs to it was changed. Check the query again; stop it first if it should not run."
+                "belongs to that driver was changed. Check the query again; stop it first if it should not run."
             ) from error
 
 
 def _fence_driver(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, int, Entry]:
-    """Fence the driver of the prefix. Return the new identity, the granted transaction timeout and the newest entry.
+    """Fence the prefix's driver. Return the new identity, the granted transaction timeout and the newest entry.
 
-    `check` raises if the operation must not continue. It checks the entry read before the fence, so that no driver is
-    fenced in vain, and the entry read after it, which is the valid one.
+    `check` raises if the operation must not continue. It is called with the entry read before fencing, so that no
+    driver is fenced for nothing, and again with the entry read after fencing, which is the valid one.
 
-    This retries, because a driver that died while it wrote its decision has left that transaction open: brokers abort
-    the transaction and reject the first fence. A driver that has claimed the prefix since the first read is not fenced.
-    A decision that the same driver has made since is passed to `check`.
+    Fencing is retried. If a driver died while it was writing its decision, it has left that transaction open, and
+    brokers abort the transaction and reject the first attempt to fence. A driver that has claimed the prefix since the
+    first read is not fenced. If the same driver has made a decision since then, `check` gets the entry with it.
     """
     entry_hints: list[Entry] = []
 
@@ -192,14 +193,14 @@ def _fence_driver(query: QueryTransactions, check: Callable[[Entry], None]) -> t
 def _check_not_decided(entry: Entry) -> None:
     if entry.state is EntryState.DECIDED:
         raise ExactlyOnceError(
-            f"{entry.batch} (prefix {entry.prefix}) is decided: its transactions must be committed, and some may be "
-            "committed already. Finish it; if that is no longer possible, give it up."
+            f"{entry.batch} (prefix {entry.prefix}) is decided: its transactions must be committed, and some may "
+            "already be committed. Finish it; if that is no longer possible, give it up."
             + precommit_errors.describe_unknown_writer(entry)
         )
 
 
 class _NothingDecidedError(Exception):
-    """Ends an operation because the decision log has no decided batch whose commit is unfinished."""
+    """Ends an operation because the decision log contains no decided batch that is not done."""
 
 
 def _require_decision(entry: Entry) -> None:
@@ -249,9 +250,10 @@ def _record_outcome(
 def _take_over(
     query: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claimed_entry: Entry
 ) -> list[TransactionDescription]:
-    """Claim the prefix, abort the open transactions of tasks, and return these transactions.
+    """Claim the prefix, abort the open transactions of its tasks, and return these transactions.
 
-    The entry of a job without a name is deleted last, because the job's transactions can only be found through it.
+    If the prefix belongs to a job without a name, delete the prefix's entry. This is the last step, because the job's
+    transactions can be found only through the entry.
     """
     identity, aborted = query.take_over(identity, previous_entry, claimed_entry)
     if is_job_prefix(query.prefix):
@@ -280,8 +282,8 @@ def _describe_driver_ids(
 ) -> dict[str, DriverIds]:
     """Describe the driver ids with the given numbers of each prefix.
 
-    Other users may use the same log. If this user may not describe all driver ids, a warning is logged, and the result
-    contains only the ids that brokers list. The others may also have been forgotten by the brokers.
+    Other users may use the same log. If this user may not describe all driver ids, log a warning and return only the
+    ids that brokers list. Brokers may also omit an id because they have forgotten it.
     """
     names = {
         build_driver_id(prefix, number): prefix for prefix, numbers in numbers_by_prefix.items() for number in numbers
@@ -292,8 +294,8 @@ def _describe_driver_ids(
         visible = set(list_ids_by_producer().values())
         names = {name: prefix for name, prefix in names.items() if name in visible}
         _log.warning(
-            "%d of %d prefixes are shown: this user may not describe the driver ids of the others, or the brokers have "
-            "forgotten them: %s",
+            "Only %d of %d prefixes are shown. This user may not describe the driver ids of the others, or the brokers "
+            "have forgotten them: %s",
             *(len(set(names.values())), len(numbers_by_prefix), error),
         )
         descriptions = describe_transactions(client, names)
@@ -308,7 +310,10 @@ def _describe_driver_ids(
 
 
 def _is_task_id_of(transactional_id: str, prefixes: Iterable[str], only_prefix: str | None) -> bool:
-    """Return whether this is a task id of `only_prefix`; if that is None, of one of the prefixes or a generated one."""
+    """Return whether this is one of `only_prefix`'s task ids.
+
+    If `only_prefix` is None, return whether it is a task id of one of the prefixes or of a generated prefix.
+    """
     task_id = parse_task_id(transactional_id)
     if task_id is None:
         return False

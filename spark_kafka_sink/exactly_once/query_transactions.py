@@ -1,41 +1,41 @@
-"""QueryTransactions: the transactions under one prefix, the producer identity of its driver, and its log entries.
+"""QueryTransactions: the transactions under one prefix, its driver's producer identity, and its log entries.
 
-A driver acts under a producer identity: the producer id and epoch that it holds for the current driver id
-(`<prefix>-driver`, `<prefix>-driver-2`, ...). A person who uses `pykafka transactions` acts in the same way. Each step
-uses the identity that it was given, and is rejected if a newer one exists:
+A driver acts under a producer identity, the producer id and epoch that it holds for the current driver id
+(`<prefix>-driver`, `<prefix>-driver-2`, ...). So does `pykafka transactions`. Each step uses the identity that it is
+given, and is rejected if a newer identity exists:
 
-    describe           describe the driver id when none of its transactions is ending. A hint: no step relies on it
-    read               read the newest entry, which names the current driver id. A hint as well
-    fence              request the next epoch, unless another process got one since the description
+    describe           describe the driver id once none of its transactions is ending. Only a hint: no step relies on it
+    read               read the newest entry, which names the current driver id. Also only a hint
+    fence              request the next epoch, unless another process has obtained one since the description
     hand over          if that epoch is one of the last: write an entry that names the next driver id
-    claim              write an entry after the one that was read, and read it back: the claim is valid only if nothing
-                       was written in between, so of several processes with the same epoch one succeeds
-    take over          list the open transactions of tasks, claim the prefix, abort exactly what was listed
-    write              write an entry under an epoch that no other process can decide under
-    write following    write an entry after an own entry. A driver that is fenced, and finds its own entry still the
-                       newest, claims the prefix again and retries
+    claim              write an entry after the one that was read, and read it back. The claim is valid only if nothing
+                       was written in between, so only one of several processes with the same epoch succeeds
+    take over          list the tasks' open transactions, claim the prefix, and abort exactly the listed transactions
+    write              write an entry under an epoch under which no other process can decide
+    write following    write an entry after the caller's own entry. A driver that is fenced, but whose own entry is
+                       still the newest, claims the prefix again and retries
 
-Epochs stop producers. The log determines which driver is the current one, because an epoch alone does not suffice:
+Epochs stop producers, but an epoch alone does not determine the current driver. The log does, for these reasons:
 
     Two drivers can hold the same epoch.
-        1. Both describe epoch 5, and both request the next epoch.
-        2. Kafka takes the second request, which names the epoch before the current one, for a retry of a request whose
+        1. Both drivers describe epoch 5 and request the next epoch.
+        2. The second request names the epoch before the current one. Kafka takes it for a retry of a request whose
            response was lost, and responds with the current epoch. Both drivers hold epoch 6.
-        3. Sequence numbers decide between them. A decision is a batch of one record, a claim is a batch of two. If both
-           write a batch with sequence number 0, the second batch is rejected if the lengths differ, and dropped as a
-           duplicate if they are equal.
-        4. A driver whose claim was dropped reads back the claim of the other one.
+        3. Sequence numbers decide between them. A decision is a batch of one record, and a claim is a batch of two. If
+           both drivers write a batch with sequence number 0, the second batch is rejected if the batches have different
+           lengths, and dropped as a duplicate if they have the same length.
+        4. A driver whose claim was dropped reads back the other driver's claim.
 
     An older driver can fence a newer one.
-        1. The newer driver has an open transaction with its record.
-        2. The older driver requests an epoch. While a transaction is open, Kafka does not compare epochs: it aborts the
-           transaction and bumps the epoch, and rejects the older driver only when that retries.
-        3. The newer driver is fenced in the middle of its record. It finds that no other driver has claimed the prefix
-           since, and continues.
+        1. The newer driver has an open transaction that contains its record.
+        2. The older driver requests an epoch. Kafka does not compare epochs while a transaction is open. It aborts the
+           transaction and bumps the epoch, and rejects the older driver only when that driver retries.
+        3. The newer driver is fenced while it is writing its record. It finds that no other driver has claimed the
+           prefix since, and continues.
 
     A read or a description can be stale.
-        1. A broker that was suspended resumes, and still responds as leader or coordinator for a moment.
-        2. A write goes to the current leader or coordinator, so a write shows what a read cannot.
+        1. A suspended broker resumes, and for a moment still responds as leader or coordinator.
+        2. A write reaches the current leader or coordinator, so it reveals what a read cannot.
 """
 
 from __future__ import annotations
@@ -90,15 +90,15 @@ from spark_kafka_sink.requests.transactions import EndTransaction
 _log = logging.getLogger(__name__)
 
 HAND_OVER_EPOCH = 32_000
-"""The first epoch under which a driver hands over to the next driver id.
+"""The first epoch at which a driver hands over to the next driver id.
 
-A producer id has 32,766 epochs. The epochs after this one are left for the batch in progress, and for starts that die
-during the hand-over.
+A producer id has 32,766 epochs. The epochs after this one are reserved for the batch in progress and for starts that
+die during the hand-over.
 """
 MAX_TRIES = 20  # With 5, drivers give up (REPEATED_FENCING_SEEDS in tests/exactly_once/scenarios/test_explorer.py).
-"""Maximum number of attempts of a step whose driver was fenced.
+"""How often a step is attempted if its driver keeps being fenced.
 
-Two drivers that take over from each other may fence each other several times. If the limit is too small, both give up.
+Two drivers that take over from each other may fence each other several times. With too low a limit, both would give up.
 """
 
 ResultT = TypeVar("ResultT")
@@ -109,16 +109,16 @@ class _TimeoutRejectedError(Exception):
 
 
 class QueryTransactions:
-    """The transactions of a prefix, and its entry in the decision log, whose topic is `topic`.
+    """The transactions of a prefix, and its entry in the decision log.
 
-    A context manager that leases a client. Only one thread may use it.
+    A context manager that leases a client. Not thread-safe. `topic`: the decision log's topic.
     """
 
     def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
         self.prefix = prefix
         self._number_key = (config.bootstrap_servers, topic, prefix)
         self.driver_number = get_remembered_number(self._number_key)
-        self._listing: TransactionListing | None = None  # requested, and not used yet
+        self._listing: TransactionListing | None = None  # requested but not used yet
         with contextlib.ExitStack() as resources:
             self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))
             self.log = DecisionLog(config, topic, self.client)
@@ -153,18 +153,18 @@ class QueryTransactions:
         return description
 
     def describe_driver_id_when_ended(self) -> TransactionDescription | None:
-        """Wait until no transaction of the driver id is ending, and describe the id.
+        """Wait until none of the driver id's transactions is ending, and describe the id.
 
-        Brokers respond to EndTxn before they write the transaction's markers, and the log shows the result only with
-        the markers. Without the wait, the claim of a driver that has died could appear in the log after the
-        description, and would look like the claim of a newer driver.
+        Brokers respond to EndTxn before they write the transaction's markers, and the result appears in the log only
+        with the markers. Without the wait, a dead driver's claim could appear in the log after the description, and
+        would look like the claim of a newer driver.
         """
         return self.describe_driver_id(wait_while_ending=True)
 
     def check_unchanged(self, description: TransactionDescription | None) -> None:
-        """Raise ProducerFencedError if the driver id has changed since this description: another driver is active.
+        """Raise ProducerFencedError if the driver id has changed since this description, so another driver is active.
 
-        Call this immediately before `fence`, whose comparison of epochs has no effect while a transaction is open.
+        Call this immediately before `fence`, because brokers do not compare epochs while a transaction is open.
         """
         current = self.describe_driver_id()
         if _to_comparison_key(current) != _to_comparison_key(description):
@@ -173,10 +173,10 @@ class QueryTransactions:
     def read_current_entry(
         self, description: TransactionDescription | None
     ) -> tuple[TransactionDescription | None, Entry]:
-        """Read the newest entry, and switch to the driver id that the entry names.
+        """Read the newest entry, and switch to the driver id that it names.
 
-        Return a description of the driver id and the entry. The description is always older than the entry. It is
-        `description`, unless the entry names another driver id than the current one.
+        Return a description of that driver id and the entry. The description is always older than the entry. It is the
+        `description` passed in, unless the entry names a different driver id.
         """
         for _ in range(MAX_TRIES):
             entry = self._read_newest_entry()
@@ -194,9 +194,9 @@ class QueryTransactions:
     ) -> ResultT:
         """Call `action` with a description of the driver id and the entry read after it, and return its result.
 
-        Repeat the call with a new description and entry if another driver has fenced the action, or if the action has
-        handed over to the next driver id. Raise ProducerFencedError after MAX_TRIES calls. `entry_hint`: the entry for
-        the first call, if the caller has already read it.
+        If another driver fences the action, or the action hands over to the next driver id, repeat the call with a new
+        description and entry. Raise ProducerFencedError after MAX_TRIES calls. `entry_hint`: the entry for the first
+        call, if the caller has already read it.
         """
         tries_left = MAX_TRIES
         while True:
@@ -214,28 +214,29 @@ class QueryTransactions:
     def fence(
         self, description: TransactionDescription | None, timeouts_ms: Sequence[int]
     ) -> tuple[ProducerIdAndEpoch, int]:
-        """Request the next epoch. Return the identity, and the first of the timeouts that the brokers grant.
+        """Request the next epoch. Return the new identity and the first of the timeouts that the brokers grant.
 
-        Raise ProducerFencedError if another process got an epoch since the description, or if the epoch was one of
-        the last: then the log names the next driver id. A timeout that brokers reject changes nothing.
+        Raise ProducerFencedError if another process has obtained an epoch since the description. Also raise it if the
+        epoch is one of the last, after writing an entry that names the next driver id. A request whose timeout brokers
+        reject changes nothing.
         """
         identity, granted_ms = self._request_epoch(choose_expected_identity(description), timeouts_ms)
         if description is not None and has_claimed(description) and not is_marked_claimed(granted_ms):
-            # Restore the mark: the id must show that it has claimed the prefix, even if the log is lost now.
+            # Restore the mark, because the id must show that it has claimed the prefix even if the log is lost now.
             identity = self.bump_epoch(identity, granted_ms)
         if identity.epoch >= HAND_OVER_EPOCH:
             self._hand_over(identity, granted_ms)
         return identity, granted_ms
 
     def _hand_over(self, identity: ProducerIdAndEpoch, granted_ms: int) -> None:
-        """Write an entry that names the next driver id, and raise ProducerFencedError.
+        """Write an entry that names the next driver id, then raise ProducerFencedError.
 
-        Does nothing for a prefix that has no entry yet.
+        Do nothing if the prefix has no entry yet.
         """
         previous_entry = self.read_entry()
         if not previous_entry.generation:
             return
-        # Brokers may grant less now than when the entry was written.
+        # The brokers may grant a shorter timeout now than when the entry was written.
         claim_timeout_ms = min(previous_entry.timeout_ms or granted_ms, granted_ms)
         claim = previous_entry.with_claim_identity(identity)
         new_identity = self.claim(identity, previous_entry, claim, claim_timeout_ms)
@@ -263,7 +264,7 @@ class QueryTransactions:
             raise
 
     def bump_epoch(self, identity: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        """Request the epoch after the one that the caller holds. Raise ProducerFencedError if a newer one exists."""
+        """Request the epoch after the caller's. Raise ProducerFencedError if a newer epoch exists."""
         return self._init_producer_id(mark_claimed(granted_ms), identity)
 
     def _init_producer_id(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
@@ -277,9 +278,9 @@ class QueryTransactions:
         return identity
 
     def read_entry(self) -> Entry:
-        """Read the newest valid entry; an empty entry if there is none. The id must have been described before.
+        """Return the newest valid entry, or an empty entry if there is none. Describe the driver id first.
 
-        Raise ProducerFencedError if the entry names another driver id than the one the caller acts under.
+        Raise ProducerFencedError if the entry names a different driver id than the one under which the caller acts.
         """
         entry = self._read_newest_entry()
         if entry.driver_number != self.driver_number:
@@ -302,8 +303,8 @@ class QueryTransactions:
     ) -> ProducerIdAndEpoch:
         """Write `claimed_entry` after `previous_entry`. Return the next identity. No other process can decide under it.
 
-        Raise ProducerFencedError if the claim is not the newest entry afterwards: another driver has claimed the
-        prefix, or an entry was missed. `granted_ms`: the granted timeout, if it differs from the timeout of the claim.
+        Raise ProducerFencedError if the claim is not the newest entry afterwards, because another driver has claimed
+        the prefix or the caller has missed an entry. `granted_ms`: the granted timeout, if it differs from the claim's.
         """
         state = _wait_and_commit(
             self._begin_transaction(WriterState(identity), build_claim_records(previous_entry, claimed_entry))
@@ -329,6 +330,9 @@ class QueryTransactions:
         3. The prefix is claimed.
         4. The listed transactions are aborted.
         """
+        # List before claiming, so that the list contains no transaction of a later driver. A later driver must claim
+        # the prefix before it starts tasks. If it has already done so, our claim fails; if not, none of its
+        # transactions are in the list.
         descriptions = self.list_task_transactions()
         new_identity = self.claim(identity, previous_entry, claimed_entry)
         self.abort_task_transactions(descriptions)
@@ -337,12 +341,12 @@ class QueryTransactions:
     def write_following(
         self, state: WriterState, previous: Entry, entry: Entry, write: Callable[[WriterState, Entry], WriterState]
     ) -> WriterState:
-        """Write `entry` by `write` after `previous`, the caller's own entry, which is the newest one.
+        """Write `entry` with `write` after `previous`, which is the caller's own entry and the newest one.
 
-        If the driver is fenced, and one of the two entries is still the newest, the driver claims the prefix again and
-        retries. Raise ProducerFencedError if another driver has written since. An older driver can fence a newer one
-        (see the module's docstring), so being fenced alone does not mean that:
-        test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim.
+        If the driver is fenced while one of the two entries is still the newest, claim the prefix again and retry.
+        Raise ProducerFencedError if another driver has written since. Being fenced does not prove that another driver
+        has written, because an older driver can fence a newer one (see the module's docstring and
+        test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim).
         """
         tries_left = MAX_TRIES
         while True:
@@ -357,10 +361,10 @@ class QueryTransactions:
                 return state
 
     def _reclaim(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
-        """Claim the prefix again for a driver that was fenced while it wrote a record.
+        """Claim the prefix again for a driver that was fenced while it was writing a record.
 
-        Return the state to continue with, and the newest entry, which contains the new claim. Raise
-        ProducerFencedError if the newest entry is not one of the caller's own.
+        Return the state to continue with and the newest entry, which contains the new claim. Raise ProducerFencedError
+        if the newest entry is not one of the caller's own.
         """
         reclaimed = self.retry_when_fenced(
             lambda description, entry_hint: self._try_reclaim(description, entry_hint, own_entries),
@@ -383,31 +387,32 @@ class QueryTransactions:
         return WriterState(self.claim(identity, previous_entry, claim)), claim
 
     def write(self, state: WriterState, entry: Entry | None) -> WriterState:
-        """Write an entry and commit it. None deletes the prefix from the log."""
+        """Write an entry and commit it. If the entry is None, delete the prefix from the log."""
         return _wait_and_commit(self.begin_write(state, entry))
 
     def begin_write(self, state: WriterState, entry: Entry | None) -> LogTransaction:
-        """Send an entry to the log without waiting. It becomes valid when the caller commits the transaction."""
+        """Send an entry to the log without waiting. It becomes valid once the caller commits the transaction."""
         key = self.prefix.encode()
         if entry is None:
             return self._begin_transaction(state, [(build_claim_key(self.prefix), None), (key, None)])
         return self._begin_transaction(state, [(key, encode_entry(entry.with_driver_number(self.driver_number)))])
 
     def uses_version_1(self) -> bool:
-        """Return whether a record that is written now would be in a transaction of version 1."""
-        self.log.partition_for(self.prefix)  # as a write does: a new connection may report another version
+        """Return whether a record written now would be in a version 1 transaction."""
+        # Look up the partition as a write would, because a new connection may report a different version.
+        self.log.partition_for(self.prefix)
         return self.client.transaction_version < 2
 
     def _begin_transaction(self, state: WriterState, records: Sequence[KeyValue]) -> LogTransaction:
         topic_partition = TopicPartition(self.log.topic, self.log.partition_for(self.prefix))
         return self._writer.begin_transaction(self.driver_id, state, topic_partition, records)
 
-    # --- the transactions of tasks
+    # --- the tasks' transactions
 
     def list_task_transactions(self, excluding: Collection[str] = ()) -> list[TransactionDescription]:
-        """List the task ids with an open transaction, and the task ids under which a task may still begin one.
+        """List the task ids that have an open transaction or under which a task may still begin one.
 
-        `excluding`: transactional ids to leave out. If there are any, the list that `commit` has requested is used.
+        `excluding`: transactional ids to omit. If it is not empty, use the list that `commit` has already requested.
         """
         listing, self._listing = self._listing if excluding else None, None
         listing = listing or TransactionListing(self.client, ONGOING, EMPTY)
@@ -419,14 +424,14 @@ class QueryTransactions:
     def commit(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
     ) -> dict[str, BrokerError]:
-        """Commit all transactions of a decided batch. Return the rejected ones with their errors.
+        """Commit all transactions of a decided batch. Return the errors of rejected commits by transactional id.
 
-        Any process may call this, repeatedly. `prefetch_listing`: after the commits are sent, request the list for
-        `list_task_transactions`.
+        Any process may call this, any number of times. `prefetch_listing`: once the commits are sent, request the list
+        for `list_task_transactions`.
 
-        Raise ProducerFencedError if a commit was rejected and `identity` is not the newest: a newer driver has
-        finished the batch, and tasks of later batches may have used the ids since, so a rejection says nothing about
-        the decided transactions.
+        Raise ProducerFencedError if a commit was rejected and `identity` is no longer the newest. A newer driver has
+        then finished the batch, and tasks of later batches may have used the ids since, so a rejection says nothing
+        about the decided transactions.
         """
         requests = [EndTransaction(transaction, commit=True) for transaction in entry.transactions]
         call = self.client.begin(requests)
@@ -438,9 +443,9 @@ class QueryTransactions:
         return rejections
 
     def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
-        """Return whether the driver id has another identity. False if the brokers do not respond.
+        """Return whether the driver id no longer has this identity. Return False if the brokers do not respond.
 
-        The caller has rejections to report, which must not be lost to an error of this check.
+        Errors are swallowed, because the caller has rejections to report that an error raised here would hide.
         """
         try:
             description = self.describe_driver_id_when_ended()
@@ -453,9 +458,9 @@ class QueryTransactions:
     ) -> None:
         """Abort the described transactions under exactly their epochs, and fence their transactional ids.
 
-        None of them may belong to a newer driver: the caller has written a valid entry after it listed them. A
-        transaction that a newer driver's task has begun since has another epoch and is not affected. `timeout_ms`: the
-        maximum time without progress of each step; defaults to the client's timeout.
+        None of them may belong to a newer driver. To ensure this, the caller must have written a valid entry after
+        listing them. A transaction that a newer driver's task has begun since has a different epoch and is not
+        affected. `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
         """
         if descriptions:
             abort_transactions(self.client, descriptions, timeout_ms)
@@ -464,7 +469,7 @@ class QueryTransactions:
 def build_claim_records(previous_entry: Entry, claim: Entry) -> list[KeyValue]:
     """Return a claim as a batch of two records, so that its sequence numbers differ from those of a decision.
 
-    The first record has no value, and compaction removes it.
+    The first record has no value. Compaction removes it.
     """
     key = build_claim_key(claim.prefix)
     return [(key, None), (key, encode_entry(claim, followed_offset=previous_entry.offset))]

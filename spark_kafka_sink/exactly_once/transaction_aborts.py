@@ -1,11 +1,12 @@
-"""Aborts transactions that tasks have left open, and fences their transactional ids against further writes.
+"""Abort transactions that tasks have left open, and fence their transactional ids against further writes.
 
-A transaction is ended under exactly the epoch that it was listed with. InitProducerId could not replace this: Kafka
-does not compare epochs while a transaction is open, and ids are reused, so the request would abort whatever is open
+A transaction is ended under exactly the epoch that it was listed with. InitProducerId is no substitute: ids are reused,
+and Kafka does not compare epochs while a transaction is open, so that request would abort whichever transaction is open
 now.
 
-In version 2, EndTxn bumps the epoch, even if no transaction has begun, and so fences the attempt. In version 1 it does
-not. There the id is fenced by InitProducerId afterwards, and its partitions get a marker of the next epoch.
+In version 2, EndTxn bumps the epoch even if no transaction has begun, and thereby fences the attempt. In version 1 it
+does not. There, InitProducerId fences the id afterwards, and the transaction's partitions get a marker with the next
+epoch.
 """
 
 from __future__ import annotations
@@ -37,18 +38,19 @@ _log = logging.getLogger(__name__)
 
 
 def can_write(description: TransactionDescription) -> bool:
-    """Return whether a transaction is open, or a producer that owns the id may still begin one."""
+    """Return whether a transaction is open under this id, or the id's producer may still begin one."""
     if description.state == EMPTY:
         return not is_marked_fenced(description.timeout_ms)
     return description.is_open
 
 
 def choose_expected_identity(description: TransactionDescription | None) -> ProducerIdAndEpoch:
-    """Return the identity that a request for the next epoch must expect. None: the brokers do not know the id.
+    """Return the identity to send as the expected one in a request for the next epoch.
 
-    If the first record of an id could not be written, brokers know its producer id and no epoch. They reject such a
-    partial identity as an invalid request, and accept any complete one as long as the id has no epoch. Once it has an
-    epoch, they reject the identity of a producer that does not exist.
+    `description` is None if the brokers do not know the id. If an id's first record could not be written, the brokers
+    know its producer id but no epoch. They reject such a partial identity as an invalid request, but accept any
+    complete one. UNUSED_IDENTITY is complete and belongs to no producer, so it is rejected as soon as the id has an
+    epoch.
     """
     if description is None or description.id_and_epoch.epoch < 0:
         return UNUSED_IDENTITY
@@ -58,11 +60,12 @@ def choose_expected_identity(description: TransactionDescription | None) -> Prod
 def abort_transactions(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None = None
 ) -> None:
-    """Abort exactly these transactions and fence their ids.
+    """Abort exactly these transactions, and fence their ids.
 
-    `descriptions`: the open transactions, and the ids whose producers have not begun a transaction. Transactions that
-    have begun since under a newer epoch are not affected. `timeout_ms`: the maximum time without progress of each step;
-    defaults to the client's timeout.
+    Transactions that have since begun under a newer epoch are not affected.
+
+    `descriptions`: the open transactions, and the ids whose producers have not begun a transaction. `timeout_ms`: how
+    long each step may go without progress; defaults to the client's timeout.
     """
     version = client.transaction_version
     if version < 2:
@@ -86,17 +89,17 @@ def abort_transactions(
 def _refresh_partitions(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> Sequence[TransactionDescription]:
-    """Return the listed transactions with the partitions that were added since.
+    """Return the listed transactions, including the partitions that have been added to them since.
 
-    A transaction that has another epoch now is returned unchanged. If a coordinator does not respond, all are returned
-    unchanged, so that the transactions of the other coordinators end at once.
+    A transaction whose epoch has changed is returned unchanged. If a coordinator does not respond, all transactions are
+    returned unchanged, so that those of the other coordinators can be ended right away.
     """
     try:
         current = describe_transactions(
             client, [description.transactional_id for description in descriptions], timeout_ms
         )
     except KafkaSinkError as error:
-        _log.warning("Could not describe the transactions to abort again: %s", error)
+        _log.warning("Could not describe the transactions again before aborting them: %s", error)
         return descriptions
     return [_merge_partitions(description, current.get(description.transactional_id)) for description in descriptions]
 
@@ -104,7 +107,7 @@ def _refresh_partitions(
 def _merge_partitions(
     description: TransactionDescription, current: TransactionDescription | None
 ) -> TransactionDescription:
-    """Return the listing unchanged, or the current state with all partitions of both if the epoch is the same."""
+    """Return the current description with the partitions of both, or `description` if the epoch has changed."""
     if current is None or not current.is_open or current.id_and_epoch != description.id_and_epoch:
         return description
     return replace(current, topics=description.topics + current.topics)
@@ -115,15 +118,17 @@ def _fence_in_version_1(
 ) -> None:
     """Fence the ids that still have the epoch under which they were listed.
 
-    In version 1, EndTxn does not fence, and an id without a transaction cannot be ended. So InitProducerId requests the
-    next epoch, with a timeout that marks the id as fenced, until the coordinator responds: CONCURRENT_TRANSACTIONS may
-    also mean that the attempt's own first request is in progress. If another attempt has begun a transaction between
-    the description and this request, the coordinator aborts that.
+    In version 1, EndTxn does not fence, and there is nothing to end for an id without a transaction. Instead,
+    InitProducerId requests the next epoch, with a timeout that marks the id as fenced. CONCURRENT_TRANSACTIONS is
+    retried, because it may only mean that the attempt's own first request is still in progress. If another attempt
+    begins a transaction between the description and this request, the coordinator aborts that transaction.
 
-    The new epoch does not stop a task that has added its partitions already: leaders before Kafka 3.6 do not verify
-    transactions with the coordinator, and would accept late records of the task, which no marker ends. So these
-    partitions get a marker of the next epoch as well. If a task adds partitions between EndTxn and InitProducerId,
-    InitProducerId aborts them and is rejected; such an id is fenced once more.
+    The new epoch does not stop a task that has already added its partitions. Leaders before Kafka 3.6 do not verify
+    transactions with the coordinator. They would accept late records from the task, and no marker would end these
+    records' transaction. These partitions therefore also get a marker with the next epoch.
+
+    If a task adds partitions between EndTxn and InitProducerId, InitProducerId aborts the transaction and is itself
+    rejected. Such an id is fenced a second time.
     """
     current = describe_transactions(
         client, [description.transactional_id for description in ended_descriptions], timeout_ms
@@ -149,9 +154,9 @@ def _find_aborted_by_fences(
     responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> list[TransactionDescription]:
-    """Return the ids whose InitProducerId request has aborted an open transaction and was rejected.
+    """Return the ids whose InitProducerId request aborted an open transaction and was then rejected.
 
-    The descriptions are current: the id has the next epoch, and no transaction has begun under it.
+    The returned descriptions are current: the id has the next epoch, and no transaction has begun under that epoch.
     """
     expected = {
         description.transactional_id: description.id_and_epoch._replace(epoch=description.id_and_epoch.epoch + 1)
@@ -188,9 +193,9 @@ def _fence_at_leaders(
     responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> None:
-    """Abort an empty transaction of the next epoch in all partitions of the ended transactions.
+    """Abort an empty transaction under the next epoch in all partitions of the ended transactions.
 
-    The leaders then have a marker of that epoch and reject records of the previous one.
+    This leaves a marker with the next epoch, so the leaders reject records with the previous epoch.
     """
     additions: list[_AddExistingPartitions] = []
     for description in ended_descriptions:
@@ -210,15 +215,15 @@ def _fence_at_leaders(
 
 
 class _AddExistingPartitions(AddPartitions):
-    """Add partitions to a transaction, some of which may belong to a deleted topic.
+    """Add partitions to a transaction, although some of the partitions may belong to a deleted topic.
 
-    Brokers reject the whole request if they do not know a partition, so it is not retried with the same partitions.
+    Brokers reject the whole request if they do not know one of its partitions, so it must not be retried unchanged.
     """
 
     verdicts = AddPartitions.verdicts | {error_codes.UNKNOWN_TOPIC_OR_PARTITION: Verdict.ABORTABLE}
 
     def remove_unknown_partitions(self, response: AddPartitionsToTxnResponse) -> _AddExistingPartitions | None:
-        """Return the request without the unknown partitions. None if all or none of the partitions are unknown."""
+        """Return the request without unknown partitions, or None if all or none of its partitions are unknown."""
         codes = parse_partition_error_codes(response)
         existing = frozenset(
             partition for partition in self.partitions if codes.get(partition) != error_codes.UNKNOWN_TOPIC_OR_PARTITION
@@ -229,7 +234,7 @@ class _AddExistingPartitions(AddPartitions):
 
 
 def _log_rejections(context: str, errors: Iterable[BrokerError]) -> None:
-    """Log rejections, except those which mean that the id has another epoch or owner by now."""
+    """Log rejections, except those that mean that the id's epoch or owner has changed."""
     for error in errors:
         if error.code not in OWNERSHIP_LOST_ERRORS:
             _log.warning("%s: %s", context, error)

@@ -194,7 +194,7 @@ def _list_required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]
     if target.exactly_once:
         yield (
             _EXACTLY_ONCE_APIS,
-            "Exactly once requires Kafka 3.0 or newer. With older brokers, remove deliveryGuarantee; rows are "
+            "Exactly-once delivery requires Kafka 3.0 or newer. With older brokers, remove deliveryGuarantee; rows are "
             "then written at least once.",
         )
 

@@ -62,7 +62,7 @@ def test_rejects_unknown_prefix_before_asking(capsys: Output, query: Query) -> N
     assert "The decision log decisions does not exist" in capsys.readouterr().err
     query.write_tasks(query.begin(), 0)
     assert transactions(query.broker, "abort", "--prefix", "other") != 0
-    assert "The decision log decisions has no entry of the prefix other" in capsys.readouterr().err
+    assert "The decision log decisions has no entry for the prefix other" in capsys.readouterr().err
     assert transactions(query.broker, "finish", "--prefix", PREFIX) == 0
     assert capsys.readouterr().out == f"There is nothing to finish under the prefix {PREFIX}.\n"
 
@@ -174,4 +174,4 @@ def test_warns_before_giving_up_decision_by_unknown_id(
     del query.broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
     set_stdin(monkeypatch, "n\n")
     assert transactions(query.broker, "give-up", "--prefix", PREFIX) == 1
-    assert "It is unknown who wrote this entry of the log." in capsys.readouterr().out
+    assert "It is not known who wrote this log entry." in capsys.readouterr().out

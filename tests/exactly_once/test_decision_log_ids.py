@@ -34,7 +34,7 @@ def test_claimed_id_trusts_no_record_of_another_producer_id(broker: EmbeddedBrok
     driver = broker.cluster.coordinator.transactions["p-driver"]
     driver.producer_id = broker.cluster.coordinator.allocate_producer_id()  # as if its own records did not exist
     decision_log._partition_cache.clear()
-    with pytest.raises(ExactlyOnceError, match="has no entry of the prefix p"):
+    with pytest.raises(ExactlyOnceError, match="has no entry for the prefix p"):
         query.with_new_driver().begin()
 
 
@@ -64,11 +64,11 @@ def test_record_of_forgotten_id_skips_no_batch(broker: EmbeddedBroker, caplog: p
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
     for name in ("driver-2", "driver-3"):
         start = query.with_new_driver(name=name).begin()
-        with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry") as error:
+        with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry") as error:
             start.check_skipped_batch(query.batch(0), BOTH_TASKS, tolerate_mismatch=False)
         assert "with 2 rows of 6 bytes (t: 2); this run has 2 rows of 6 bytes (t: 2)." in str(error.value)
     start.check_skipped_batch(query.batch(0), BOTH_TASKS, tolerate_mismatch=True)
-    assert "is unknown who wrote this entry" in caplog.text
+    assert "is not known who wrote this log entry" in caplog.text
 
 
 def test_error_reports_unknown_writer_of_entry(broker: EmbeddedBroker) -> None:
@@ -78,9 +78,9 @@ def test_error_reports_unknown_writer_of_entry(broker: EmbeddedBroker) -> None:
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
     start = query.with_new_driver().begin()
     for batch in (query.batch(0), Batch("another-query", 0)):
-        with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
+        with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry"):
             start.is_committed(batch)
-    with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
+    with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry"):
         query.with_new_driver(checkpoint="/elsewhere").begin()
 
 
@@ -97,9 +97,9 @@ def test_lost_commit_of_unproven_decision_reports_unknown_writer(broker: Embedde
     nothing = TransactionIdentity(f"{PREFIX}-1-0-0", 4711, 3, 1)
     decision = Entry(PREFIX, generation=1, timeout_ms=60_000).with_decision(Batch("query-1", 0), BOTH_TASKS, (nothing,))
     query = write_foreign_entry(broker, decision)
-    with pytest.raises(CommitLostError, match=r"(?s)give-up.*is unknown who wrote this entry"):
+    with pytest.raises(CommitLostError, match=r"(?s)give-up.*is not known who wrote this log entry"):
         query.begin()
-    with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
+    with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry"):
         operations.abort(client_options(broker), PREFIX, LOG)
 
 

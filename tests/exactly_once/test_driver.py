@@ -123,7 +123,7 @@ def test_next_driver_finishes_decided_batch_without_writing_it_again(
     successor.run(1)
     assert read_values(query.broker) == rows(0, 1)
     assert loser.transactional_id not in list_open_ids(query.broker)
-    message = "prefix p: found batch 0 of query query-1 decided and not done, and is finishing it" in caplog.text
+    message = "prefix p: batch 0 of query query-1 is decided but not done; finishing it" in caplog.text
     assert message == (step != "superseded")
 
 
@@ -205,7 +205,7 @@ def test_detects_forgotten_transaction_before_the_decision(query: Query) -> None
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     del query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)]
-    with pytest.raises(ExactlyOnceError, match="p-1-1-0: the brokers do not know it"):
+    with pytest.raises(ExactlyOnceError, match="p-1-1-0: unknown to the brokers"):
         query.commit(start, 0, prepared)
     of_driver = query.broker.cluster.coordinator.transactions[build_driver_id(query.prefix)]
     assert of_driver.state is not TransactionState.ONGOING, "readers of the log would wait for it"
@@ -222,7 +222,7 @@ def test_names_transactions_lost_between_decision_and_commit(query: Query) -> No
         with pytest.raises(CommitLostError) as error:
             query.with_new_driver(name=driver).begin()
         message = str(error.value)
-        assert message.startswith("batch 0 of query query-1 is decided (prefix p), and 1 of its 2 transactions cannot")
+        assert message.startswith("batch 0 of query query-1 is decided (prefix p), but 1 of its 2 transactions can no")
         assert "p-1-1-0 (rows of Spark's partition 1, producer id" in message
         assert "p-1-0-0" not in message
     assert read_values(query.broker) == ["0/0"]
@@ -261,7 +261,9 @@ def test_rejects_prefix_in_use_with_another_checkpoint_without_affecting_its_own
     prepared = query.write_tasks(start, 1)
     with (
         assert_no_new_epoch(query.broker),
-        pytest.raises(ExactlyOnceError, match=r"in use by a query with the checkpoint /checkpoint.*write it as before"),
+        pytest.raises(
+            ExactlyOnceError, match=r"in use by a query with the checkpoint /checkpoint.*specify it as before"
+        ),
     ):
         query.with_new_driver(checkpoint="/other").begin()
     query.commit(start, 1, prepared)

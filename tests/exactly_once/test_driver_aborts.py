@@ -196,7 +196,7 @@ def test_commits_batch_although_superseded_attempts_cannot_be_aborted(
         query.commit(start, 0, prepared)
     assert read_values(query.broker) == rows(0)
     assert "batch 0 of query query-1 is committed" in caplog.text
-    assert "superseded task attempts may still be open. They end by their timeout" in caplog.text
+    assert "superseded task attempts may still be open. They end when they time out" in caplog.text
     assert "no broker answers" in caplog.text
     query.run(1)
     assert read_values(query.broker) == rows(0, 1)
@@ -237,7 +237,7 @@ def test_commits_job_with_warning_although_log_is_not_writable(
     assert list_open_ids(query.broker) == []
     is_written = fails is None or has_superseded_attempt  # without superseded attempts the job is deleted at once
     assert caplog.text.count("the job is committed (prefix p), but this could not be recorded") == is_written
-    assert caplog.text.count("No reader waits for that, and there is nothing to do") == is_written
+    assert caplog.text.count("Readers are not affected, and you need not do anything") == is_written
     assert "readers wait for them" not in caplog.text
 
 
@@ -302,7 +302,7 @@ def test_error_warns_against_rerun_of_job_without_key_if_decision_is_in_doubt(
     monkeypatch.setattr(LogTransaction, "commit", commit)
     with (
         Driver(query.delivery) as driver,
-        pytest.raises(ExactlyOnceError, match=r"It is not known whether the job is decided.*do not run it again"),
+        pytest.raises(ExactlyOnceError, match=r"It is not known whether the job is decided.*Do not run the job again"),
     ):
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
 

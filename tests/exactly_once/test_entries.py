@@ -86,7 +86,7 @@ def test_str_of_batch_and_last_decided_batch() -> None:
     assert [str(batch) for batch in (Batch("q", 7), Batch(), Batch(key="k"))] == [
         "batch 7 of query q",
         "the job",
-        "the job with the idempotencyKey 'k'",
+        "the job with idempotencyKey 'k'",
     ]
     decided = Entry("p").with_decision(Batch("q", 7), CONTENT, ())
     assert (Entry("p").last_decided_batch, decided.last_decided_batch) == (None, Batch("q", 7))

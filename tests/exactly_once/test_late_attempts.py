@@ -239,7 +239,7 @@ def test_concurrent_id_choice_of_two_attempts_fails_batch_and_rerun_succeeds(
             ) == start.build_task_attempt(0, 0)
     prepared = query.write_tasks(start, 0)
     second = query.attempt(start, 0, attempt=0)
-    with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-0-0: Empty, epoch .*- Spark has run a stage again"):
+    with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-0-0: Empty, epoch .*- Spark ran a stage again"):
         query.commit(start, 0, prepared)
     assert query.abort(start, 0)
     second.close(timeout=0)

@@ -99,7 +99,7 @@ def test_rejects_brokers_without_list_transactions_before_creating_the_log(
 def test_rejects_brokers_that_do_not_accept_an_identity_for_an_unknown_id(broker: EmbeddedBroker) -> None:
     """kfake, the broker of franz-go, responds like this."""
     broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.INVALID_PRODUCER_ID_MAPPING)
-    with pytest.raises(PreflightError, match=r"nothing was written: .* Apache Kafka accepts it"):
+    with pytest.raises(PreflightError, match=r"nothing was written: .* Apache Kafka accepts such a request"):
         Query(broker).begin()
 
 

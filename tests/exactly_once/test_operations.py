@@ -76,7 +76,7 @@ def test_rejects_log_without_entry_of_the_prefix(query: Query, operate: Callable
         operate(client_options(query.broker), PREFIX)
     Query(query.broker, prefix="another").begin()
     query.broker.control.create_topic("other-log", 1, {"cleanup.policy": "compact"})
-    with pytest.raises(ConfigurationError, match=r"other-log has no entry of the prefix p.*Nothing was done"):
+    with pytest.raises(ConfigurationError, match=r"other-log has no entry for the prefix p.*Nothing was done"):
         operate(client_options(query.broker), PREFIX, "other-log")
     query.with_new_driver().begin()
     assert read_values(query.broker) == rows(0)
@@ -148,7 +148,9 @@ def test_lists_only_prefixes_that_this_user_may_describe(
         assert (mine.prefix, mine.entry and mine.entry.batch) == (PREFIX, query.batch(0))
     (warned,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "or the brokers have forgotten them: " in warned.getMessage()
-    assert "1 of 3 prefixes are shown: this user may not describe the driver ids of the others" in warned.getMessage()
+    assert (
+        "Only 1 of 3 prefixes are shown. This user may not describe the driver ids of the others" in warned.getMessage()
+    )
     with pytest.raises(AuthorizationError, match="of-others-driver"):
         operations.list_prefixes(client_options(query.broker), LOG, "of-others")
 
@@ -326,7 +328,9 @@ def test_reports_newer_driver_during_manual_operation(query: Query, operation: C
     fenced = ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
     with (
         patch.object(QueryTransactions, "claim", side_effect=fenced),
-        pytest.raises(ExactlyOnceError, match=r"newer driver .* at the same time\. Nothing that belongs to it was"),
+        pytest.raises(
+            ExactlyOnceError, match=r"newer driver .* at the same time\. Nothing that belongs to that driver was"
+        ),
     ):
         operation(client_options(query.broker), PREFIX, LOG)
 
@@ -355,7 +359,9 @@ def test_operation_does_not_fence_driver_that_claims_concurrently(query: Query) 
 
     with (
         patch.object(QueryTransactions, "check_unchanged", begin),
-        pytest.raises(ExactlyOnceError, match=r"newer driver .* at the same time\. Nothing that belongs to it was"),
+        pytest.raises(
+            ExactlyOnceError, match=r"newer driver .* at the same time\. Nothing that belongs to that driver was"
+        ),
     ):
         operations.abort(client_options(query.broker), PREFIX, LOG)
     successor = query.with_new_driver(name="newer")

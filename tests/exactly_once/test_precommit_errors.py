@@ -37,7 +37,7 @@ def test_rejects_brokers_without_transactions_before_the_first_row(
         with Driver(delivery) as driver, pytest.raises(PreflightError) as refused:
             driver.begin("driver-1")
     assert "nothing was written" in str(refused.value)
-    assert "Exactly once requires Kafka 3.0 or newer" in str(refused.value)
+    assert "Exactly-once delivery requires Kafka 3.0 or newer" in str(refused.value)
 
 
 @pytest.mark.parametrize("code", [error_codes.INVALID_TXN_STATE, error_codes.POLICY_VIOLATION], ids=["lost", "not yet"])

@@ -216,7 +216,7 @@ def test_missing_api_fails_only_exactly_once(api: ApiKey) -> None:
     error = build_preflight_error(checks.values())
     assert error is not None
     assert f"does not support the API {api.name}" in str(error)
-    assert "Exactly once requires Kafka 3.0 or newer" in str(error)
+    assert "Exactly-once delivery requires Kafka 3.0 or newer" in str(error)
     assert build_preflight_error(run_checks(cluster, Target(["t"], transactional_id="an-id")).values()) is None
 
 

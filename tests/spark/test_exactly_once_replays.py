@@ -54,7 +54,7 @@ def test_rejects_key_of_other_rows_with_both_counts(broker: EmbeddedBroker, monk
     with pytest.raises(ExactlyOnceError) as error:
         run_job(broker, monkeypatch, ("c",), idempotencyKey="today")
     message = str(error.value)
-    assert message.startswith("the job with the idempotencyKey 'today' is in Kafka already")
+    assert message.startswith("the job with idempotencyKey 'today' is already in Kafka")
     assert "2 rows of 2 bytes (t: 2) were committed" in message
     assert "this run has 1 rows of 1 bytes (t: 1)" in message
     assert read_values(broker) == ["a", "b"]
@@ -74,7 +74,7 @@ def test_does_not_trust_commit_of_key_that_no_driver_wrote(
     write_entry_as(broker, "evil", prefix, encode_entry(Entry(prefix).with_decision(batch, content, ()).as_done()))
     monkeypatch.setattr(query_transactions, "fetch_ids_by_producer", lambda client: {})
     for _ in range(2):
-        with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
+        with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry"):
             job(idempotencyKey="today")
     job(idempotencyKey="today", onReplayMismatch="warn")
     assert read_values(broker) == ["a", "b"], "of yesterday"
@@ -111,7 +111,7 @@ def test_replay_with_other_rows_is_an_error(broker: EmbeddedBroker, monkeypatch:
     micro_batch(before, 0, "y1")
     micro_batch(before, 1, "y2")
     restored = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
-    with pytest.raises(ExactlyOnceError, match=r"batch 1 of query q is in Kafka already .*1 rows.*2 rows.*restored"):
+    with pytest.raises(ExactlyOnceError, match=r"batch 1 of query q is already in Kafka .*1 rows.*2 rows.*restored"):
         micro_batch(restored, 1, "y2", "y3")
     assert read_values(broker) == ["y1", "y2"]
 

@@ -95,7 +95,9 @@ def test_added_log_partitions_stop_queries_with_the_reason(query: Query) -> None
     query.run(0)
     add_partitions(query.broker)
     for _ in range(2):
-        with pytest.raises(ExactlyOnceError, match=r"has no entry of the prefix p.*partitions were added to it"):
+        with pytest.raises(
+            ExactlyOnceError, match=r"has no entry for the prefix p.*partitions were added to the topic"
+        ):
             query.with_new_driver().begin()
     query.with_new_driver(prefix="another").run(1)
     assert read_values(query.broker) == rows(0, 1)
@@ -112,7 +114,7 @@ def die(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
 
 @pytest.mark.parametrize(
     ("lose_log_access", "message"),
-    [(move_prefix_to_other_partition, "has no entry of the prefix p"), (die, None)],
+    [(move_prefix_to_other_partition, "has no entry for the prefix p"), (die, None)],
 )
 def test_next_start_detects_log_lost_during_start(
     query: Query, lose_log_access: Callable[[QueryTransactions, EmbeddedBroker], None], message: str | None
@@ -130,7 +132,7 @@ def test_next_start_detects_log_lost_during_start(
         query.with_new_driver().begin()
     if lose_log_access is die:
         delete_log(query.broker)
-    with pytest.raises(ExactlyOnceError, match="has no entry of the prefix p"):
+    with pytest.raises(ExactlyOnceError, match="has no entry for the prefix p"):
         query.with_new_driver().begin()
 
 

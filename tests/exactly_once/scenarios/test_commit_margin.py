@@ -56,7 +56,7 @@ def test_driver_with_clock_ahead_does_not_decide_and_with_clock_behind_decides_t
     wall_ms = BlockingClient.wall_ms
     monkeypatch.setattr(BlockingClient, "wall_ms", lambda client: wall_ms(client) + offset_ms)
     if offset_ms > 0:
-        with pytest.raises(ExactlyOnceError, match="clocks of this machine and of the brokers"):
+        with pytest.raises(ExactlyOnceError, match="this machine's clock and the brokers' clocks"):
             query.commit(start, 0, prepared)
         assert read_values(query.broker) == []
     else:
@@ -130,7 +130,7 @@ def test_driver_suspended_between_check_and_decision_decides_nothing(
     start = query.begin()
     prepared = query.write_tasks(start, 1)
     time_out_before_commit(query, start, monkeypatch, tasks_too=True)
-    with pytest.raises(ExactlyOnceError, match="are not open any more"):
+    with pytest.raises(ExactlyOnceError, match="are no longer open"):
         query.commit(start, 1, prepared)
     query.with_new_driver().run(1)
     assert read_values(query.broker) == rows(0, 1)

@@ -141,7 +141,7 @@ def test_suspended_abort_without_reports_keeps_decision(version: int, point: int
     )
     script.suspend("driver-2", resumed_step, until=lambda: script.has_ended("stop"), since=is_committing)
     script.run()
-    assert not any("cannot be committed any more" in str(error) for error in simulation.errors.values())
+    assert not any("can no longer be committed" in str(error) for error in simulation.errors.values())
     restart_and_check(simulation)
 
 

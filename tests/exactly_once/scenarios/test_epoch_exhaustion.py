@@ -177,7 +177,7 @@ def test_rejected_batch_can_be_aborted_if_epochs_run_out_at_any_step(broker: Emb
     prepared = query.write_tasks(start, 1)
     with connect_client(broker) as client:
         init_producer_id(client, prepared[0].transactional_id, 60_000)
-    with pytest.raises(ExactlyOnceError, match="are not open any more"):
+    with pytest.raises(ExactlyOnceError, match="are no longer open"):
         query.commit(start, 1, prepared)
     assert query.abort(start, 1)
     assert not list_open_ids(broker)

@@ -184,7 +184,7 @@ def test_begins_under_first_driver_id_after_brokers_forgot_all(broker: EmbeddedB
     start = query.with_new_driver().begin()
     assert start.driver_id == "p-driver"
     assert start.is_committed(query.batch(2))
-    with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
+    with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry"):
         start.check_skipped_batch(query.batch(2), BOTH_TASKS, tolerate_mismatch=False)
 
 
@@ -193,7 +193,7 @@ def test_next_start_detects_log_deleted_after_hand_over(broker: EmbeddedBroker, 
     query = run_past_hand_over(broker)
     expire_ids(broker, *(["p-driver"] if forgets else []))
     delete_log_records(broker)
-    with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
+    with pytest.raises(ExactlyOnceError, match="The topic was deleted or emptied"):
         query.with_new_driver().begin()
 
 
@@ -346,7 +346,7 @@ def test_rejects_fence_of_previous_id_after_hand_over_and_names_next_id(
     query = run_past_hand_over(broker)
     with open_query_transactions(broker) as late:
         late.driver_number, end = 1, log_end_offset(query)
-        with pytest.raises(ProducerFencedError, match="p-driver has no epochs left, and p-driver-2 follows it"):
+        with pytest.raises(ProducerFencedError, match="p-driver has no epochs left; p-driver-2 is the next one"):
             late.fence(late.describe_driver_id(), (60_000,))
     assert log_end_offset(query) == end, "nothing is written under the former id"
     query.with_new_driver().begin().check_skipped_batch(query.batch(2), BOTH_TASKS, tolerate_mismatch=False)

@@ -33,7 +33,7 @@ def bump_task_epoch(broker: EmbeddedBroker, start: BatchStart) -> None:
 
 MESSAGES: dict[Event, str] = {
     abort_all: "p-1-1-0: CompleteAbort, epoch",
-    expire_id: "p-1-1-0: the brokers do not know it",
+    expire_id: "p-1-1-0: unknown to the brokers",
     bump_task_epoch: "p-1-1-0: Empty, epoch",
 }
 
@@ -65,7 +65,7 @@ def test_error_lists_each_cause_of_closed_transactions_with_remedy(broker: Embed
         query.commit(start, 0, prepared)
     causes = str(rejected.value).split("causes and remedies:\n")[1].splitlines()
     assert [line[:2] for line in causes] == ["- ", "- ", "- "]
-    assert "the transaction timeout (900 s) has passed. Make batches smaller" in causes[0]
+    assert "the transaction timeout (900 s) passed between a task's first row and the end" in causes[0]
     assert all("tart again." in line for line in causes)
 
 

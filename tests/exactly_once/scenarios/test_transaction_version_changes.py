@@ -78,7 +78,9 @@ def test_downgrade_during_batch_fails_before_decision_without_loss_or_duplicates
         prepared = query.write_tasks(start, 2) if is_written_before else []
         set_version(broker, 1)
         reconnect()
-        with pytest.raises(ExactlyOnceError, match=r"transaction\.version was lowered while the batch was written"):
+        with pytest.raises(
+            ExactlyOnceError, match=r"transaction\.version was lowered while the batch was being written"
+        ):
             query.commit(start, 2, prepared or query.write_tasks(start, 2))
         assert query.abort(start, 2)
         with connect_client(broker) as client, pytest.raises(ExactlyOnceError):

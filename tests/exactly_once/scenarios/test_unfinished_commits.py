@@ -69,7 +69,7 @@ def test_unfinished_commit_reports_decided_batch_and_remedy(
     message = str(fail_commit(query, start, query.write_tasks(start, 0), lambda: fault(query.broker)))
     assert "batch 0 of query query-1 is decided (prefix p)" in message
     assert "Nothing is lost yet" in message
-    assert "start again, or let `pykafka transactions finish`" in message
+    assert "start again, or commit the open transactions with `pykafka transactions finish`" in message
     query.with_new_driver().begin()
     assert read_values(query.broker) == rows(0)
 
@@ -83,7 +83,7 @@ def test_error_separates_lost_from_rejected_transactions() -> None:
     }
     lost = commit_errors.build_not_committed_error(entry, rejections)
     assert isinstance(lost, CommitLostError)
-    assert "1 of its 3 transactions cannot be committed any more:\n- p-1-0-0" in str(lost)
+    assert "1 of its 3 transactions can no longer be committed:\n- p-1-0-0" in str(lost)
     assert "these could not be committed now, and are still open:\n- p-1-1-0" in str(lost)
     waiting = str(commit_errors.build_not_yet_committed_error(entry, rejections))
     assert "1 of its 3 transactions could not be committed now:\n- p-1-1-0" in waiting
