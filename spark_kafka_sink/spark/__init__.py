@@ -31,7 +31,14 @@ constants.py          the format name, internal options and shared error message
 options/              option strings -> SinkOptions
 patches/              register(), and the methods that it installs in pyspark's writers
 
-pyspark is provided by the cluster, or by the extra `spark`.
+On the driver, before any task: options/ parses the option strings, columns.py plans the columns, checks.py checks the
+write, topic_creation.py creates a missing topic, and distribution.py moves each row to the task that writes it.
+
+In the tasks: write_task.py sends the rows and returns a report (task_report.py), using the producers in pool.py.
+failures.py builds the exception raised when a task fails.
+
+On the driver, after the tasks: writer.py commits or aborts, exactly_once.py does so with transactions, and
+report_publishing.py, progress.py and lineage.py publish what was written.
 """
 
 from spark_kafka_sink.errors import MissingDependencyError

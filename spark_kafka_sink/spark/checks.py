@@ -1,4 +1,4 @@
-"""Checks that run before any row is read: the options, the schema, and the connection to Kafka.
+"""Check the options, the schema and the connection to Kafka before any row is read.
 
 Spark asks a Python data source for its writer only after all stages before the write have run. The methods that
 `register` installs therefore run the checks earlier, before Spark plans the write. In classic Spark the driver is the
@@ -51,22 +51,22 @@ def clear_cache() -> None:
 def check_all(
     options: Mapping[str, str], schema: StructType, stream_start: str | None = None, *, check_servers: bool = True
 ) -> tuple[SinkOptions, ColumnPlan]:
-    """Check the options, the schema and, if `check_servers`, also Kafka, the report and the schema registry.
+    """Check the options and the schema. If `check_servers`, also check Kafka, the report and the schema registry.
 
-    Log messages are deferred, so that an error is not accompanied by warnings.
+    Log messages are deferred and are dropped if a check fails, so that the error is not accompanied by warnings.
     """
-    with defer_log(exempt="spark_kafka_sink.formats"):  # waits for the schema registry are logged at once
+    with defer_log(exempt="spark_kafka_sink.formats"):  # log immediately while waiting for the schema registry
         sink_options, plan = check_options_and_schema(options, schema)
         return sink_options, run_server_checks(sink_options, plan, stream_start) if check_servers else plan
 
 
 def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
-    """Parse the options and plan the columns, without a connection.
+    """Parse the options and plan the columns. This needs no connection.
 
-    Raise ConfigurationError with all faults of the options and of the schema, or SchemaError if only the schema has
+    Raise ConfigurationError with all faults in the options and the schema, or SchemaError if only the schema has
     faults.
     """
-    # If the options are invalid, the schema is still checked with the options that concern it.
+    # If the options are invalid, still check the schema, using only the options that concern it.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_sides(options)}
     schema, target_partition = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
@@ -94,8 +94,8 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
 def run_server_checks(options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None) -> ColumnPlan:
     """Check the connection to Kafka and the report's destinations, and query the schema registry.
 
-    Return the plan with the ids of its schemas. `stream_start` identifies the start of a stream, which looks up the
-    latest version of a schema only once.
+    Return the plan with its schema ids. `stream_start` identifies the start of a stream. A stream looks up the latest
+    version of a schema only once per start.
     """
     check_connection(options, stream_start)
     check_report_options(options)
@@ -103,12 +103,12 @@ def run_server_checks(options: SinkOptions, plan: ColumnPlan, stream_start: str 
 
 
 def check_connection(options: SinkOptions, stream_start: str | None = None) -> None:
-    """Raise PreflightError if this process cannot write to Kafka. A connection that passed is not checked again.
+    """Raise PreflightError if this process cannot write to Kafka. A connection that has passed is not checked again.
 
-    With createTopic, a missing topic is created. Each batch write checks for it, since the topic may have been deleted
-    since the last check. A micro-batch of a stream, which has a `stream_start`, does not.
+    With createTopic, a missing topic is created. Each batch write checks whether the topic exists, because it may have
+    been deleted since the last check. A stream's micro-batch, which has a `stream_start`, does not.
 
-    The client's log messages about its connections appear only if the check passes.
+    The client's log messages about its connections are shown only if the check passes.
     """
     target = build_write_target(options)
     connection = (target, options.check_connection, *sorted(options.producer.items()))
@@ -132,8 +132,8 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
         checks = preflight(options.producer_config().client_config(), target)
         error = build_preflight_error(checks)
         if error is not None:
-            # With exactly once the driver itself commits, so it must reach Kafka. A check that Kafka answered would
-            # have the same result on the executors.
+            # With exactly-once delivery, the driver itself commits, so it must reach Kafka. If Kafka responded, the
+            # check would have the same result on the executors. In both cases, the remedy would not help.
             is_unreachable = all(check.concerns_address for check in checks if check.outcome is Outcome.FAILED)
             remedy = f"\n{_UNREACHABLE_REMEDY}" if is_unreachable and options.exactly_once is None else ""
             raise PreflightError(add_kafka_prefix(f"{error}{remedy}"))

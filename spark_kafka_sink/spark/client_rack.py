@@ -1,4 +1,4 @@
-"""The rack of a task, which `clientRackEnv` reads from the environment of the executor."""
+"""The rack of a task. With `clientRackEnv`, it is read from the executor's environment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spark_kafka_sink.spark.worker_log import LOGGER
 
 
 def build_task_producer_options(options: SinkOptions) -> Mapping[str, str]:
-    """Return the producer options of a task, with the rack of its executor if `clientRackEnv` is set.
+    """Return a task's producer options, including its executor's rack if `clientRackEnv` is set.
 
-    If the environment variable is not set, the task logs a warning and writes rows without a key to partitions of all
-    racks. It must not fail, because such rows are valid in every partition.
+    If the environment variable is not set, log a warning; the task then writes rows without a key to the partitions of
+    all racks. This is not an error, because such rows are valid in any partition.
     """
     if options.client_rack_env is None:
         return options.producer

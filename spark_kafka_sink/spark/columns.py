@@ -9,10 +9,10 @@
 | headers   | array<struct<key:string,value:binary>>, map<string,binary>, map<string,string> | no headers      |
 | timestamp | timestamp, or bigint milliseconds                                        | the current time      |
 
-Column names are case-sensitive and other columns are ignored, as in Spark's own sink. The error messages have its
-wording, too. The schema is checked on the driver, without a broker. Tasks then select columns by position. With
+As in Spark's own sink, column names are case-sensitive and other columns are ignored. Error messages use that sink's
+wording. The schema is checked on the driver and needs no broker. Tasks then select columns by position. With
 `valueFormat` or `keyFormat`, an encoder builds the value or the key from other columns (`value_formats.py`), and the
-columns `value` or `key` have no special meaning.
+`value` or `key` column has no special meaning.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "B
 def plan_columns(
     schema: StructType, fixed_topic: str | None, encoders: Mapping[str, ColumnsEncoder | None] | None = None
 ) -> ColumnPlan:
-    """Check the schema and return the plan of its columns. Raise SchemaError with one line for each error.
+    """Check the schema and return the plan of its columns. Raise SchemaError with one line per error.
 
-    `encoders`: the encoders of `value` and `key`, if these fields are built from other columns. None stands for an
-    encoder that could not be built, because the options are invalid.
+    `encoders`: the encoders for `value` and `key`, if these fields are built from other columns. None stands for an
+    encoder that could not be built because the options are invalid.
     """
     names = schema.fieldNames()
     encoders = encoders or {}
@@ -102,7 +102,7 @@ def plan_columns(
 
 
 def _describe_case_mismatch(name: str, names: list[str]) -> str:
-    """Return a remark about a column whose name differs only in case, or an empty text."""
+    """Return a remark about a column whose name differs only in case, or an empty string."""
     mismatch = next((other for other in names if other.lower() == name), None)
     return f" (there is '{mismatch}', but column names are case-sensitive)" if mismatch else ""
 

@@ -37,7 +37,7 @@ TABLE_OPTIONS_MESSAGE = (
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
-"""Spark's local properties of the jobs of a micro-batch."""
+"""The local properties that Spark sets for a micro-batch's jobs."""
 
 # Internal options, set by the methods that `register` installs. Users do not set them.
 MICRO_BATCH_OPTION = "pykafka.microbatch"
@@ -49,13 +49,13 @@ BATCH_ID_OPTION = "pykafka.batchid"
 ALREADY_CHECKED_OPTION = "pykafka.checked"
 """Marks a write that `register` has already checked. Such a write also has checkConnection=false."""
 DISTRIBUTED_BY_OPTION = "pykafka.distributed"
-"""Marks a write whose rows are already distributed. The value is that of the option distribution."""
+"""Marks a write whose rows are already distributed. Its value is the value of the distribution option."""
 STREAM_START_OPTION = "pykafka.start"
-"""Identifies a start of a stream: each call of `start()` or `toTable()` sets another value."""
+"""Identifies the start of a stream. Each call to `start()` or `toTable()` sets a new value."""
 CONCURRENT_TASKS_OPTION = "pykafka.tasksatonce"
 """The maximum number of tasks that write concurrently. They share maxBytesPerSecond."""
 LINEAGE_FOLDER_OPTION = "pykafka.lineagefolder"
-"""A folder for reports, from which the program that called save() or start() reads them for its OpenLineage events."""
+"""A folder for reports. The program that called save() or start() reads them to build its OpenLineage events."""
 INTERNAL_OPTIONS = (
     MICRO_BATCH_OPTION,
     QUERY_ID_OPTION,

@@ -1,4 +1,4 @@
-"""The data source `pykafka`, which Spark finds through the module `pyspark_pykafka` or after `register`."""
+"""The data source `pykafka`. Spark finds it through the module `pyspark_pykafka`, or after `register`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class KafkaDataSource(DataSource):
         freeze_gc()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Spark pickles the data source after planning, for the process that commits the micro-batches of a stream.
+        # After planning, Spark pickles the data source for the process that commits a stream's micro-batches.
         self.__dict__.update(state)
         self._is_planning = False
         freeze_gc()
@@ -66,12 +66,13 @@ class KafkaDataSource(DataSource):
         if overwrite:
             raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format("Overwrite"))
         stream_start = self.options.get(STREAM_START_OPTION)
-        # Spark calls this method once for each job, and Sail on an unpickled data source.
+        # Check the servers even on an unpickled data source, because Sail calls this method on one. Spark calls it once
+        # per job.
         options, plan = self._check(schema, stream_start, check_servers=True)
         return begin_batch_write(options, plan, self.options)
 
     def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
-        # `overwrite` means output mode complete: each micro-batch writes the whole result, as in Spark's own sink.
+        # `overwrite` means output mode complete. As in Spark's own sink, each micro-batch writes the whole result.
         stream_start = self.options.get(STREAM_START_OPTION)
         options, plan = self._check(schema, stream_start or "", check_servers=self._is_planning)
         if options.exactly_once is None or not self._is_planning:
@@ -83,7 +84,7 @@ class KafkaDataSource(DataSource):
     def _check(
         self, schema: StructType | pa.Schema, stream_start: str | None, *, check_servers: bool
     ) -> tuple[SinkOptions, ColumnPlan]:
-        """Check the options and the schema and, when a write is planned, the servers."""
+        """Check the options and the schema, and the servers if `check_servers`."""
         install_stderr_handler()
         try:
             options, plan = check_all(self.options, to_struct_type(schema), stream_start, check_servers=check_servers)
@@ -99,9 +100,9 @@ class KafkaDataSource(DataSource):
 
 
 def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBatchWriter:
-    """Plan a batch write whose options `register` has checked, in the user's program. The option names are lowercase.
+    """Plan a batch write in the user's program. Return the writer that `KafkaDataSource.writer` returns in a worker.
 
-    Return the same writer as `KafkaDataSource.writer` in a planning worker, and begin exactly-once delivery.
+    This also begins exactly-once delivery. `options`: as checked by `register`, with lowercase names.
     """
     sink_options, plan = check_all(options, schema, options.get(STREAM_START_OPTION))
     sink_options = dataclasses.replace(sink_options, registry=None)
@@ -113,8 +114,8 @@ def begin_batch_write(
 ) -> KafkaBatchWriter:
     """Create the writer of a batch write, and begin exactly-once delivery if the options require it.
 
-    `internal_options`: contains the options that `register` has set (constants.py). `driver_process_id`: None in a
-    planning worker, which looks up its driver.
+    `internal_options`: a mapping that includes the options set by `register` (constants.py). `driver_process_id`: None
+    in a planning worker, which looks up its driver.
     """
     micro_batch = _find_micro_batch(internal_options)
     if options.exactly_once is None:

@@ -1,10 +1,10 @@
 """Dead letters: the records that a job writes to its dead-letter topic instead of failing the task.
 
-A dead letter has the key, value and headers of the failed record, and additional headers that name its destination and
-the error. The timestamp of the record becomes a header, because the broker may have rejected the record for its
-timestamp. A record that is too large for its topic is often too large for the dead-letter topic, too. Its key and value
-are then truncated, and a header holds the original size of the value. All functions work on columns, since one bad job
-may have millions of bad rows.
+A dead letter has the key, value and headers of the failed record, plus headers that name the record's destination and
+the error. The record's timestamp becomes a header, because it may be the reason why the broker rejected the record. A
+record that is too large for its topic is often too large for the dead-letter topic as well. Its key and value are then
+truncated, and a header contains the value's original size. All functions work on columns, because a single bad job may
+have millions of bad rows.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ VALUE_BYTES_HEADER = "pykafka.value.bytes"
 def build_dead_letters(
     columns: RecordColumns, *, topic: str | None, partition: int | pa.Array | None, error: KafkaSinkError, batch: str
 ) -> RecordColumns:
-    """Build the dead letters of failed records.
+    """Build the dead letters for failed records.
 
-    `topic` and `partition` are the destination of the records. `partition` is an array if the records differ in it.
+    `topic` and `partition` are the records' destination. `partition` is an array if it is not the same for all records.
     """
     num_rows = columns.num_rows
     error_name = error.name if isinstance(error, BrokerError) else type(error).__name__
@@ -57,7 +57,7 @@ def build_dead_letters(
 
 
 def truncate(dead_letters: RecordColumns) -> RecordColumns:
-    """Truncate the key and the value of each dead letter to MAX_TRUNCATED_BYTES, and add the size of the value."""
+    """Truncate each dead letter's key and value to MAX_TRUNCATED_BYTES, and add a header with the value's size."""
     value = combine_chunks(dead_letters.value).cast(pa.large_binary())
     value_bytes = _numbers_to_bytes(pc.binary_length(value))
     key = (
@@ -72,12 +72,12 @@ def _truncate_column(column: pa.Array) -> pa.Array:
 
 
 def _repeat(value: str | int | None, num_rows: int) -> pa.Array:
-    """Return a binary array that repeats the value, as text, for each row."""
+    """Return a binary array that contains the value's text once per row."""
     return pa.repeat(pa.scalar(None if value is None else str(value).encode(), pa.binary()), num_rows)
 
 
 def _numbers_to_bytes(column: pa.Array) -> pa.Array:
-    """Convert each number of the column to its decimal digits."""
+    """Convert each number in the column to its decimal digits."""
     return column.cast(pa.string()).cast(pa.binary())
 
 
@@ -87,7 +87,7 @@ def _append_headers(
     original_headers = None
     if headers is not None:
         original_headers = read_header_column(combine_chunks(headers))
-        # A header without a key may be the error for which the record becomes a dead letter.
+        # A header without a key may be the very error that makes the record a dead letter.
         original_headers = replace(
             original_headers, keys=original_headers.keys.cast(pa.string()).fill_null(""), present_mask=None
         )

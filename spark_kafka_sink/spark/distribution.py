@@ -1,18 +1,18 @@
-"""The option `distribution`: moves each row, before the write, to the task that writes its partition or its key.
+"""The `distribution` option: before the write, move each row to the task that writes its partition or key.
 
-If each of a thousand tasks has rows of all partitions, each task connects to all brokers and its batches are small.
-After a shuffle each task has all rows of a few partitions.
+If each of a thousand tasks has rows for all partitions, each task connects to all brokers and its batches are small.
+After a shuffle, each task has all rows of a few partitions.
 
-    partition  A row gets the partition that it would get without the option: its own `partition` column, or else the
-               murmur2 hash of its key, as in the Java client. A row without a key gets a partition by the hash of its
-               content: Spark may run a lost task again, and must then move the row to the same task. The partition
-               travels with the row in an additional last column, since the column `partition` may be part of the value
-               and must not change.
-    key        The JVM hashes the key, and no Python code runs. Rows without a key are spread by the hash of their
+    partition  A row gets the same partition as without the option: the one in its `partition` column or, if there is
+               none, the murmur2 hash of its key, as in the Java client. A row without a key gets a partition by the
+               hash of its content, because Spark must move the row to the same task if it runs a lost task again. The
+               partition travels with the row in an extra last column, because the `partition` column may be part of
+               the value and must not change.
+    key        The JVM hashes the key, so no Python code runs. Rows without a key are spread by the hash of their
                content.
 
-With `orderBy` the rows of a task are sorted by partition or key, and then by these columns. Without it, the rows of a
-partition come from several tasks, in the order in which the shuffle delivers them.
+With `orderBy`, the rows of a task are sorted by partition or key, and then by the `orderBy` columns. Without it, a
+partition's rows are written in the order in which the shuffle delivers them from several tasks.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ class Distribution:
     by: str
     """BY_PARTITION or BY_KEY."""
     partition: int | None
-    """The column `partition`, if the rows have one and are distributed by partition."""
+    """The `partition` column, if there is one and rows are distributed by partition."""
     key: tuple[int, ...]
-    """The columns of the key; empty if keys do not determine the partition."""
+    """The key columns; empty if keys do not determine the partition."""
     content: tuple[int, ...]
-    """The columns that are hashed for a row without a key; empty for BY_KEY if each row has a key."""
+    """The columns to hash for a row without a key; empty for BY_KEY if every row has a key."""
     order: tuple[tuple[int, bool], ...]
-    """The columns to sort by, each with whether its order is descending."""
+    """The columns to sort by, each with a flag for descending order."""
     task_count: int | None
     """The number of tasks after the shuffle; None for Spark's default."""
     partition_count: int
-    """The number of partitions of the topic; 0 for BY_KEY."""
+    """The topic's partition count; 0 for BY_KEY."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -139,7 +139,7 @@ def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
 
 
 def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:
-    """Build the distribution that the options request. Return None if the option `distribution` is not set.
+    """Build the distribution, or return None if the `distribution` option is not set.
 
     For BY_PARTITION, this fetches the topic's number of partitions from a broker.
     """
@@ -174,8 +174,8 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
 def limit_micro_batch_tasks(distribution: Distribution, session: Any) -> Distribution:
     """Limit the number of tasks of a micro-batch that is distributed by key.
 
-    A stateful query runs without adaptive execution, which would coalesce the small partitions of the shuffle. The
-    micro-batch then gets as many tasks as can run concurrently, if that is known, and not 200 tasks for a few rows.
+    A stateful query runs without adaptive execution, which would otherwise coalesce small shuffle partitions. Instead
+    of 200 tasks for a few rows, the micro-batch gets as many tasks as can run concurrently, if that number is known.
     """
     if distribution.by != BY_KEY or distribution.task_count is not None:
         return distribution
@@ -192,12 +192,12 @@ def distribute_rows(
 ) -> Any:
     """Repartition the rows so that each is in the task that writes it, and keep only the columns at `positions`.
 
-    With BY_PARTITION, the result has an additional last column with the row's partition, which
-    `split_off_target_partition` removes again.
+    With BY_PARTITION, the result has an extra last column with the row's partition. `split_off_target_partition`
+    removes this column from the schema.
     """
     if type(frame).__module__.startswith("pyspark.sql.connect"):
-        # pyspark.sql.functions reads this variable to choose between classic columns and those of Connect. A Connect
-        # client sets it; the server's Python process that runs foreachBatch does not.
+        # pyspark.sql.functions reads this variable to choose between classic columns and Connect columns. A Connect
+        # client sets it, but the server's Python process that runs foreachBatch does not.
         os.environ.setdefault(_CONNECT_MODE_VARIABLE, "1")
     names = frame.schema.fieldNames()
     renamed_frame = rename_by_position(frame)
@@ -227,7 +227,7 @@ def _distribute_by_key(frame: Any, distribution: Distribution, order: list[Any],
 
 
 def _distribute_by_partition(frame: Any, distribution: Distribution, order: list[Any], max_tasks: int | None) -> Any:
-    """Add the column of the target partition, and move the rows by it."""
+    """Add a column with the target partition, and repartition the rows by it."""
     partition_count = distribution.partition_count
     partition_candidates = (
         [] if distribution.partition is None else [F.col(build_positional_name(distribution.partition))]
@@ -240,7 +240,7 @@ def _distribute_by_partition(frame: Any, distribution: Distribution, order: list
     partition_candidates.append(
         F.pmod(F.xxhash64(*_select_content_columns(distribution)), F.lit(partition_count)).cast("int")
     )
-    # Additional tasks would have no rows.
+    # More tasks than partitions would get no rows.
     task_count = min(distribution.task_count or _read_shuffle_partition_count(frame.sparkSession), partition_count)
     shuffled_frame = frame.withColumn(_TARGET_PARTITION_COLUMN, F.coalesce(*partition_candidates))
     shuffled_frame = repartition_by_id(
@@ -250,7 +250,7 @@ def _distribute_by_partition(frame: Any, distribution: Distribution, order: list
 
 
 def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
-    """Build a UDF that maps each key to the partition that the Java client chooses, and a null key to null."""
+    """Build a UDF that maps each key to the partition that the Java client would choose, and null to null."""
 
     def key_partitions(keys: pa.Array) -> pa.Array:
         partitions, keyless = compute_partitions_by_key(keys, partition_count)
@@ -262,21 +262,22 @@ def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
 
 
 def _read_shuffle_partition_count(session: Any) -> int:
-    """Return the number of shuffle partitions, or Spark's default if the setting is not a number (Databricks: `auto`).
+    """Return the number of shuffle partitions, or Spark's default if it is not a number (Databricks uses `auto`).
 
-    `get` is called without a default: Spark returns its own if nothing is set, and rejects one that is not a number.
+    `get` is called without a default. If nothing is set, Spark returns its own default, and it rejects a default that
+    is not a number.
     """
     value = session.conf.get(_SHUFFLE_PARTITIONS_CONF).strip()
     return int(value) if value.isdecimal() else _DEFAULT_SHUFFLE_PARTITIONS
 
 
 def _fetch_partition_count(options: SinkOptions) -> int:
-    """Fetch the number of partitions of the topic. It is not cached, since it may grow while a query runs."""
+    """Fetch the topic's partition count. It is not cached, because it may grow while a query runs."""
     assert options.topic is not None  # checked by find_distribution_faults
     config = options.producer_config()
     client_config = config.client_config()
     try:
-        # All micro-batches share one client: connecting and authenticating would take longer than the lookup.
+        # All micro-batches share one client, because connecting and authenticating would take longer than the lookup.
         create_client = partial(BlockingClient, client_config, timeout_ms=config.max_block_ms)
         with _clients.lease(client_config, create_client, CLIENT_IDLE_SECONDS) as client:
             return len(client.wait_for_topic(options.topic, refresh=True).partitions)
@@ -286,7 +287,7 @@ def _fetch_partition_count(options: SinkOptions) -> int:
 
 
 def split_off_target_partition(schema: StructType, distributed_by: str | None) -> tuple[StructType, int | None]:
-    """Return the schema without the column of the target partition, and the position of that column, if any."""
+    """Return the schema without the target partition column, and the position of that column, if there is one."""
     if distributed_by != BY_PARTITION:
         return schema, None
     return StructType(schema.fields[:-1]), len(schema.fields) - 1
@@ -295,8 +296,8 @@ def split_off_target_partition(schema: StructType, distributed_by: str | None) -
 def _can_lack_key(plan: ColumnPlan) -> bool:
     """Return whether a row may have no key.
 
-    A key column or a key struct may be null. A key that is built from several columns, all of them null, is still a
-    key, such as {}.
+    A key column or a key struct may be null. A key that is built from several columns always exists: if all of them
+    are null, it is still a key, such as {}.
     """
     return isinstance(plan.key, int) or (plan.key is not None and plan.key.parent is not None)
 
@@ -323,7 +324,7 @@ def _select_content_columns(distribution: Distribution) -> list[Any]:
 
 
 def _build_all_null_condition(columns: Sequence[Any]) -> Any:
-    """Return the condition that all columns are null."""
+    """Build a condition that is true if all columns are null."""
     first, *others = [column.isNull() for column in columns]
     condition = first
     for is_null in others:
@@ -337,5 +338,5 @@ def _build_sort_expression(position: int, is_descending: bool) -> Any:
 
 
 def _find_task_count(task_count: int | None, max_tasks: int | None) -> int | None:
-    """Return the smaller of the two numbers that are set; None if neither is set."""
+    """Return the smaller of the two numbers, ignoring None. Return None if both are None."""
     return min((count for count in (task_count, max_tasks) if count is not None), default=None)

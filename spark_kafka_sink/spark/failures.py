@@ -1,4 +1,4 @@
-"""The error of a failed task: it groups the failed records by destination and reason, and names a remedy."""
+"""Build the error of a failed task, which groups the failed records by destination and reason and names a remedy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Failures:
         return self._record_count > 0
 
     def add(self, topic: str | None, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
-        """Add failed rows. Only the first groups are kept, so that the error stays short."""
+        """Add failed rows. Only the first few groups are kept, so that the error stays short."""
         self._record_count += rows.num_rows
         key = _GroupKey(topic, partition, str(error.__cause__ or error))
         if key not in self._groups and len(self._groups) >= _MAX_GROUPS:
@@ -62,7 +62,7 @@ class Failures:
             group.error = error
 
     def build_error(self, options: SinkOptions) -> DeliveryError:
-        """Build the error of the task: a first line with the first reason, then one line for each group."""
+        """Build the task's error. Its first line contains the first reason; then there is one line per group."""
         reasons = {key: _describe_reason(key, group.error) for key, group in self._groups.items()}
         first_reason = next(iter(reasons.values()))
         lines = [
@@ -89,7 +89,7 @@ class Failures:
 
 
 def _describe_reason(key: _GroupKey, error: KafkaSinkError) -> str:
-    """Describe the error without the topic and the partition, which the line of its group names."""
+    """Describe the error without its topic and partition, which the group's line already names."""
     text = add_kafka_prefix(str(error))
     if key.topic is not None:
         for destination in (format_partition(key.topic, key.partition), format_partition(key.topic)):
@@ -98,9 +98,9 @@ def _describe_reason(key: _GroupKey, error: KafkaSinkError) -> str:
 
 
 def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:
-    """Suggest a dead-letter topic if the job may have one and has none, and records caused all errors.
+    """Suggest a dead-letter topic if the job could use one but has none, and all errors were caused by records.
 
-    Exactly-once delivery has no dead letters, because a rejected record aborts the transaction.
+    Exactly-once delivery does not support dead letters, because a rejected record aborts the transaction.
     """
     if (
         options.exactly_once is None

@@ -1,8 +1,8 @@
-"""OpenLineage events of a write: the run from Spark's settings, and its events. Pure functions without IO.
+"""Build the OpenLineage run of a write from Spark's settings, and the run's events. Pure functions without I/O.
 
-The settings are those of OpenLineage's Spark listener (`spark.openlineage.*`). Names follow the rules of the listener,
-so that the events of both belong to the same job. This module requires the package `openlineage-python`, so only
-lineage.py imports it, for writes with lineage.
+The settings are those of OpenLineage's Spark listener (`spark.openlineage.*`). Names follow the listener's rules, so
+that the sink's events and the listener's events belong to the same job. This module requires the package
+`openlineage-python`, so only lineage.py imports it, and only for writes with lineage.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OWNER_PREFIX = "job.owners."
 
 
 def _find_version() -> str | None:
-    """Return the version of this package, or None if it was not installed, as with `--py-files`."""
+    """Return this package's version, or None if it is not installed (for example with `--py-files`)."""
     try:
         return metadata.version(_PACKAGE)
     except metadata.PackageNotFoundError:
@@ -96,7 +96,7 @@ class LineageRun:
 
 @dataclass(frozen=True)
 class WriteStatistics:
-    """Rows by topic, and the bytes of all topics, that a run has written so far."""
+    """The rows that a run has written so far, by topic, and the total bytes."""
 
     rows: Mapping[str, int]
     bytes: int
@@ -105,7 +105,7 @@ class WriteStatistics:
 def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageRun:
     """Build a run from the settings and the options of its write.
 
-    `confs`: the settings of the listener without the prefix `spark.openlineage.`. The names of `options` are lowercase.
+    `confs`: the settings without the prefix `spark.openlineage.`. The names in `options` are lowercase.
     """
     namespace = settings.get("namespace") or _DEFAULT_NAMESPACE
     app_name = normalize_name(settings.get("appName") or write.app_name)
@@ -135,7 +135,7 @@ def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, st
 
 
 def normalize_name(name: str) -> str:
-    """Convert a name to snake case as the listener does (its class NameNormalizer)."""
+    """Convert a name to snake case in the same way as the listener's class NameNormalizer."""
     trimmed = re.sub(r"^[^A-Za-z0-9_]+|[^A-Za-z0-9_]+$", "", name)
     decomposed = unicodedata.normalize("NFKD", trimmed)
     text = "".join(character for character in decomposed if not unicodedata.category(character).startswith("M"))
@@ -146,10 +146,11 @@ def normalize_name(name: str) -> str:
 
 
 def _find_command(write: SparkWrite, *, has_dataset_name: bool) -> str:
-    """Return the listener's name for the command of a write, which is the name of a node in Spark's plan.
+    """Return the listener's name for the write's command, which is the name of a node in Spark's plan.
 
-    Spark renamed MapInArrow in 4.0, and appends the table's name to AppendData since 4.2. The listener appends the
-    table's name again, unless a setting says otherwise. It names a plan with a shuffle before mapInArrow differently.
+    Spark renamed MapInArrow in 4.0, and has appended the table's name to AppendData since 4.2. The listener appends the
+    table's name once more, unless a setting disables this. It uses a different name for a plan with a shuffle before
+    mapInArrow, which this function does not reproduce.
     """
     version = tuple(int(number) for number in write.spark_version.split(".")[:2])
     if write.is_stream:
@@ -165,8 +166,8 @@ def _find_parents(
 ) -> tuple[ParentRun | None, ParentRun | None]:
     """Return the parent and the root of the run.
 
-    The listener's run of the Spark application is the parent only if a setting fixes its id, because the listener
-    generates the id otherwise. Without that setting, the parent is the run that started the application.
+    The parent is the listener's run of the Spark application if a setting fixes the id of that run. Otherwise the
+    listener generates the id, so the parent is the run that started the application.
     """
     launching_run = _build_parent_run(settings, "parentRunId", "parentJobNamespace", "parentJobName", None)
     application_run_id = settings.get("applicationRunId", "")
@@ -236,12 +237,12 @@ def _build_kafka_namespace(bootstrap_servers: str, settings: Mapping[str, str]) 
 
 
 def _parse_list(text: str) -> list[str]:
-    """Parse a list of the listener: in brackets and separated by semicolons."""
+    """Parse a list in the listener's format: in brackets and separated by semicolons."""
     return [item.strip() for item in text.removeprefix("[").removesuffix("]").split(";") if item.strip()]
 
 
 def _parse_tags(text: str) -> Iterator[tuple[str, str]]:
-    """Yield key and value of each tag in `key:value;label`. The value of a label is `true`."""
+    """Yield the key and value of each tag in a text such as `key:value;label`. The value of a label is `true`."""
     for tag in _parse_list(text):
         key, _, value = tag.partition(":")
         yield key, value or "true"
@@ -264,7 +265,7 @@ def build_event(
 ) -> RunEvent:
     """Build an event of the run.
 
-    `statistics`: what the run has written until `time`, None at its start or if it is unknown.
+    `statistics`: what the run has written until `time`; None at the run's start, or if it is unknown.
     """
     return RunEvent(
         eventType=RunState[event_type],
@@ -278,7 +279,7 @@ def build_event(
 
 
 def _select_facets(run: LineageRun, facets: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove missing facets and those that a setting disables, and set the producer of the others."""
+    """Return the facets that exist and are not disabled by a setting, with their producer set."""
     enabled_facets = {
         name: facet for name, facet in facets.items() if facet is not None and name not in run.disabled_facets
     }
@@ -330,9 +331,9 @@ def _build_job_facets(run: LineageRun) -> dict[str, Any]:
 
 
 def _build_outputs(run: LineageRun, statistics: WriteStatistics | None) -> list[OutputDataset]:
-    """Build a dataset for each topic with rows, and for the topic of the options.
+    """Build a dataset for each topic that has rows, and for the topic in the options.
 
-    Bytes are known for all topics together, so only a single topic has a size.
+    Only the total bytes of all topics are known, so a size is reported only if there is a single topic.
     """
     rows = {} if statistics is None else statistics.rows
     topics = sorted({*rows, *([] if run.topic is None else [run.topic])})

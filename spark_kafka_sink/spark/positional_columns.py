@@ -1,8 +1,8 @@
-"""Access to the columns of a DataFrame by position.
+"""Access a DataFrame's columns by position.
 
-Spark resolves a column by its name, and parses the name first: it ignores case, a dot separates a struct from its
-field, backticks quote, and `*` means all columns. A DataFrame may have columns with any names, such as `a` and `A`. The
-columns are therefore renamed by position before they are referenced.
+Spark resolves columns by name, and parses the name first: case is ignored, a dot separates a struct from its field,
+backticks quote, and `*` means all columns. A DataFrame's columns may have any names, including both `a` and `A`. They
+are therefore renamed by position before they are referenced.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ The limit counts the bytes of keys, values and headers before compression, which
 slices have used up their time. Unused time does not accumulate: after waiting for rows from Spark, a task does not
 burst to catch up.
 
-A task also waits after its last slice. The next task starts with a new rate limiter, so many short tasks would
-otherwise write one slice each without any wait.
+A task also waits after its last slice. Each task has a new rate limiter, so many short tasks would otherwise write one
+slice each without any wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_kafka_sink.records.topic_rows import TopicRows
 
 @dataclass
 class RateLimiter:
-    """The rate limiter of one task. Only the thread of this task uses it."""
+    """The rate limiter of one task. Not thread-safe."""
 
     bytes_per_second: float
     clock: Callable[[], float] = time.monotonic

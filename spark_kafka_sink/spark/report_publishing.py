@@ -1,8 +1,8 @@
-"""Publishes the report of a write to a file or folder, to a topic, or to a function of the user. On the driver only.
+"""Publish a write's report to a file or folder, a topic, or a user's function. Runs only on the driver.
 
 The destinations are checked before the first row is read. When the report is published, the rows are already in Kafka.
-An error in publishing is therefore logged and does not fail the write: Spark would run the write again and write the
-rows twice.
+A publishing error is therefore only logged. If it failed the write, Spark would run the write again and write the rows
+twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IDLE_SECONDS = 600.0
 
 _MAX_CHECKED_DESTINATIONS = 1_000
 _checked_destinations: set[tuple[str | None, str | None]] = set()
-"""Report paths and callbacks that passed the check. A stream calls for the check in each micro-batch."""
+"""Report paths and callbacks that have passed the check, cached because a stream runs the check in each micro-batch."""
 
 
 def clear_cache() -> None:
@@ -34,9 +34,9 @@ def clear_cache() -> None:
 
 
 def check_report_options(options: SinkOptions) -> None:
-    """Raise ConfigurationError if the report cannot reach its file or function.
+    """Raise ConfigurationError if the report's file or function cannot be used.
 
-    The topic of the report is checked with the other topics of the write (checks.py).
+    The report's topic is checked together with the write's other topics (checks.py).
     """
     destination = (options.report_path, options.report_callback)
     if destination in _checked_destinations:
@@ -63,7 +63,7 @@ def check_report_options(options: SinkOptions) -> None:
 
 
 def publish_report(options: SinkOptions, report: WriteReport) -> None:
-    """Publish the report to each destination that the options name, and log the errors."""
+    """Publish the report to each destination named in the options. Errors are logged."""
     if not report.tasks:
         report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
     path, topic, callback = options.report_path, options.report_topic, options.report_callback
@@ -78,9 +78,9 @@ def publish_report(options: SinkOptions, report: WriteReport) -> None:
 
 
 def _save_for_lineage(folder: str, report: WriteReport) -> None:
-    """Save the report for the program that sends OpenLineage events (lineage.py). Without it, they lack the rows."""
+    """Save the report for the program that sends OpenLineage events (lineage.py), which need it for row counts."""
     try:
-        # The folder may be gone: some systems delete old temporary folders while a stream runs.
+        # The folder may be gone, because some systems delete old temporary folders while a stream is running.
         os.makedirs(folder, mode=0o700, exist_ok=True)
         store.save_report(folder, report)
     except OSError as error:
@@ -88,7 +88,7 @@ def _save_for_lineage(folder: str, report: WriteReport) -> None:
 
 
 def _try_to_publish(publish: Callable[[], object], outcome: str) -> None:
-    """Call `publish`, and log an error if it fails. `outcome` completes the sentence "could not be ..."."""
+    """Call `publish`, and log any error. `outcome` completes the sentence "The report could not be ..."."""
     try:
         publish()
     except (Exception, SystemExit):  # any error of a file system, Kafka or the user's function
@@ -96,9 +96,9 @@ def _try_to_publish(publish: Callable[[], object], outcome: str) -> None:
 
 
 def _send(options: SinkOptions, topic: str, report: WriteReport) -> None:
-    """Send the report with the producer options of the write.
+    """Send the report with the write's producer options.
 
-    Reports of one query or application have the same key and therefore keep their order.
+    All reports of a query or application have the same key, so they stay in order.
     """
     with lease_producer(POOL, options.producer, _IDLE_SECONDS) as producer:
         key = report.batch.partition("/")[0]

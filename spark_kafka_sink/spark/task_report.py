@@ -1,6 +1,6 @@
-"""Task reports, which are the commit messages of tasks, and the write report that the driver builds from them.
+"""Task reports, which tasks return as their commit messages, and the write report that the driver builds from them.
 
-A report counts only what brokers have acknowledged, except with acks=0.
+Except with acks=0, a report counts only records that brokers have acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH_JOB_LABEL = "batch job"
 
 
 class MicroBatchId(NamedTuple):
-    """The ids of a micro-batch. As text it is the name of the batch in reports."""
+    """The ids of a micro-batch. Its string form is the batch's name in reports."""
 
     query_id: str
     batch_id: str
@@ -35,7 +35,7 @@ class MicroBatchId(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """The ids of a task attempt, from Spark's TaskContext. Only a stream sets `query_id` and `batch_id`."""
+    """The ids of a task attempt, from Spark's TaskContext. `query_id` and `batch_id` are set only in a stream."""
 
     partition_id: int
     attempt_number: int
@@ -60,8 +60,8 @@ class TaskIdentity:
 class TaskReport(WriterCommitMessage):
     """The commit message of one task.
 
-    When a task returns its report, all of its records are acknowledged or are in the dead-letter topic, except with
-    acks=0. WriteReport, which has the sums of all tasks, documents the fields.
+    Except with acks=0, a task returns its report only after all of its records were acknowledged or written to the
+    dead-letter topic. WriteReport, which adds up the reports of all tasks, documents the fields.
     """
 
     task: TaskIdentity
@@ -73,17 +73,17 @@ class TaskReport(WriterCommitMessage):
     host: str = ""
     is_acknowledged: bool = True
     was_already_committed: bool = False
-    """Whether an earlier run has committed this batch, so that this task wrote nothing (exactly once only)."""
+    """Whether an earlier run had already committed this batch, so that this task wrote nothing (exactly-once only)."""
     skipped_rows: dict[str, int] = field(default_factory=dict)
-    """Number of rows by topic that were skipped because the batch was already committed (exactly once only)."""
+    """The number of rows skipped because the batch was already committed, by topic (exactly-once only)."""
     skipped_bytes: int = 0
     transaction: TransactionIdentity | None = None
-    """The open transaction that contains the rows until the driver commits it (exactly once only)."""
+    """The open transaction that contains the rows until the driver commits it (exactly-once only)."""
     start: BatchStart | None = None
-    """The start of the batch, for the process that commits the batch (exactly-once streams only)."""
+    """The batch's start, for the process that commits the batch (exactly-once streams only)."""
 
     def rows_by_topic(self) -> dict[str, int]:
-        """Return the number of rows that were written, or that were skipped if the batch was already committed."""
+        """Return the number of rows written, or skipped if the batch was already committed, by topic."""
         if self.was_already_committed:
             return self.skipped_rows
         return {
@@ -94,9 +94,9 @@ class TaskReport(WriterCommitMessage):
 def build_write_report(
     reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed"
 ) -> WriteReport:
-    """Build the report of a write from the reports of its tasks. Called on the driver.
+    """Build a write's report from its tasks' reports. Called on the driver.
 
-    `batch`: the name of the batch; defaults to the name in the first task's report.
+    `batch`: the batch's name; defaults to the name in the first task's report.
     """
     from spark_kafka_sink.reports.write_report import MAX_LISTED_TASKS, WriteReport, merge_offset_ranges, sum_errors
 

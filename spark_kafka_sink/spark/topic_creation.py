@@ -1,4 +1,4 @@
-"""The option `createTopic`: the driver creates a missing topic before the first task.
+"""The `createTopic` option: the driver creates a missing topic before the first task.
 
 It also logs a warning if an existing topic differs from the options.
 """

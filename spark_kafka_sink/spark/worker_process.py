@@ -1,18 +1,18 @@
-"""Tunes the Python processes that Spark starts, so that small writes end sooner. It does not affect records.
+"""Tune the Python processes that Spark starts, to shorten small writes. This does not affect records.
 
-**Fewer objects for the garbage collector.** pyspark's daemon runs a full `gc.collect()` after each task, each planning
-and each commit. numpy, pyarrow, pandas and pyspark create 75,000 to 95,000 objects that never become garbage, and
-visiting them takes 25 to 50 ms of CPU. `freeze_gc` hides the existing objects from the collector.
+**Fewer objects for the garbage collector.** pyspark's daemon runs a full `gc.collect()` after each task, planning step
+and commit. numpy, pyarrow, pandas and pyspark create 75,000 to 95,000 objects that never become garbage, and visiting
+them takes 25 to 50 ms of CPU time. `freeze_gc` hides the existing objects from the collector.
 
-- It freezes them only a few times. pandas is imported only at the end of the first task, so the first call is not
-  enough. Each call also freezes unrelated objects that happen to be alive.
-- Frozen objects of a user's code may become garbage later. After many calls, all objects are unfrozen for one
-  collection, and then frozen again.
-- It does nothing if workers are not reused, or in a process that Spark has not started.
+- It freezes them only a few times. One call is not enough, because pandas is imported only at the end of the first
+  task. On the other hand, each call also freezes unrelated objects that happen to be alive.
+- Frozen objects that belong to a user's code may become garbage later. After many calls, all objects are therefore
+  unfrozen for one collection and then frozen again.
+- It does nothing if workers are not reused, or in a process that Spark did not start.
 
-**No delayed acknowledgements.** The JVM sends the command of a task, and then its first rows, in small segments.
-Nagle's algorithm holds back the second segment until the first is acknowledged. Linux delays this acknowledgement for
-up to 40 ms, in case the worker has a response to send with it. `disable_delayed_ack` makes Linux send it at once. Unix
+**No delayed acknowledgements.** The JVM sends a task's command and then its first rows in small segments. Nagle's
+algorithm holds back the second segment until the first one is acknowledged. Linux delays this acknowledgement by up to
+40 ms, in case the worker has a response to send with it. `disable_delayed_ack` makes Linux send it immediately. Unix
 sockets have no such delay.
 """
 
@@ -29,7 +29,7 @@ FREEZES_PER_CYCLE = 3
 CALLS_PER_CYCLE = 200
 
 _REUSE_WORKER_VARIABLE = "SPARK_REUSE_WORKER"
-"""The variable with which pyspark's daemon keeps a process after a task, and collects its garbage."""
+"""The variable that makes pyspark's daemon keep a process after a task and collect its garbage."""
 _UNIX_SOCKET_VARIABLE = "PYTHON_UNIX_DOMAIN_ENABLED"
 
 _calls_in_cycle = 0
@@ -42,7 +42,7 @@ def reset() -> None:
 
 
 def freeze_gc() -> None:
-    """Hide the existing objects from the garbage collector in the first calls of a cycle, and unfreeze in the last.
+    """Hide existing objects from the garbage collector in the first calls of a cycle, and unfreeze them in the last.
 
     Spark's entry points call this function when Spark starts to use the process again. At this time, the daemon has
     just collected the garbage.
@@ -58,7 +58,7 @@ def freeze_gc() -> None:
 
 
 def disable_delayed_ack() -> None:
-    """Acknowledge the segments of the JVM at once. Called when a task has its command and waits for its rows."""
+    """Acknowledge the JVM's segments immediately. Call this when a task has its command and is waiting for its rows."""
     if not hasattr(socket, "TCP_QUICKACK") or os.environ.get(_UNIX_SOCKET_VARIABLE, "false").lower() == "true":
         return
     # If there is a default timeout, socket.socket(fileno=...) would make pyspark's connection non-blocking.
@@ -71,8 +71,8 @@ def disable_delayed_ack() -> None:
 def set_first_quickack(descriptors: Iterable[int]) -> None:
     """Set TCP_QUICKACK on the first descriptor that is a TCP connection within this machine.
 
-    A worker starts with its connection to the JVM, so this connection has a lower descriptor than those of users and
-    producers. Linux resets the option when the worker sends its response.
+    A worker opens its connection to the JVM first, so this connection has a lower descriptor than the connections of
+    users and producers. Linux resets the option when the worker sends its response.
     """
     for descriptor in descriptors:
         with contextlib.suppress(OSError):  # not connected, or closed by another thread

@@ -1,13 +1,14 @@
 """The write task: sends Arrow batches to Kafka and returns the acknowledged offsets.
 
-Each batch is passed to the producer as it arrives. The producer encodes and sends in the background. When the buffer
-memory of the producer is full, `send_columns` blocks, and so do the task and Spark: this is the back-pressure. The task
-also keeps the rows until their results have arrived, because an error shows a sample key and a dead letter needs the
-whole record. This memory is bounded, too (`producer/columns_writer.py`): the task waits for the oldest results.
+Each batch is passed to the producer as it arrives. The producer encodes and sends it in the background. When the
+producer's buffer memory is full, `send_columns` blocks the task, which in turn blocks Spark. This provides
+back-pressure. The task also keeps the rows until their results have arrived, because an error shows a sample key and a
+dead letter needs the whole record. This memory is bounded as well (`producer/columns_writer.py`): the task waits for
+the oldest results.
 
-When a record fails, the task stops reading at once and waits for the results of all pending rows, each of which takes
-at most `delivery.timeout.ms`. One error then reports all failures. If a task ends in any way other than by returning,
-the pool closes its producer, so that nothing of the task is left.
+When a record fails, the task stops reading and waits for the results of all pending rows, each of which takes at most
+`delivery.timeout.ms`. A single error then reports all failures. If a task ends in any way other than by returning, the
+pool closes its producer, so that nothing of the task is left behind.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ NO_TOPIC_LABEL = "no topic"
 """The key under which rows without a topic are counted. It is not a valid topic name."""
 
 _MAX_RANDOM_ID = 999_999_999
-"""The highest id that the name of a transaction can contain (exactly_once/transaction_names.py)."""
+"""The highest number that a task id can contain (exactly_once/transaction_names.py)."""
 
 
 def write_rows(
@@ -89,7 +90,7 @@ def write_rows(
             if not batch.num_rows:
                 continue
             if writer is None:
-                # The producer is leased for the first row, because a Spark partition without rows needs no broker.
+                # Lease the producer only at the first row, because a Spark partition without rows needs no broker.
                 producer_options = build_task_producer_options(options)
                 if exactly_once is not None:
                     producer_options = exactly_once.build_producer_options(producer_options)
@@ -107,7 +108,7 @@ def write_rows(
 
 
 def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
-    """Count the rows of a batch that is already committed. The driver compares the counts with the committed rows."""
+    """Count the rows of a batch that is already committed. The driver compares the counts with those in the log."""
     report.was_already_committed = True
     for batch in batches:
         for rows in plan.split(batch).topic_rows:
@@ -117,7 +118,7 @@ def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: Task
 
 
 class _SentRows(NamedTuple):
-    """Rows whose result is pending. `is_truncated`: these dead letters were truncated to fit."""
+    """Rows whose result is pending. `is_truncated`: whether these dead letters were truncated to fit."""
 
     rows: TopicRows
     is_dead_letter: bool = False
@@ -131,7 +132,7 @@ def _create_digest_collector() -> DigestCollector:
 
 
 class TaskWriter:
-    """Sends the rows of one task and collects their results. Only the thread of the task uses it."""
+    """Sends the rows of one task and collects their results. Not thread-safe."""
 
     def __init__(self, producer: KafkaProducer, plan: ColumnPlan, options: SinkOptions, report: TaskReport) -> None:
         self._producer = producer
@@ -148,14 +149,14 @@ class TaskWriter:
         self._producer_totals_before = producer.totals()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a batch. Raise DeliveryError if a record has failed so far."""
+        """Send the rows of a batch. Raise DeliveryError if any record has failed by now."""
         for rows in self._columns_writer.split(batch):
             for rows_slice in [rows] if self._rate_limiter is None else self._rate_limiter.throttle(rows):
                 self._send(_SentRows(rows_slice))
                 self._collect_results()
 
     def finish(self) -> None:
-        """Wait for all results and complete the report. Raise DeliveryError if a record has failed."""
+        """Wait for all results and complete the report. Raise DeliveryError if any record has failed."""
         self._collect_all_results()
         if self._rate_limiter is not None:
             self._rate_limiter.finish()
@@ -166,9 +167,9 @@ class TaskWriter:
             raise self._failures.build_error(self._options)
 
     def _report_totals(self) -> None:
-        """Add the counters of this task and of its producer to the report.
+        """Add the counters of this task and its producer to the report.
 
-        A producer serves one task at a time, so the increase of its counters belongs to this task.
+        A producer serves one task at a time, so any increase of its counters is due to this task.
         """
         producer = self._producer.totals() - self._producer_totals_before
         self._counts.producer = replace(producer, blocked_ms=producer.blocked_ms + self._columns_writer.blocked_ms)
@@ -178,7 +179,7 @@ class TaskWriter:
         self._report.is_acknowledged = self._producer.config.acks != 0
 
     def _send(self, sent_rows: _SentRows) -> None:
-        """Pass rows to the producer. Rows that cannot be sent fail like rows that the broker rejects."""
+        """Pass rows to the producer. Rows that cannot be sent are handled like rows that the broker rejects."""
         rows = sent_rows.rows
         nbytes = rows.columns.nbytes
         try:
@@ -189,9 +190,9 @@ class TaskWriter:
             self._columns_writer.fail(rows, error, sent_rows, nbytes)
 
     def _collect_results(self) -> None:
-        """Collect the results that have arrived, and wait for more if the pending rows take too much memory.
+        """Collect the results that have arrived, and wait for more if the pending rows use too much memory.
 
-        Raise DeliveryError if a record has failed.
+        Raise DeliveryError if any record has failed.
         """
         for sent_rows, result in self._columns_writer.collect_results():
             self._add_result(sent_rows, result)
@@ -200,7 +201,7 @@ class TaskWriter:
             raise self._failures.build_error(self._options)
 
     def _collect_all_results(self) -> None:
-        """Wait for the results of all rows, including dead letters that are sent in the meantime."""
+        """Wait for the results of all rows, including dead letters sent in the meantime."""
         while self._columns_writer.pending_calls:
             if not self._columns_writer.has_result:
                 self._producer.flush()  # in each round, because collecting results may send dead letters
@@ -238,7 +239,7 @@ class TaskWriter:
             dead_letter_error.__cause__ = error
             error = dead_letter_error
         elif dead_letter_topic is not None and isinstance(error, BatchRefusedError):
-            # These rows are valid: the broker rejected the batch because of other records, which become dead letters.
+            # These rows are valid. The broker rejected the batch because of other records, which become dead letters.
             self._send(_SentRows(TopicRows(topic, failed_columns, failure.partition)))
             return
         elif dead_letter_topic is not None and is_record_error(error):
@@ -257,7 +258,7 @@ class TaskWriter:
 
 
 def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Array | None:
-    """Return the partition of the failed rows; if it is unknown, the contents of their `partition` column, if any."""
+    """Return the failed rows' partition or, if it is unknown, the values of their `partition` column, if any."""
     if failure.partition is not None:
         return failure.partition
     return rows.partition.take(pa.array(failure.rows)) if isinstance(rows.partition, pa.Array) else rows.partition

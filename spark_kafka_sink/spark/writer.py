@@ -1,10 +1,10 @@
-"""The writers that Spark calls: one for batch jobs and one for streams. Both run the same task and the same commit.
+"""The writers that Spark calls, one for batch jobs and one for streams. Both run the same task and the same commit.
 
-A writer is created on the driver and pickled to the tasks, so it holds configuration only. In a stream, another process
-creates the writer that commits. Everything that this writer needs comes with the task reports.
+A writer is created on the driver and pickled to the tasks, so it holds only configuration. In a stream, a different
+process creates the writer that commits, and everything that this writer needs comes with the task reports.
 
-Spark calls `commit` and `abort` in a Python process of its own, which they also set up. A write through mapInArrow
-(map_in_arrow.py) ends in the user's program, which calls `commit_job` and `abort_job`.
+Spark calls `commit` and `abort` in a separate Python process, which these methods also set up. A write through
+mapInArrow (map_in_arrow.py) ends in the user's program, which calls `commit_job` and `abort_job` instead.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _TaskWriter:
 
 
 class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
-    """The writer of a batch job, or of a micro-batch that runs as one (`micro_batch`).
+    """The writer of a batch job, or of a micro-batch that runs as a batch job (`micro_batch`).
 
     Spark commits with a pickled copy of the writer that began the write, so `exactly_once` is still set.
     """
@@ -90,7 +90,7 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
         abort(self._options, messages, self._batch_name, self._exactly_once)
 
     def write_in_map(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of a task of mapInArrow, and yield its pickled report as the task's only row."""
+        """Write the rows of a mapInArrow task, and yield the task's pickled report as its only row."""
         report = pickle.dumps(self.write(batches))
         yield pa.record_batch([pa.array([report], pa.binary())], [REPORT_COLUMN])
 
@@ -113,7 +113,7 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if messages and not select_task_reports(messages):
-            # Continuous processing never calls `write`. Spark logs the error that is raised here, and continues.
+            # Continuous processing never calls `write`. Spark logs the error raised here and continues.
             raise ConfigurationError(f"No task has written anything. {CONTINUOUS_TRIGGER_MESSAGE}")
         install_stderr_handler()
         reports = validate_reports(messages)
@@ -134,14 +134,14 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
 
 def select_task_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
-    """Return the reports among the commit messages. The message of a task that did not finish is None."""
+    """Return the task reports among the commit messages. A task that did not finish has None as its message."""
     return [message for message in messages if isinstance(message, TaskReport)]
 
 
 def validate_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
     """Return the reports of all tasks.
 
-    Raise DeliveryError if a report is missing, or if two tasks have reported for one partition.
+    Raise DeliveryError if a report is missing, or if two tasks have reported for the same partition.
     """
     reports = select_task_reports(messages)
     if len(reports) != len(messages):
@@ -161,16 +161,16 @@ def commit(
     name: str = BATCH_JOB_LABEL,
     exactly_once: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
-    """Commit the transactions of the tasks, if there are any, then log and publish the report of the write.
+    """Commit the tasks' transactions, if any, then log and publish the write's report.
 
-    `name`: the name of the batch in the report if no task has reported one.
+    `name`: the batch's name in the report if no task has reported one.
     """
     from spark_kafka_sink.spark.report_publishing import publish_report  # imported on the driver only
 
     if exactly_once is not None:
         exactly_once.commit(reports)
     report = build_write_report(reports, None if reports else name)
-    # Dead letters are a warning, because a reader of the topic does not find these rows there.
+    # Dead letters deserve a warning, because readers of the topic do not find these rows there.
     LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
     if any(task_report.was_already_committed for task_report in reports):
         LOGGER.info("Skipped the rows, because an earlier run has already committed them [%s]", report.batch)
@@ -183,9 +183,9 @@ def abort(
     name: str = BATCH_JOB_LABEL,
     exactly_once: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
-    """Abort the transactions of the tasks, if there are any, then log which rows are in Kafka and publish the report.
+    """Abort the tasks' transactions, if any, then log which rows are in Kafka and publish the report.
 
-    Without transactions, rows that were written remain in Kafka.
+    Without transactions, rows that have been written remain in Kafka.
     """
     from spark_kafka_sink.spark.report_publishing import publish_report
 
