@@ -310,9 +310,8 @@ class QueryTransactions:
             self._begin_transaction(WriterState(identity), build_claim_records(previous_entry, claimed_entry))
         )
         # Brokers grant the next epoch when the previous transaction is complete, so its marker is in the log.
-        new_identity = self.bump_epoch(
-            state.id_and_epoch, claimed_entry.timeout_ms if granted_ms is None else granted_ms
-        )
+        timeout_ms = claimed_entry.timeout_ms if granted_ms is None else granted_ms
+        new_identity = self.bump_epoch(state.id_and_epoch, timeout_ms)
         if self.read_entry() != claimed_entry:
             raise precommit_errors.build_fenced_error(self.driver_id)
         return new_identity
@@ -330,9 +329,6 @@ class QueryTransactions:
         3. The prefix is claimed.
         4. The listed transactions are aborted.
         """
-        # List before claiming, so that the list contains no transaction of a later driver. A later driver must claim
-        # the prefix before it starts tasks. If it has already done so, our claim fails; if not, none of its
-        # transactions are in the list.
         descriptions = self.list_task_transactions()
         new_identity = self.claim(identity, previous_entry, claimed_entry)
         self.abort_task_transactions(descriptions)

@@ -95,7 +95,7 @@ def test_retries_failed_list_with_growing_backoff(cluster: Cluster) -> None:
     cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     with cluster.client(timeout_ms=10_000) as client:
         client.wait_for_topic("t")
-        with pytest.raises(KafkaSinkError, match=r"The last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
+        with pytest.raises(KafkaSinkError, match=r"Last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
             list_transactional_ids(client)
         assert client._pending._calls == [], "no request of the call is sent later"
     assert 3 * 10 <= cluster.total(ApiKey.LIST_TRANSACTIONS) <= 3 * 20
