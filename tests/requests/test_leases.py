@@ -66,6 +66,12 @@ def lease_pool() -> Generator[LeasePool]:
     made.pool.close()
 
 
+def test_close_closes_idle_clients(lease_pool: LeasePool) -> None:
+    client = lease_pool.lend()
+    lease_pool.pool.close()
+    assert (client.closed_with, len(lease_pool.pool)) == ("close", 0)
+
+
 def test_next_task_reuses_producer(lease_pool: LeasePool) -> None:
     assert lease_pool.lend() is lease_pool.lend()
     assert len(lease_pool.made) == 1
