@@ -26,7 +26,7 @@ LOGIN = 'org.apache.kafka.common.security.{module}LoginModule required username=
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One that a test may kill, and that makes no topics by itself."""
+    """Start a cluster that a test may kill, and that creates no topics automatically."""
     folder = tmp_path_factory.mktemp("errors") / "cluster"
     properties = {"auto.create.topics.enable": "false"}
     with KafkaCluster(folder, listeners=LISTENERS, properties=properties) as cluster:
@@ -120,7 +120,7 @@ def unused_port() -> Iterator[int]:
 
 
 def assert_found(message: str, sentence: str) -> None:
-    """Who looks this up finds the row that is about it."""
+    """Check that a search for the message finds the row about it."""
     assert sentence in [row.sentence for row in find_explaining_rows(message)], message
 
 

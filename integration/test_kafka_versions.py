@@ -94,7 +94,7 @@ def save(spark: SparkSession, broker: KafkaOfVersion, topic: str, options: Mappi
 
 
 def stream(spark: SparkSession, broker: KafkaOfVersion, topic: str, folder: Path, options: Mapping[str, str]) -> None:
-    """Two starts of one query. Each has one micro-batch more, which goes on with the numbers."""
+    """Start a query twice. The second start writes one more micro-batch with the next numbers."""
     source = folder / "source"
     source.mkdir()
     for start in range(2):

@@ -67,7 +67,7 @@ class Link:
         return self.selector.is_channel_ready("broker")
 
     def open(self) -> Link:
-        """Until the channel is ready, and an answer has shown it."""
+        """Poll until the channel is ready and a response has confirmed it."""
         end = self._poll_until(lambda: self.ready)
         assert end is None, f"refused: {end}"
         self.ask()
@@ -108,7 +108,7 @@ class Link:
         return self.selector.disconnected.get("broker")
 
     def keep_asking(self, enough: Callable[[], bool], in_flight: int = 5) -> ChannelState | None:
-        """Requests without a pause, several of them unanswered at any time."""
+        """Send requests without a pause, with several in flight at any time."""
 
         def ask_if_possible() -> bool:
             if self.ready and not self._is_sending and len(self._unanswered) < in_flight:
@@ -287,7 +287,7 @@ RENEWED_EARLY = (0.02, 0.03)
 
 @pytest.fixture
 def logins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The hosts to which conversations were begun: the first, and one for each renewal."""
+    """Return the hosts to which logins were begun: the first login, and one for each renewal."""
     begun: list[str] = []
     begin = SecurityConfig.create_mechanism
 

@@ -55,7 +55,7 @@ def without_broker_in_the_middle(kafka: KafkaCluster, topic: str, gate: Path, wr
 
 
 def assert_each_once_and_in_order(records: list[StoredRecord], tasks: int) -> None:
-    """Within a partition of Kafka, the rows of each task are in the order of the task."""
+    """Check that each partition contains the rows of each task once, and in the order of the task."""
     numbers = [int(record.value or b"") for record in records]
     assert sorted(numbers) == list(range(ROWS))
     last: dict[tuple[int, int], int] = defaultdict(lambda: -1)

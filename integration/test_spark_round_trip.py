@@ -42,13 +42,13 @@ def rows(spark: SparkSession) -> DataFrame:
 
 
 def stored(spark: SparkSession, kafka: KafkaCluster, topic: str) -> DataFrame:
-    """As Spark's own source reads it."""
+    """Read the topic with Spark's own source."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap())
     return reader.option("subscribe", topic).option("includeHeaders", "true").load()
 
 
 def assert_same_records(found: DataFrame, expected: DataFrame, *more: str) -> None:
-    """Keys, values and headers are equal, and the columns `more`; an empty list of headers is none."""
+    """Check that keys, values, headers and the columns `more` are equal. An empty list of headers equals null."""
     columns = (
         *more,
         "CAST(key AS BINARY) AS key",
@@ -60,7 +60,7 @@ def assert_same_records(found: DataFrame, expected: DataFrame, *more: str) -> No
 
 
 def in_order(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """The records of a topic, by partition and offset."""
+    """Return the records of a topic, ordered by partition and offset."""
     return [as_written(row) for row in frame.orderBy("partition", "offset").collect()]
 
 

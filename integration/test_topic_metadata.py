@@ -17,7 +17,7 @@ PARTITIONS = 2
 
 @pytest.fixture
 def apart() -> Iterator[tuple[EmbeddedBroker, EmbeddedBroker]]:
-    """Two brokers that know nothing of each other: what one has created the other learns from the test only."""
+    """Start two unconnected brokers: one learns only from the test what the other has created."""
     with embedded_broker() as one, embedded_broker() as other:
         yield one, other
 

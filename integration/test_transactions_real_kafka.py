@@ -38,7 +38,7 @@ def values(cluster: KafkaCluster, topic: str, isolation: str = "read_committed")
 
 
 def check(cluster: KafkaCluster, topic: str, *transactions: Iterable[int]) -> None:
-    """These were committed: each is seen once and whole, and nothing else."""
+    """Check that readers see each committed transaction once and completely, and nothing else."""
     expected = {f"transaction {index}": [b"%d" % row for row in rows] for index, rows in enumerate(transactions)}
     check_batches(expected, [b"%d" % value for value in values(cluster, topic)])
 

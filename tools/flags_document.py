@@ -13,13 +13,13 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 
 
 def find_parsers() -> dict[str, argparse.ArgumentParser]:
-    """Each command's own parser."""
+    """Return the parser of each command by its name."""
     (subparsers,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     return dict(subparsers.choices)
 
 
 def build_sections() -> dict[str, str]:
-    """Name of a section -> its table. What all commands that talk to brokers share stands once."""
+    """Return the table of each section by its name. Arguments that all clients share have a section of their own."""
     shared = argparse.ArgumentParser(add_help=False)
     add_connection_arguments(shared)
     connection_flags = {action.option_strings[0] for action in shared._actions}

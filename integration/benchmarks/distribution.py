@@ -160,7 +160,7 @@ def producer_states(pid: int) -> tuple[int, int]:
 
 
 def table(results: Mapping[str, list[Figures]]) -> str:
-    """The medians."""
+    """Format the medians as a table."""
     lines = ["| | " + " | ".join(shown for _, shown, _ in COLUMNS) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
     for name, runs in results.items():
         cells = (form.format(statistics.median(run[key] for run in runs)) for key, _, form in COLUMNS)

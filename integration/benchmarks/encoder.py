@@ -44,7 +44,7 @@ HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 def headers() -> pa.Array:
-    """A trace id and a source."""
+    """Build headers with a trace id and a source."""
     ids = [b"%d" % (i * i) for i in range(ROWS)]
     return pa.array([[{"key": "trace-id", "value": i}, {"key": "source", "value": b"spark"}] for i in ids], HEADER_TYPE)
 
@@ -60,7 +60,7 @@ def columns(shape: str, rows: int = ROWS) -> RecordColumns:
 
 
 def bare_join(rows: int = ROWS) -> Callable[[], object]:
-    """Four ready-made pieces of each record put side by side by Arrow: numbers, key, length, value."""
+    """Join four existing arrays of each record with Arrow: numbers, key, length and value."""
     key, value = SHAPES["real"](rows)
     numbers = pa.array([b"p" * (7 if i % 130 < 64 else 8) for i in range(rows)])
     pieces = (numbers, key, pa.array([b"mm"] * rows), value, pa.scalar(b"", pa.binary()))
@@ -74,7 +74,7 @@ def plan_batches(columns: RecordColumns, slices: PartitionSlices, batch_bytes: i
 
 
 def slices_up_to(stops: list[int]) -> PartitionSlices:
-    """One after the other, without open batches."""
+    """Build consecutive slices that end at `stops`, without open batches."""
     count = len(stops)
     return PartitionSlices([0, *stops[:-1]], stops, [0] * count, [HEADER_BYTES] * count, [None] * count)
 
@@ -90,7 +90,7 @@ def cutting(columns: RecordColumns, rows: int) -> Callable[[], object]:
 
 
 def in_partitions(columns: RecordColumns, partitions: int) -> Callable[[], object]:
-    """Rows that come in no order, encoded in that of their partitions."""
+    """Encode unordered rows in the order of their partitions."""
     partition_of = np.random.default_rng(1).integers(0, partitions, ROWS)
     order = partition_of.argsort(kind="stable").astype(np.int32)
     stops = np.bincount(partition_of).cumsum().tolist()

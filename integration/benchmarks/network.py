@@ -138,7 +138,7 @@ def fairness_rounds(seconds: float) -> Iterator[tuple[float, float]]:
 
 
 def _two_peers(port: int, stalled_port: int | None, seconds: float) -> float:
-    """Megabytes written to two peers in this time."""
+    """Return the megabytes that were written to two peers in this time."""
     segment = os.urandom(MEGABYTE)
     selector = _connected(port, ["a", "b"], build_plaintext_channel, KAFKA_SEND_BUFFER)
     ids = ["a", "b"]
@@ -165,7 +165,7 @@ def _two_peers(port: int, stalled_port: int | None, seconds: float) -> float:
 
 @contextmanager
 def sink(certificates: Path | None) -> Iterator[int]:
-    """A process that reads frames and forgets them; an empty frame is answered by an empty frame."""
+    """Run a process that reads and discards frames. It answers an empty frame with an empty frame."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

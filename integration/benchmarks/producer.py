@@ -221,7 +221,7 @@ Seen = dict[str, list[dict[str, float]]]
 
 
 def in_rounds(rows: list[Row], rounds: int, scale: float) -> Seen:
-    """The figures of each row, by its label, of each round."""
+    """Return the figures of each round, by the label of the row."""
     results: Seen = {row.label: [] for row in rows}
     by_label = {row.label: row for row in rows}
     with discard_broker(TOPICS) as (bootstrap, _):

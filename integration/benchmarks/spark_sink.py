@@ -218,7 +218,7 @@ FIGURES = (("rate", "rows/s", "rows/s"), ("cpu", "CPU", "ns/row"), ("own", "CPU 
 
 
 def show(results: Seen) -> None:
-    """Each contender beside the first one."""
+    """Print each contender beside the first one."""
     first, *others = results
     for key, what, unit in FIGURES:
         if key in results[first][0]:

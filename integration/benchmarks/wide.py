@@ -124,7 +124,7 @@ CONTENDERS: dict[str, Callable[[str, str, int], Figures]] = {"pykafka": ours, "c
 
 @contextlib.contextmanager
 def cluster(nodes: int) -> Iterator[str]:
-    """The address of a cluster with a topic for each number of partitions."""
+    """Start a cluster with a topic for each number of partitions. Yield its address."""
     broker = f"-m spark_kafka_sink.cli broker --port 0 --discard --num-io-threads 0 --no-auto-create --nodes {nodes}"
     command = [sys.executable, *broker.split()]
     for partitions in PARTITIONS:
@@ -140,7 +140,7 @@ def cluster(nodes: int) -> Iterator[str]:
 
 
 def measure(contender: str, bootstrap: str, partitions: int, records: int) -> Figures:
-    """In a process of its own."""
+    """Measure a contender in a process of its own."""
     command = [sys.executable, "-m", "integration.benchmarks.wide", "--contender", contender]
     command += ["--bootstrap", bootstrap, "--topic", f"p{partitions}", "--records", str(records)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -156,7 +156,7 @@ Seen = dict[str, list[Figures]]
 
 
 def in_rounds(rounds: int, records: int, clusters: Sequence[int] = NODES) -> Seen:
-    """The figures of each contender with each cluster and topic, by `build_name`, of each round."""
+    """Return the figures of each round, by `build_name` of contender, cluster and topic."""
     results: Seen = {}
     for nodes in clusters:
         with cluster(nodes) as bootstrap:

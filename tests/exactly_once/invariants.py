@@ -21,7 +21,8 @@ from tests.history import History, Outcome, Write
 
 
 def decided_batches_are_read_exactly_once(simulation: Simulation) -> None:
-    """A read_committed consumer reads each decided batch once and completely, and no attempt that was not decided.
+    """Check that a read_committed consumer reads each decided batch once and completely, and no attempt that was not
+    decided.
 
     Each batch is decided, and only once.
     """
@@ -53,7 +54,7 @@ def _find_decided_identities(simulation: Simulation) -> set[Identity]:
 
 
 def older_drivers_change_nothing_after_a_newer_start(simulation: Simulation) -> None:
-    """An older driver ends no transaction of a newer one, except to commit what is decided, and writes no entry."""
+    """Check that an older driver writes no entry and ends no newer transaction, except to commit a decided one."""
     generations = [entry.generation for entry in simulation.read_entries()]
     assert generations == sorted(generations), f"the log returns to an older driver: {generations}"
     if not simulation.registered:
@@ -71,7 +72,7 @@ def older_drivers_change_nothing_after_a_newer_start(simulation: Simulation) -> 
 
 
 def current_driver_does_not_give_up(simulation: Simulation) -> None:
-    """The driver with the last entry in the log does not fail because of a newer driver.
+    """Check that the driver with the last entry in the log does not fail because of a newer driver.
 
     A broker aborts the open transaction of the current driver when an older driver requests an epoch. The current
     driver must continue all the same, so that one of the living drivers works.
@@ -93,7 +94,7 @@ def current_driver_does_not_give_up(simulation: Simulation) -> None:
 
 
 def fenced_attempts_report_newer_driver(simulation: Simulation) -> None:
-    """A fenced actor raises ExactlyOnceError, and the error of the broker is at most its cause.
+    """Check that a fenced actor raises ExactlyOnceError, and the error of the broker is at most its cause.
 
     Attempts without a newer driver are not checked. Another attempt of the same number can fence them, if it was
     suspended before it requested its id. Their driver then waits, and only the broker's error is known.
@@ -118,7 +119,7 @@ def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def skipped_batches_are_decided(simulation: Simulation) -> None:
-    """Actors skip only decided batches, with the decided row counts unless the driver tolerates a mismatch.
+    """Check that actors skip only decided batches, with the decided row counts unless the driver tolerates a mismatch.
 
     A driver fails with a mismatch only if the source returned other rows.
     """
@@ -140,7 +141,8 @@ def skipped_batches_are_decided(simulation: Simulation) -> None:
 
 
 def no_transaction_stays_open(simulation: Simulation) -> None:
-    """No transaction of a task stays open. Drivers write only to the decision log, so no reader waits for theirs.
+    """Check that no transaction of a task stays open. Drivers write only to the decision log, so no reader waits for
+    theirs.
 
     Two cases end by the transaction timeout, or when the next driver aborts them:
 
@@ -166,7 +168,7 @@ def no_transaction_stays_open(simulation: Simulation) -> None:
 
 
 def next_start_succeeds(simulation: Simulation) -> None:
-    """The last start of the query writes all remaining batches."""
+    """Check that the last start of the query writes all remaining batches."""
     assert LAST_DRIVER not in simulation.errors, f"the last start fails: {simulation.errors[LAST_DRIVER]}"
     assert simulation.checkpoint == simulation.batches
 

@@ -11,7 +11,7 @@ from tests.exactly_once.embedded_query import Query
 
 @pytest.fixture
 def prepared(broker: EmbeddedBroker) -> list[TransactionIdentity]:
-    """The open transactions of two tasks."""
+    """Prepare the transactions of two tasks, which stay open."""
     query = Query(broker)
     start = query.begin()
     return query.write_tasks(start, 0)

@@ -34,7 +34,7 @@ RemovedRule = Callable[[pytest.MonkeyPatch], None]
 
 
 def skip_read_after_fence(patch: pytest.MonkeyPatch) -> None:
-    """The driver acts on the entry that it read before it got its epoch."""
+    """Let the driver act on the entry that it read before it got its epoch."""
     read = QueryTransactions.read_entry
     hints: dict[int, Entry] = {}
 
@@ -57,7 +57,7 @@ def skip_reading_claim_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def decide_under_new_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A fenced driver requests another epoch and decides under it."""
+    """Let a fenced driver request another epoch and decide under it."""
     begin_write = QueryTransactions.begin_write
 
     def begin_under_new_epoch(query: QueryTransactions, state: WriterState, entry: Entry | None) -> LogTransaction:
@@ -87,7 +87,7 @@ def skip_aborting_open_transactions(patch: pytest.MonkeyPatch) -> None:
 
 
 def abort_before_claim(patch: pytest.MonkeyPatch) -> None:
-    """The driver aborts the listed transactions before it claims the prefix."""
+    """Let the driver abort the listed transactions before it claims the prefix."""
 
     def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         open_transactions = query.list_task_transactions()
@@ -98,7 +98,7 @@ def abort_before_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def list_after_claim(patch: pytest.MonkeyPatch) -> None:
-    """The driver claims the prefix first, and then lists and aborts all open transactions."""
+    """Let the driver claim the prefix first, and then list and abort all open transactions."""
 
     def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         driver = query.claim(*claimed)
@@ -118,7 +118,7 @@ def ignore_fenced_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
-    """An abort compares epochs instead of writing a claim."""
+    """Let an abort compare epochs instead of writing a claim."""
 
     def abort_if(driver: Driver, is_ours: Any, description: TransactionDescription | None) -> bool:
         query = driver._query
@@ -134,7 +134,7 @@ def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_claims_with_decision_key(patch: pytest.MonkeyPatch) -> None:
-    """A claim is two records with the key of decisions."""
+    """Write each claim as two records with the key of decisions."""
 
     def records(found: Entry, entry: Entry) -> list[KeyValue]:
         return [(entry.prefix.encode(), encode_entry(entry, followed_offset=found.offset))] * 2
@@ -159,7 +159,7 @@ def skip_reclaim(patch: pytest.MonkeyPatch) -> None:
 
 
 def retry_without_reclaim(patch: pytest.MonkeyPatch) -> None:
-    """A fenced driver trusts the entry that it reads, and decides again without a claim."""
+    """Let a fenced driver trust the entry that it reads, and decide again without a claim."""
 
     def with_claim_identity(
         query: QueryTransactions, description: Any, hint: Entry, own: Sequence[Entry]
@@ -177,7 +177,7 @@ def skip_listing_driver_ids(patch: pytest.MonkeyPatch) -> None:
 
 
 def hand_over_without_claim(patch: pytest.MonkeyPatch) -> None:
-    """The driver names the next driver id without a claim before it."""
+    """Let the driver name the next driver id without a claim before it."""
 
     def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
         found = query.read_entry()
@@ -191,7 +191,7 @@ def hand_over_without_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def hand_over_by_claim(patch: pytest.MonkeyPatch) -> None:
-    """The record that names the next driver id has the key of claims."""
+    """Write the record that names the next driver id with the key of claims."""
 
     def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
         found = query.read_entry()
@@ -232,7 +232,7 @@ def ignore_last_entry_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def abort_despite_fencing(patch: pytest.MonkeyPatch) -> None:
-    """A driver aborts its tasks' transactions without checking its epoch or the decision."""
+    """Let a driver abort its tasks' transactions without checking its epoch or the decision."""
 
     def abort(driver: Driver, start: BatchStart, batch: Batch) -> bool:
         driver._query.abort_task_transactions(driver._query.list_task_transactions())

@@ -44,7 +44,7 @@ def _struct(draw: st.DrawFn, columns: st.SearchStrategy[Column], names: st.Searc
 
 @st.composite
 def fixed_structs(draw: st.DrawFn, columns: st.SearchStrategy[Column], names: st.SearchStrategy[list[str]]) -> Column:
-    """A struct type with these columns, and a strategy for its values."""
+    """Build a struct type with these columns, and a strategy for its values."""
     struct_column: Column = draw(_struct(columns, names))
     return struct_column
 
@@ -52,7 +52,7 @@ def fixed_structs(draw: st.DrawFn, columns: st.SearchStrategy[Column], names: st
 def columns(
     scalars: list[Column] = SCALAR_COLUMNS, names: st.SearchStrategy[list[str]] = NAMES
 ) -> st.SearchStrategy[Column]:
-    """A type, and a strategy for its values."""
+    """Build the strategy that draws a type together with a strategy for its values."""
     return st.recursive(
         st.sampled_from(scalars),
         lambda inner: st.one_of(inner.map(_list), inner.map(_map), _struct(inner, names)),

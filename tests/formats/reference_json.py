@@ -21,7 +21,7 @@ def reference_rows(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def reference_double(value: float, is_single: bool = False) -> str:
-    """`Double.toString` (or `Float.toString`) as JDK 19 and later define it."""
+    """Format a number like `Double.toString` or `Float.toString` of JDK 19 and later."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

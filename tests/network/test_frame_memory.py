@@ -33,7 +33,7 @@ class Listener:
         self.ended: dict[str, str] = {}
 
     def poll(self) -> list[str]:
-        """Received frames. Their memory is reserved until `release_memory`."""
+        """Poll, and return the received frames. Their memory is reserved until `release_memory`."""
         self.selector.poll(100)
         self.kept += self.selector.completed_receives
         self.ended.update({name: str(state.error) for name, state in self.selector.disconnected.items()})

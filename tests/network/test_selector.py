@@ -94,7 +94,7 @@ def test_writes_send_without_waiting_for_poll_timeout(system: FakeSystem, select
 
 
 def large_send_to_a_slow_reader() -> tuple[FakeSystem, Selector]:
-    """10,000 bytes to a peer that takes 1,000 in every 5 ms."""
+    """Send 10,000 bytes to a peer that accepts 1,000 in every 5 ms."""
     system = FakeSystem(latency_ms=5.0, window_bytes=1000)
     system.listen("broker", 9092, SilentPeer())
     selector = Selector(system)

@@ -103,7 +103,7 @@ class Schedule:
         self._perhaps_pull_a_lever()
 
     def _move_away_from_a_slow_leader(self) -> None:
-        """The old leader takes its time to look at a request. Meanwhile the partition has another one."""
+        """Let the old leader handle a request slowly, while the partition moves to another leader."""
         slow = self._control.when(api=ApiKey.PRODUCE, nth=self._random.randint(1, 3), times=self._random.randint(3, 10))
         slow.delay(100, 250, before_applying=True)
         for _ in range(self._random.randint(1, 4)):

@@ -28,7 +28,7 @@ class PausedValue:
 
 
 def serialize_paused(topic: str, value: object) -> bytes | None:
-    """The value serializer of a producer that has a second caller."""
+    """Serialize a value for a producer that has a second caller."""
     return value.serialize() if isinstance(value, PausedValue) else serialize_plain(topic, value)
 
 

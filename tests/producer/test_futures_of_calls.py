@@ -52,7 +52,7 @@ def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int
         seen[metadata.partition].append(metadata.offset)
 
     def grouped(rows: int) -> RowOrigins:
-        """The records of two calls, in turns."""
+        """Build the records of two calls, alternately."""
         calls = [RecordFutures("t"), RecordFutures("t")]
         for call in calls:
             call.set_record_fields(np.zeros(rows, np.int64), np.zeros(rows, np.int32), np.zeros(rows, np.int32))

@@ -48,7 +48,7 @@ def by_record(producer: KafkaProducer, partition: int) -> list[Exception]:
 
 
 def by_columns(producer: KafkaProducer, partition: int) -> list[Exception]:
-    """One row names partition 0, the other the one that is asked for."""
+    """Send two rows, one to partition 0 and the other to the given partition."""
     rows = RecordColumns(pa.array([b"zero", b"v"]))
     result = wait_for_result(producer, producer.send_columns("t", rows, pa.array([0, partition], pa.int32())))
     assert result.rows_written + result.rows_failed == 2

@@ -40,7 +40,7 @@ EVERY_REQUEST = pytest.mark.parametrize("api", [*TALK, *GROUP_TALK, ApiKey.PRODU
 
 
 def two_transactions(producer_options: dict[str, object], version: int, api: ApiKey, fault: object) -> None:
-    """Two transactions. The fault strikes the first request of the kind in each of them."""
+    """Run two transactions. The fault strikes the first request of the kind in each of them."""
     cluster = create_cluster(version)
     producer = create_producer(cluster, **producer_options)
     for value in (b"1", b"2"):

@@ -34,7 +34,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 
 def batches(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, int]]:
-    """(epoch, first sequence) of the stored batches of records."""
+    """Return the epoch and first sequence number of each stored batch of records."""
     log = cluster.log("t", partition)
     headers = [parse_header(batch) for batch in log.read(log.log_start_offset, 2**62).batches]
     assert all(header.is_transactional for header in headers)

@@ -33,7 +33,7 @@ TRIES_MAX = 100
 
 
 def build_group_id(transactional_id: str) -> str:
-    """The consumer group whose offsets go into the transactions of an id."""
+    """Return the consumer group whose offsets are in the transactions of an id."""
     return f"group-{transactional_id}"
 
 
@@ -120,7 +120,7 @@ class Life:
             self._busy = False
 
     def kill(self) -> None:
-        """As with kill -9: nothing is ended, nothing is said to any broker."""
+        """Kill the producer like `kill -9`: it ends nothing and sends nothing."""
         self.killed = True
         self.close(timeout=0)
 
@@ -284,7 +284,7 @@ class Life:
             self._busy = False
 
     def serve(self) -> None:
-        """One round of its thread, while another life waits."""
+        """Run one round of the sender while another life waits."""
         if not self._busy and not self.closed:
             self._busy = True
             get_loop(self.producer).sender.client.wakeup()

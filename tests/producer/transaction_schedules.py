@@ -67,7 +67,7 @@ class TransactionSchedule:
             self._cluster.system.after(self._random.uniform(0, 6000), self._pull_lever)
 
     def heal(self) -> None:
-        """From now on nothing fails, and no lever is pulled that was set for later."""
+        """End all faults, including those that were scheduled for later."""
         self._is_healed = True
         self._control.clear()
         for node in self._cluster.core.nodes.values():

@@ -69,7 +69,7 @@ def state(cluster: SimulatedCluster, transactional_id: str = ID) -> TransactionS
 
 
 def find_requests(cluster: SimulatedCluster, kind: type[Message]) -> list[tuple[int, Message]]:
-    """(version, request) of all requests of a kind that the brokers took."""
+    """Return the version and the message of all requests of a type that the brokers received."""
     decoded = [decode_request(memoryview(frame)) for _, _, frame in cluster.requests]
     return [(header.api_version, request) for header, request in decoded if isinstance(request, kind)]
 

@@ -96,7 +96,7 @@ class InlineLoop:
 
 
 def get_reserved_bytes(producer: KafkaProducer) -> float:
-    """Bytes of buffer.memory that are reserved now."""
+    """Return the bytes of buffer.memory that are reserved now."""
     return producer.metric("buffer-total-bytes") - producer.metric("buffer-available-bytes")
 
 
@@ -117,7 +117,7 @@ class SimulatedProducer(KafkaProducer):
 def create_simulated_producer(
     cluster: SimulatedCluster, seed: int = 0, value_serializer: Serializer | None = None, /, **options: object
 ) -> KafkaProducer:
-    """Options by their names with underscores."""
+    """Create a producer in virtual time. Options are named with underscores instead of dots."""
     configuration: dict[str, object] = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": "test"}
     configuration.update({name.replace("_", "."): value for name, value in options.items()})
     return SimulatedProducer(cluster.system, configuration, random=Random(seed), value_serializer=value_serializer)
@@ -129,7 +129,7 @@ def get_loop(producer: KafkaProducer) -> InlineLoop:
 
 
 def get_sender(producer: KafkaProducer) -> Sender:
-    """What a loop is given to run. It has what the producer shares with it: memory, batches, metadata, the client."""
+    """Return the sender of the producer's loop, through which tests reach its memory, batches, metadata and client."""
     return get_loop(producer).sender
 
 

@@ -29,7 +29,7 @@ def bitmap(nulls: bool) -> pa.Buffer | None:
 
 
 def some_bytes(kind: pa.DataType, nulls: bool) -> pa.Array:
-    """Of different lengths; there are bytes under the nulls, too."""
+    """Build values of different lengths, with bytes under the nulls, too."""
     if pa.types.is_binary_view(kind):
         return some_bytes(pa.binary(), nulls).cast(kind)
     wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)

@@ -38,7 +38,7 @@ def assert_equal(pieces: Sequence[EncodedSlice], rows: Sequence[Row], plan: Sequ
 
 @st.composite
 def plans(draw: st.DrawFn, rows: int) -> list[BatchSlice]:
-    """The rows in pieces, some appended to batches that are open."""
+    """Draw a plan that splits the rows into pieces, some of them appended to open batches."""
     cuts = sorted(draw(st.sets(st.integers(0, rows), max_size=5)) | {0, rows})
     plan = []
     for index, (start, stop) in enumerate(itertools.pairwise(cuts)):

@@ -168,7 +168,7 @@ class FakeThread:
         self.made.append(self)
 
     def start(self) -> None:
-        """The test calls `run`."""
+        """Do nothing: the test calls `run`."""
 
     def is_alive(self) -> bool:
         return True

@@ -108,7 +108,7 @@ def refuse_behind_a_shuffle(spark: SparkSession, options: dict[str, str], ran: P
 
 
 def refusal(write: Callable[[], object]) -> str:
-    """Kind and words of the error on one line."""
+    """Return the type and the message of the error on one line."""
     try:
         write()
     except (PySparkException, KafkaSinkError) as error:

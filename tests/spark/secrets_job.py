@@ -109,7 +109,7 @@ def _spark(folder: Path) -> SparkSession:
 
 
 def _keep_pages(address: str, folder: Path) -> None:
-    """What the UI shows of jobs, SQL queries and settings, as pages and through its API."""
+    """Save what the UI shows of jobs, SQL queries and settings, as pages and through its API."""
     application = json.loads(_page(f"{address}/api/v1/applications"))[0]["id"]
     pages = ["jobs/", "stages/", "environment/", "SQL/", "SQL/execution/?id=0", "StreamingQuery/"]
     pages += [f"api/v1/applications/{application}/{name}" for name in ("jobs", "environment", "sql?details=true")]

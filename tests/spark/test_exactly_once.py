@@ -38,13 +38,13 @@ def options(broker: EmbeddedBroker) -> dict[str, str]:
 
 
 def assert_seen(broker: EmbeddedBroker, *values: str) -> None:
-    """By readers with read_committed."""
+    """Check what readers with read_committed see."""
     expected = shared_spark().createDataFrame([(value,) for value in values], "value STRING")
     assert_topic_equals(expected, broker.topic("t"))
 
 
 def assert_written(broker: EmbeddedBroker, *values: str) -> None:
-    """And nothing else is in the topic, not even hidden."""
+    """Check the rows, and that the topic contains nothing else, not even hidden records."""
     assert_seen(broker, *values)
     assert broker.topic("t").read(isolation="read_uncommitted").num_rows == len(values)
 

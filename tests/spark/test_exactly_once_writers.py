@@ -57,7 +57,7 @@ class Spark:
         return pickle.loads(pickle.dumps(self._source.streamWriter(SCHEMA, overwrite=False)))
 
     def committing(self) -> Any:
-        """Of a stream: made anew by the process that commits."""
+        """Create the writer of a stream again, as the process that commits does."""
         return pickle.loads(pickle.dumps(self._source)).streamWriter(SCHEMA, overwrite=False)
 
     def task(self, writer: Any, rows: Iterator[pa.RecordBatch], **identity: Any) -> TaskReport:

@@ -23,7 +23,7 @@ NOWHERE = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "checkConnect
 
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession) -> DataFrame:
-    """Of another session, which shares the JVM but not what was registered."""
+    """Create rows of another session, which shares the JVM but not what was registered."""
     return spark.newSession().range(1).selectExpr("CAST(id AS STRING) AS value")
 
 

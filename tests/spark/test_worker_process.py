@@ -110,7 +110,7 @@ def test_every_entry_point_of_spark_freezes_first(reused_worker: None, monkeypat
 
 
 def connected(stack: ExitStack) -> socket.socket:
-    """One end of a TCP connection within this machine, whose acknowledgements wait."""
+    """Connect two sockets on this machine whose acknowledgements are delayed. Return one of them."""
     listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     client = stack.enter_context(socket.create_connection(listener.getsockname()))
     stack.enter_context(closing(listener.accept()[0]))

@@ -98,7 +98,7 @@ def assumptions(write: Write) -> str:
 
 
 def variants(write: Write) -> dict[str, Write]:
-    """The write, and those with a quarter of its tasks, partitions and brokers, each with its title."""
+    """Return the write and its variants with a quarter of the tasks, partitions or brokers, each with a title."""
     fewer = replace(write, tasks=max(1, write.tasks // 4), at_once=-(-write.at_once // 4))
     narrower = replace(write, partitions=max(1, write.partitions // 4))
     smaller = replace(write, brokers=max(1, write.brokers // 4))

@@ -56,7 +56,7 @@ class ServedCluster(SimulatedCluster):
         return _CountedPeer(self, node)
 
     def record_request(self, conversation: Conversation, frame: bytes) -> None:
-        """Do nothing: the requests are counted, and too many to keep."""
+        """Do nothing. The requests are counted, and they are too many to be kept."""
 
     def handle_frame(self, conversation: Conversation, frame: bytes) -> None:
         now, node = self.system.now(), conversation.node

@@ -70,7 +70,7 @@ class Write:
         return ceil(self.tasks / self.at_once)
 
     def find_task_partitions(self, task: int) -> npt.NDArray[np.int64]:
-        """Where the rows of a task may go."""
+        """Return the partitions to which the rows of a task may go."""
         if not self.distributed:
             return np.arange(self.partitions)
         return np.arange(task % self.partitions, self.partitions, min(self.tasks, self.partitions))

@@ -65,7 +65,7 @@ class Caller:
         self._thread.start()
 
     def give_turn(self) -> None:
-        """From the thread of Turns: let it run until it waits or has ended."""
+        """Let the thread run until it waits or has ended. Called by the thread of Turns."""
         self._turns.current = self
         self._turn.release()
         self._back.acquire()
@@ -149,7 +149,7 @@ class Turns:
         self.after_round: Callable[[], None] = lambda: None
 
     def run(self, works: list[Callable[[Caller], None]]) -> None:
-        """Until all have ended; raises what the first of them raised."""
+        """Run until all threads have ended. Raise the error of the first one that failed."""
         waiting = [Caller(self, work) for work in works]
         for caller in waiting:
             caller.start()
@@ -168,7 +168,7 @@ class Turns:
                 self._let_time_pass(waiting)
 
     def _give_turns(self, waiting: list[Caller]) -> bool:
-        """Was there anybody who could do something?"""
+        """Give a turn to each thread that can continue. Return whether there was one."""
         now = self.system.now()
         loops = [loop for loop in self.loops if loop.is_due]
         for loop in loops:

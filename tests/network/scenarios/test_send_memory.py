@@ -32,7 +32,7 @@ def is_referenced(memory: bytearray) -> bool:
 
 
 def begin_send(channels: ChannelBuilder = build_plaintext_channel) -> tuple[Selector, FakeConnection, bytearray]:
-    """A send of which the peer has taken only the beginning."""
+    """Begin a send of which the peer has accepted only the beginning."""
     system = FakeSystem(window_bytes=1000)
     system.listen("broker", 9092, SilentPeer())
     selector = Selector(system, channel_builder=channels)

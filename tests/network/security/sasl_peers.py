@@ -188,7 +188,7 @@ def refused(peer: FramePeer, channels: ChannelBuilder) -> ChannelState:
 
 
 def authentication_counts(selector: Selector) -> tuple[int, int, int, int]:
-    """Successful and failed logins, then successful and failed renewals."""
+    """Count the successful and failed logins, and the successful and failed renewals."""
     counts = selector.counts
     return (
         counts.successful_authentications,
@@ -199,7 +199,7 @@ def authentication_counts(selector: Selector) -> tuple[int, int, int, int]:
 
 
 def send_number(selector: Selector, number: int) -> bytes:
-    """A request as far as these peers care: a correlation id after four bytes that are no SASL API key."""
+    """Send a request that these peers accept: a correlation id after four bytes that are no SASL API key."""
     payload = struct.pack(">i", number)
     selector.send(NetworkSend("a", [payload]))
     return payload
@@ -271,7 +271,7 @@ class ScriptedClient(FramePeer):
 
 
 def serve(client: ScriptedClient, *, connections_max_reauth_ms: float = 0) -> Selector:
-    """A Selector with one accepted connection, whose other end is this client."""
+    """Create a Selector with one accepted connection, whose other end is this client."""
     system = FakeSystem()
     system.listen("client", 1, client)
     where = system.resolve("client", 1)[0]

@@ -33,7 +33,7 @@ def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
 
 
 def pipelined(producer: KafkaProducer, *values: bytes) -> Sequence[Future[RecordMetadata]]:
-    """A request for each value, all under way before the first answer."""
+    """Send a request for each value, all of them in flight before the first response."""
     futures = []
     for value in values:
         futures.append(producer.send(ProducerRecord("t", value)))
@@ -43,7 +43,7 @@ def pipelined(producer: KafkaProducer, *values: bytes) -> Sequence[Future[Record
 
 
 def forgotten(first_is: int) -> tuple[list[bytes | None], list[BaseException | None]]:
-    """Of two requests the first is refused. The second is stored, but its answer is lost."""
+    """Send two requests: the first is rejected; the second is stored, but its response is lost."""
     cluster, producer = simulated()
     cluster.control.forget_producers("t", 0)
     cluster.control.when(api=ApiKey.PRODUCE).fail(first_is)

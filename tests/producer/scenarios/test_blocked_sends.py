@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 
 
 def while_it_waits_for_metadata(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    """What another thread does while the next call waits for its topic."""
+    """Run `happens` while the next call waits for its topic, as another thread could."""
     wait = TopicMetadataWaiter.await_partitions
 
     def await_partitions(*arguments: Any) -> object:

@@ -71,7 +71,7 @@ class ProducerCase:
         return self
 
     def errors(self) -> list[Exception | None]:
-        """The errors of the record and of the three rows. All must be done by now."""
+        """Return the errors of the record and of the three rows, all of which must have an outcome."""
         result = self.columns.result(0)
         by_row: dict[int, Exception] = {int(row): f.error for f in result.failures for row in f.rows}
         single = self.single.exception(0)

@@ -33,7 +33,7 @@ class Holder:
 
 
 def unanswered() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
-    """A producer with a record in flight that no broker answers."""
+    """Create a producer with a record in flight that no broker acknowledges."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = create_simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=DELIVERY_MS)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()

@@ -33,7 +33,7 @@ def test_explored_faults_lose_duplicate_and_reorder_nothing_acknowledged(seed: i
 
 
 def record_requests(seed: int) -> list[tuple[float, int, int]]:
-    """When, to which node, how many bytes."""
+    """Return the time, node and size of each request of a run."""
     run = Run(seed)
     run.run()
     return [(time_ms, node, len(frame)) for time_ms, node, frame in run.cluster.requests]

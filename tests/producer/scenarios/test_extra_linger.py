@@ -31,7 +31,7 @@ def supplied(*partitions: int) -> Harness:
 
 
 def sent_partitions(h: Harness, *node_ids: int) -> list[int]:
-    """What one round of the sender takes."""
+    """Return the partitions of the batches that one round of the sender takes."""
     h.ready()
     return sorted(batch.topic_partition.partition for batch in h.drain(*node_ids))
 
@@ -124,7 +124,7 @@ def test_rows_after_extra_linger_are_sent_with_next_request_without_waiting_for_
 
 
 def create_filled_harness(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A harness where lingering rows were filled into batches, which took `spent_ms`; then a row was appended."""
+    """Create a harness in which filling batches took `spent_ms`, after which a row was appended."""
     h = Harness(linger_ms=0, max_request_size=REQUEST_BYTES)
     fill = BatchFiller.fill_batches
 

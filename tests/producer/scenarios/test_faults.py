@@ -202,7 +202,7 @@ def test_permanent_rejection_without_doubt_fails_only_its_record() -> None:
 
 
 def move_to_other_addresses(strategy: str) -> tuple[SimulatedCluster, Future[RecordMetadata]]:
-    """The brokers die and come back elsewhere; only the configured name leads there."""
+    """Stop the brokers and restart them at other addresses, to which only the configured name leads."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=2, topics={"t": 1})
     system, nodes = cluster.system, cluster.core.nodes.values()
     system.names["kafka"] = [node.host for node in nodes]

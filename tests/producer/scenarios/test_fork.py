@@ -64,7 +64,7 @@ def shared_locks() -> Iterator[tuple[str, object]]:
 
 
 def in_child(work: Callable[[], bool]) -> bool:
-    """Fork, and whether `work` returned true in the child. A child that hangs is killed."""
+    """Fork, and return whether `work` returned true in the child. A child that hangs is killed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork beside threads
         child = os.fork()

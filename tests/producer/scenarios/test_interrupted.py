@@ -38,7 +38,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def create_producer(broker: EmbeddedBroker, **options: object) -> ThreadedProducer:
-    """Each record is a full batch, so that the caller's thread fills it."""
+    """Create a producer whose batches hold one record, so that the caller's thread fills them."""
     producer = ThreadedProducer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 1, **options})
     producer.partitions_for("t")
     return producer

@@ -39,7 +39,7 @@ class AuthenticatingCluster(SimulatedCluster):
         self.refused = 0
 
     def refuse_the_user(self, *nodes: int) -> None:
-        """Connections that stand are ended, too."""
+        """Reject the user from now on, and end the open connections, too."""
         for node in nodes:
             self.refusing.add(node)
             self.close_connections(node)

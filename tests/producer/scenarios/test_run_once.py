@@ -35,7 +35,7 @@ STEPS: dict[str, type] = {
 
 
 def record_round_steps(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of a round in which a request is sent and answered."""
+    """Return the steps of a round in which a request is sent and answered."""
     seen: list[str] = []
 
     def noting(step: str, call: Callable[..., Any]) -> Callable[..., Any]:

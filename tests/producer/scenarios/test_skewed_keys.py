@@ -71,7 +71,7 @@ def test_single_records_become_batches_before_memory_is_full(compression: str) -
 
 
 def skewed_and_half_full() -> Harness:
-    """Partition 0 has full batches, and the others a row each; together they have half of what a stage may have."""
+    """Fill half of a stage: partition 0 has full batches, and each other partition one row."""
     h = Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS, buffer_memory=20_000)
     partitions = list(range(1, PARTITIONS)) + [0] * (2 * BATCH_ROWS)
     h.append_rows([VALUE] * len(partitions), partitions)

@@ -38,12 +38,12 @@ def test_seed_reproduces_the_same_run(seed: int) -> None:
 
 
 def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end is asked for while records are on their way."""
+    """Request the end of the transaction while records are in flight."""
     monkeypatch.setattr(Sender, "_has_no_batches", lambda sender: True)
 
 
 def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction is committed although a record of it has failed."""
+    """Commit a transaction although one of its records has failed."""
     monkeypatch.setattr(TransactionManager, "handle_failed_batch", lambda manager, error, has_sequence: None)
 
 

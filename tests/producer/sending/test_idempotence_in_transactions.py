@@ -13,7 +13,7 @@ from tests.producer.transactions.transaction_cases import Talk
 
 
 def begun() -> tuple[Talk, Idempotence]:
-    """An Idempotence in a transaction whose partition has had one success with one record."""
+    """Create an Idempotence in a transaction whose partition has delivered one record."""
     talk = Talk(version=2)
     talk.init()
     talk.manager.begin(2)

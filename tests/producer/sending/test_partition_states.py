@@ -222,7 +222,7 @@ def test_random_walks_make_every_transition_of_the_table() -> None:
 
 
 def two_sent() -> PartitionState:
-    """PIPELINED, with two batches in flight."""
+    """Create a state in PIPELINED with two batches in flight."""
     state = PartitionState(TP)
     state.start_sequences(ID)
     state.confirm(NodeApiVersions("b", {}))

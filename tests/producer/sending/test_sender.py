@@ -43,7 +43,7 @@ def simulated(nodes: int = 2, **options: object) -> tuple[SimulatedCluster, Kafk
 
 
 def send_each(producer: KafkaProducer, *values: bytes) -> list[BaseException | None]:
-    """One request for each value, all under way at once where the rules allow it; the errors."""
+    """Send a request for each value, concurrently if the rules allow it. Return their errors."""
     futures = []
     for value in values:
         futures.append(producer.send(ProducerRecord("t", value)))

@@ -277,7 +277,7 @@ def get_error(operation: Operation) -> KafkaSinkError | None:
 
 
 def initial(talk: Talk) -> ProducerIdAndEpoch:
-    """The first id and epoch of the producer."""
+    """Return the first id and epoch of the producer."""
     return ProducerIdAndEpoch(IDENTITY.producer_id, IDENTITY.epoch + 1)
 
 

@@ -15,7 +15,7 @@ from spark_kafka_sink.spark.patches.recorded_writer import (
 
 
 def new_class() -> type[Any]:
-    """A writer class like those of pyspark, before `record` has changed it."""
+    """Create a writer class like those of pyspark, before `record` has changed it."""
 
     class Writer:
         def __init__(self, df: object) -> None:

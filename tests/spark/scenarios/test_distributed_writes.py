@@ -71,7 +71,7 @@ def all_in_order() -> dict[bytes, list[int]]:
 
 
 def forget_commit(tmp_path: Path, batch: int) -> None:
-    """As if the driver had died before Spark wrote down that the batch is done."""
+    """Delete the last commit, as if the driver had died before Spark recorded the end of the batch."""
     for name in (f"{batch}", f".{batch}.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
 

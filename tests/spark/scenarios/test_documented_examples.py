@@ -23,7 +23,7 @@ pytestmark = pytest.mark.needs("java")
 
 
 def documented_tests() -> dict[str, str]:
-    """Name of a test -> the block that it stands in."""
+    """Return the code block that contains each test, by the name of the test."""
     pages = ("docs/testing.md", "docs/testing-faults.md", "docs/agents.md")
     examples = [block for page in pages for block in blocks(page)]
     return {name: block for block in examples for name in re.findall(r"^def (test_\w+)", block, re.M)}

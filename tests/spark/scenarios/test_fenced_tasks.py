@@ -50,7 +50,7 @@ def test_task_fenced_by_newer_driver_reports_it(
 
 
 def end_all(broker: EmbeddedBroker) -> None:
-    """As brokers do when the timeout of a transaction is over."""
+    """End all transactions, as brokers do when the transaction timeout expires."""
     with connect_client(broker) as client:
         ids = [name for name in list_transactional_ids(client, ONGOING, EMPTY) if parse_task_id(name) is not None]
         for name in ids:

@@ -36,7 +36,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def run(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> Run:
-    """Runs the project with these options of the sink, more than those of the page."""
+    """Run the project with these options of the sink, in addition to those of the page."""
     shutil.copytree(PROJECT, tmp_path / "project")
     spec = tmp_path / "project" / "spark-pipeline.yml"
     addresses = {

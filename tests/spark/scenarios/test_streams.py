@@ -136,7 +136,7 @@ def test_keeps_foreach_batch_of_user(words: DataFrame, tmp_path: Path) -> None:
 
 
 def numbered(folder: Path, batches: int = 2) -> None:
-    """A file for each micro-batch, with rows of three keys in order, each numbered from 0."""
+    """Write a file for each micro-batch, with rows of three keys in order, each numbered from 0."""
     for batch in range(batches):
         lines = [f"{key} {number:03}" for number in range(batch * 100, batch * 100 + 100) for key in "abc"]
         file = folder / f"{batch}.txt"
