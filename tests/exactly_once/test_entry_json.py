@@ -64,12 +64,12 @@ def test_decodes_entry_of_maximum_size() -> None:
 
 
 def test_rejects_oversized_value_without_parsing() -> None:
-    with pytest.raises(DecodeError, match=f"{MAX_VALUE_BYTES + 1} bytes, and an entry has at most {MAX_VALUE_BYTES}"):
+    with pytest.raises(DecodeError, match=f"{MAX_VALUE_BYTES + 1} bytes, but an entry has at most {MAX_VALUE_BYTES}"):
         decode_entry(b"p", b"x" * (MAX_VALUE_BYTES + 1))
 
 
 def test_rejects_entry_of_newer_version() -> None:
-    with pytest.raises(DecodeError, match="its format version is 4, and this version of the library supports 3"):
+    with pytest.raises(DecodeError, match="its format version is 4, but this version of the library supports 3"):
         decode_entry(b"p", b'{"format":4}')
 
 

@@ -179,7 +179,7 @@ def test_ends_transactions_although_they_cannot_be_described_again(
         ]
         looks_once_more = client.transaction_version < 2
     assert (
-        "Could not describe the transactions to abort again: a coordinator says nothing" in caplog.text
+        "Could not describe the transactions again before aborting them: a coordinator says nothing" in caplog.text
     ) == looks_once_more
 
 

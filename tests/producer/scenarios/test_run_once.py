@@ -23,7 +23,7 @@ from tests.producer.virtual_time import get_loop, get_reserved_bytes, get_sender
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 STEPS: dict[str, type] = {
-    "ready": RecordAccumulator,
+    "fill_and_find_ready_nodes": RecordAccumulator,
     "take_failed_batches": RecordAccumulator,
     "take_expired_batches": RecordAccumulator,
     "drain": RecordAccumulator,
