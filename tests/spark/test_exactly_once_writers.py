@@ -288,7 +288,8 @@ def test_decided_job_without_key_names_the_command_that_finishes_it(
     writer.abort([message])
     prefix = writer._exactly_once.start.prefix
     assert "The write failed: it is already decided" in caplog.text
-    assert f"`pykafka transactions finish --bootstrap-server HOST:PORT --prefix {prefix}` commits" in caplog.text
+    command = f"pykafka transactions finish --bootstrap-server HOST:PORT --prefix {prefix}"
+    assert f"commit the open transactions with `{command}`" in caplog.text
     operations.finish({"bootstrap.servers": broker.bootstrap_servers}, prefix)
     assert read_values(broker) == ["a"]
 

@@ -19,7 +19,9 @@ def test_task_reports_lowered_timeout_limit_and_next_start_requests_it_again(
 ) -> None:
     micro_batch(spark, 0, "a")
     broker.cluster.coordinator.max_timeout_ms = 300_000
-    with pytest.raises(ExactlyOnceError, match=r"wrote nothing.*is not set.*now one of them grants less\. Start again"):
+    with pytest.raises(
+        ExactlyOnceError, match=r"wrote nothing.*is not set.*now grants only a shorter one\. Start again"
+    ):
         micro_batch(spark, 1, "b")
     micro_batch(Spark(broker, monkeypatch, checkpointLocation="/checkpoint"), 1, "b")
     assert read_values(broker) == ["a", "b"]
