@@ -1,16 +1,16 @@
-"""The options of a write: option strings -> SinkOptions, frozen and typed. One error reports all invalid options.
+"""Parses the option strings of a write into a frozen, typed SinkOptions. One error reports all invalid options.
 
-table.py            the table of the sink's options: name, default, parser, meaning
+table.py            lists the sink's options with their names, defaults, parsers and descriptions
 parse.py            parses all options of a write
-create_topic.py     the options of createTopic
-distribution.py     the options of distribution
-client_rack.py      the option clientRackEnv
-write_method.py     the option writeMethod
-delivery.py         the options of deliveryGuarantee
-values.py           parsers of option values that only the sink has
-names.py            option names as a Spark job writes them, and options that need their own error message
-ignored_options.py  options of Spark's source, of consumers and of registries, which the sink ignores
-sink_options.py     SinkOptions, which is pickled to the tasks
+create_topic.py     defines and parses createTopic and its options
+distribution.py     defines and parses distribution and its options
+client_rack.py      defines and parses clientRackEnv
+write_method.py     defines writeMethod
+delivery.py         defines and parses deliveryGuarantee and its options
+values.py           parses kinds of values that only the sink's options have
+names.py            spells option names as Spark jobs do, and lists options that get a specific error message
+ignored_options.py  lists options of Spark's source, consumers and schema registries, which the sink ignores
+sink_options.py     defines SinkOptions, which is pickled to the tasks
 
-The options of valueFormat, keyFormat and schema registries are in formats/, because the producer has them, too.
+The options for valueFormat, keyFormat and schema registries are in formats/, because the producer has them, too.
 """

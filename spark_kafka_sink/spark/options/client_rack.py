@@ -1,4 +1,4 @@
-"""The option `clientRackEnv`, and its conflicts with options of the producer."""
+"""The option `clientRackEnv` and its conflicts with producer options."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ CLIENT_RACK_OPTION = Option(
 
 
 def parse_client_rack(parsed_options: ParsedOptions, kafka_options: Mapping[str, str]) -> dict[str, str]:
-    """Return the Kafka options that the driver's producers also use.
+    """Return the Kafka options that the driver's and the tasks' producers have in common.
 
-    With `clientRackEnv`, these are the options without `partitioner.rack.aware`, which each task adds together with the
-    rack of its executor.
+    If `clientRackEnv` is set, these do not include `partitioner.rack.aware`, because each task adds it together with
+    its executor's rack.
     """
     if CLIENT_RACK_OPTION.name not in parsed_options.raw_values:
         return dict(kafka_options)
@@ -59,10 +59,11 @@ def check_rack_awareness(
     kafka_options: Mapping[str, str],
     distribution: DistributionOptions | None,
 ) -> None:
-    """Add a fault for each option that leaves `partitioner.rack.aware` without effect.
+    """Add a fault for each option that makes `partitioner.rack.aware` or `clientRackEnv` ineffective.
 
-    A lone `client.rack` is only logged, because a consumer with the same options may use it. The producer's own check
-    does not see `partitioner.rack.aware` together with `clientRackEnv`, which `parse_client_rack` has removed.
+    If `client.rack` is set without `partitioner.rack.aware`, log a warning only, because a consumer may share these
+    options and use it. The producer's own check cannot be relied on here: with `clientRackEnv`, it does not see
+    `partitioner.rack.aware`, because `parse_client_rack` has removed it.
     """
     if not _is_rack_aware(kafka_options):
         if RACK_OPTION in kafka_options:

@@ -1,4 +1,4 @@
-"""The options of `createTopic`: partitions, replicas and settings of the topic that the driver creates."""
+"""The option `createTopic`, and the partitions, replicas and settings of the topic that the driver creates."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _TOPIC_REQUIRED_MESSAGE = (
 
 
 def extract_topic_configs(sink_options: Mapping[str, str]) -> dict[str, str]:
-    """Return the topic settings by name. The names of `sink_options` are lowercase, as are all topic settings."""
+    """Return the topic settings by name. Spark passes their names in lowercase, which is how Kafka spells them."""
     prefix = TOPIC_CONFIG_PREFIX.lower()
     return {name.removeprefix(prefix): value.strip() for name, value in sink_options.items() if name.startswith(prefix)}
 
 
 def parse_new_topic(parsed_options: ParsedOptions, topic: str | None, configs: Mapping[str, str]) -> NewTopic | None:
-    """Return the topic to create if it is missing, or None if createTopic is false or the options are invalid."""
+    """Return the topic to create if it is missing. Return None if createTopic is false or no valid topic is set."""
     values = parsed_options.values
     if not values["createTopic"]:
         if "createTopic" not in parsed_options.invalid_fields:

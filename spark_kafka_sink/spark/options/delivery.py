@@ -1,4 +1,4 @@
-"""The options of `deliveryGuarantee`, and their conflicts with other options."""
+"""The option `deliveryGuarantee`, the options that depend on it, and their conflicts with other options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
 
 
 def parse_idempotency_key(value: object) -> str:
-    """Parse a key of 1 to 200 characters. The error for an invalid key does not show it."""
+    """Parse a key of 1 to 200 characters. If it is invalid, the error does not show it."""
     key = parse_text(value)
     if not 1 <= len(key) <= _MAX_IDEMPOTENCY_KEY_CHARACTERS:
         raise HiddenValueError(f"must have 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters; it has {len(key)}")
@@ -72,7 +72,7 @@ CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_t
 def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> DeliveryOptions | None:
     """Return the options of exactly-once delivery, or None for at-least-once delivery.
 
-    `parsed_options` has the sink's own options, `parsed_producer_options` those of the producer.
+    `parsed_options` holds the sink's own options, `parsed_producer_options` the producer's.
     """
     values = parsed_options.values
     if values["deliveryGuarantee"] != EXACTLY_ONCE:
@@ -96,7 +96,7 @@ def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: Parse
 
 
 def _check_conflicts(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
-    """Add a fault for each option that exactly-once delivery does not allow."""
+    """Add a fault for each option value that exactly-once delivery does not allow."""
     beginning = f"is '{EXACTLY_ONCE}', so"
     if parsed_options.values["onRecordError"] == "deadLetter":
         parsed_options.faults.add(

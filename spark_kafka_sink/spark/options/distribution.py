@@ -1,4 +1,4 @@
-"""The options of `distribution`: the task that writes a row, and the order of the rows in a task."""
+"""The option `distribution`, which determines the task that writes a row, and the options that depend on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SortColumn:
 
 
 def parse_sort_columns(value: object) -> tuple[SortColumn, ...]:
-    """Parse a list of column names separated by commas. Each name may be followed by ASC or DESC."""
+    """Parse a comma-separated list of column names, each optionally followed by ASC or DESC."""
     columns = parse_column_list(parse_text(value), "'time, id DESC'", "asc", "desc")
     return tuple(SortColumn(name, direction == "desc") for name, direction in columns)
 
@@ -58,7 +58,7 @@ class DistributionOptions:
 
 
 def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | None:
-    """Return the options of the distribution, or None if rows stay in their tasks."""
+    """Return the distribution's options, or None if rows stay in their tasks."""
     values = parsed_options.values
     if values["distribution"] != NONE:
         return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"])

@@ -1,7 +1,8 @@
-"""Option names as a Spark job writes them, and options that need their own error message.
+"""Option names as Spark jobs spell them, and options that get a specific error message.
 
-The producer, the client and preflight write `linger.ms`, since they do not depend on Spark. Invalid options are
-reported with KAFKA_SPELLING. The errors of a running write are plain text, to which `add_kafka_prefix` adds the prefix.
+A Spark job sets `kafka.linger.ms`. The producer, the client and preflight do not depend on Spark, so they write
+`linger.ms`. Errors about invalid options are rendered with KAFKA_SPELLING. The errors of a running write are plain
+text, in which `add_kafka_prefix` adds the prefix.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 KAFKA_PREFIX = "kafka."
 PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
 SINK_SPELLING = OptionSpelling("'{}'".format, "Option ")
-"""Renders the names of the sink's own options, such as Option 'topic'."""
+"""Renders the names of the sink's own options, for example as Option 'topic'."""
 KAFKA_SPELLING = OptionSpelling(f"{KAFKA_PREFIX}{{}}".format)
-"""Renders the names of the producer's options, such as kafka.linger.ms."""
+"""Renders the names of the producer's options, for example as kafka.linger.ms."""
 
 _DOTTED_NAMES = sorted((name for name in PRODUCER_NAMES if "." in name), key=len, reverse=True)
 _OPTION_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
 _UNPREFIXED_OPTION_PATTERN = re.compile(
-    # The pattern must not match a part of kafka.linger.ms, schema.registry.ssl.protocol or transaction.max.timeout.ms.
+    # The pattern must not match inside kafka.linger.ms, schema.registry.ssl.protocol or transaction.max.timeout.ms.
     rf"(?<![\w.-])(?:{'|'.join(re.escape(name) for name in (*_OPTION_FAMILIES, *_DOTTED_NAMES))})(?![\w-]|\.\w)"
 )
 
@@ -43,19 +44,19 @@ TABLE_AND_FILE_OPTIONS = {
     *("url", "dbtable", "query", "driver", "user", "password", "truncate", "createtableoptions", "isolationlevel"),
     "numpartitions",
 }
-"""Options of Delta tables, files and JDBC, in lowercase, which jobs carry over. None has a meaning for Kafka."""
+"""Options of Delta tables, files and JDBC that jobs tend to carry over, in lowercase. None has a meaning for Kafka."""
 
 ASYNC_PROGRESS_OPTIONS = (
     "asyncProgressTrackingEnabled",
     "asyncProgressTrackingCheckpointIntervalMs",
     "_asyncProgressTrackingOverrideSinkSupportCheck",
 )
-"""Options of Spark's async progress tracking, which Spark allows for its own Kafka sink but not for Python sinks."""
+"""Options of async progress tracking, which Spark supports for its own Kafka sink but not for Python sinks."""
 
 
 def add_kafka_prefix(text: str) -> str:
-    """Add the prefix `kafka.` to each producer option in the text that lacks it.
+    """Add the prefix `kafka.` to each producer option in the text that does not have it.
 
-    Option names without a dot, such as `acks`, are not changed, since they may be ordinary words.
+    Option names without a dot, such as `acks`, are left alone because they may be ordinary words.
     """
     return _UNPREFIXED_OPTION_PATTERN.sub(lambda match: KAFKA_PREFIX + match[0], text)

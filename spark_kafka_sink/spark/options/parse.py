@@ -1,14 +1,16 @@
 """Parses Spark's option strings into SinkOptions. One ConfigurationError reports all invalid options.
 
-Spark passes option names in lowercase. There are three kinds of names:
+Spark passes option names in lowercase. There are three kinds of options:
 
-- `kafka.<name>` is an option of the Java producer. The producer's own table defines which names are valid.
-- The names in SINK_OPTIONS are options of this data source. Options that Spark's own sink also has keep their names.
-- The names in ignored_options.py have no meaning for a sink. They are ignored with a warning.
+- `kafka.<name>` is an option of the Java producer. The producer's own table lists the valid names.
+- Options in SINK_OPTIONS belong to this data source. Those that Spark's own sink also has keep its names.
+- Options in ignored_options.py have no meaning for a sink. They are ignored with a warning.
 
-Any other name is rejected, and the error suggests a similar name. Parsing runs on the driver, before any task, and its
-result is pickled to the tasks. Option values may contain passwords. No repr shows a value. No error shows the value of
-an option in SECURITY_OPTIONS, of a secret option, or of an unknown option, which may be a misspelt secret.
+Any other name is rejected, and the error suggests a similar name. Parsing runs on the driver before any task, and its
+result is pickled to the tasks.
+
+Option values may contain passwords, so no repr shows a value. No error shows the value of an option in
+SECURITY_OPTIONS, of another secret option, or of an unknown option, which may be a misspelt secret.
 """
 
 from __future__ import annotations
@@ -55,14 +57,14 @@ from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK
 _log = logging.getLogger(__name__)
 
 _MIN_NAME_SIMILARITY = 0.75
-"""The minimum for a suggestion: the unrelated options 'mergeSchema' and 'keySchema' have a similarity of 0.7."""
+"""Less similar names are not suggested. Even unrelated ones such as 'mergeSchema' and 'keySchema' have 0.7."""
 _ASYNC_PROGRESS_NAMES_BY_LOWERCASE = {name.lower(): name for name in ASYNC_PROGRESS_OPTIONS}
 _LOWERCASE_SOURCE_OPTIONS = {name.lower() for name in SOURCE_OPTIONS}
 
 BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "send.buffer.bytes": "-1"}
-"""Defaults that differ from the Java client's, because they make bulk writes clearly faster. See docs/options.md."""
+"""Defaults that differ from the Java client's because they make bulk writes clearly faster. See docs/options.md."""
 
-# The first two messages have the wording of Spark's own sink.
+# The first two messages are worded as in Spark's own sink.
 _REJECTED_OPTION_MESSAGES = {
     "key.serializer": "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
     "value.serializer": (
@@ -81,9 +83,9 @@ _REGISTER_REQUIRED_MESSAGE = (
 
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
-    """Parse the options of a write, whose names may be in any case.
+    """Parse the options of a write. Their names may be in any case.
 
-    Raise ConfigurationError with one sentence for each invalid option.
+    Raise ConfigurationError with one message for each invalid option.
     """
     options_by_lowercase = {name.lower(): value for name, value in options.items()}
     user_options = {name: value for name, value in options_by_lowercase.items() if name not in INTERNAL_OPTIONS}
@@ -137,7 +139,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _split_by_prefix(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split the options into those of the sink and those of Kafka, without the prefix `kafka.`."""
+    """Split the options into the sink's own and Kafka's. The latter are returned without the prefix `kafka.`."""
     sink_options: dict[str, str] = {}
     kafka_options: dict[str, str] = {}
     for name, value in options.items():
@@ -149,7 +151,7 @@ def _split_by_prefix(options: Mapping[str, str]) -> tuple[dict[str, str], dict[s
 
 
 def _read_sink_options(sink_options: Mapping[str, str]) -> ParsedOptions:
-    """Read the known options of the sink. `_find_unknown_options` reports the others."""
+    """Parse the known options of the sink. `_find_unknown_options` reports the others."""
     known_options = {
         OPTION_NAMES_BY_LOWERCASE[name]: value
         for name, value in sink_options.items()
@@ -159,7 +161,7 @@ def _read_sink_options(sink_options: Mapping[str, str]) -> ParsedOptions:
 
 
 def _drop_ignored_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without those that the sink ignores, and log a warning that names the ignored ones."""
+    """Drop the options that the sink ignores, and log a warning that names them."""
     has_format = bool(find_encoded_sides(options))
     ignored_names = [name for name in options if _is_ignored(name, has_format)]
     if ignored_names:
@@ -169,7 +171,7 @@ def _drop_ignored_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_ignored(name: str, has_format: bool) -> bool:
-    """Return whether the sink ignores the option. With a format, `schema.registry.*` are options of the sink."""
+    """Return whether the sink ignores the option. If a format is set, the sink uses `schema.registry.*`."""
     if has_format and name.startswith(REGISTRY_PREFIX):
         return False
     unprefixed = name.removeprefix(KAFKA_PREFIX)
@@ -201,7 +203,7 @@ def _describe_unknown_option(name: str) -> str:
 
 
 def _suggest_option(name: str) -> str:
-    """Return a sentence with a similar option name, or with all names if none is similar."""
+    """Return a sentence that suggests a similar option name, or lists the known options if no name is similar."""
     similar_names = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
     if similar_names:
         return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[similar_names[0]]}'?"
@@ -217,9 +219,10 @@ def _suggest_option(name: str) -> str:
 
 
 def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
-    """Return one task's share of maxBytesPerSecond, or None without a limit.
+    """Return one task's share of maxBytesPerSecond, or None if there is no limit.
 
-    The options maxTasks and maxBytesPerSecond are faults if `register` has not set the number of concurrent tasks.
+    The methods that `register` installs set the number of concurrent tasks. If they were not used, add a fault for
+    maxTasks and for maxBytesPerSecond if they are set.
     """
     limit: int | None = parsed_options.values["maxBytesPerSecond"]
     if concurrent_tasks is not None:
@@ -231,7 +234,7 @@ def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: s
 
 
 def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
-    """Add a fault for each option of the sink that cannot have its effect with the options of the producer."""
+    """Add a fault for each sink option that the producer's options make ineffective."""
     producer_values = parsed_producer_options.values
     if parsed_options.values["receipt"] and producer_values["acks"] == 0:
         parsed_options.faults.add(
@@ -250,7 +253,7 @@ def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_optio
 
 
 def _check_topics_differ(parsed_options: ParsedOptions, **topics: str | None) -> None:
-    """Add a fault for each pair of options that name the same topic. The keywords are the names of the options."""
+    """Add a fault for each pair of options that name the same topic. The keywords are option names."""
     for (first_option, first_topic), (second_option, second_topic) in combinations(topics.items(), 2):
         if first_topic is not None and first_topic == second_topic:
             parsed_options.faults.add(
@@ -275,14 +278,14 @@ def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
 
 
 def _read_kafka_options(kafka_options: dict[str, str]) -> tuple[dict[str, str], ParsedOptions, list[str]]:
-    """Return the options for KafkaProducer, their parsed values, and one error message for each invalid option."""
+    """Return the options for KafkaProducer, their parsed values, and an error message for each invalid option."""
     faults = [message for name, message in _REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
     producer = BULK_DEFAULTS | {
         name: value for name, value in kafka_options.items() if name not in _REJECTED_OPTION_MESSAGES
     }
     if not producer.get("bootstrap.servers", "").strip():
         faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
-        # The placeholder lets the other options be checked, too.
+        # With this placeholder, the other options can still be checked.
         producer["bootstrap.servers"] = "localhost:9092"
     parsed_options = parse_producer_options(producer)
     try:
@@ -293,7 +296,7 @@ def _read_kafka_options(kafka_options: dict[str, str]) -> tuple[dict[str, str], 
 
 
 def _render_kafka_fault(fault: str | OptionFault) -> str:
-    """Render a fault of the producer. Instead of a Java class, the message names what a Spark job can use."""
+    """Render a fault in a producer option. If the option takes a Java class, name the alternatives for Spark jobs."""
     if isinstance(fault, str):
         return fault
     if fault.option in JAVA_CLASS_OPTION_REMEDIES:

@@ -1,4 +1,4 @@
-"""SinkOptions: the parsed options of a write. Tasks import this module, but not the parsers (parse.py)."""
+"""SinkOptions, the parsed options of a write. Tasks import this module but not the parsers (parse.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The parsed options of a write. `producer` holds the unparsed options of KafkaProducer."""
+    """The parsed options of a write. Only `producer` holds unparsed options: those for KafkaProducer."""
 
     producer: Mapping[str, str] = field(repr=False)
     topic: str | None = None
@@ -27,7 +27,7 @@ class SinkOptions:
     """The topic to create if `topic` is missing. Only the driver uses it."""
 
     distribution: DistributionOptions | None = None
-    """The distribution of rows over tasks; None if rows stay in their tasks or are already distributed."""
+    """How to distribute rows over tasks; None if rows stay in their tasks or are already distributed."""
 
     dead_letter_topic: str | None = None
     check_connection: bool = True
@@ -35,13 +35,13 @@ class SinkOptions:
     report_topic: str | None = None
     report_callback: str | None = None
     lineage_folder: str | None = None
-    """A folder for reports, if the program that called save() or start() sends OpenLineage events."""
+    """The folder for reports if the program that called save() or start() sends OpenLineage events."""
     has_receipt: bool = False
-    """Whether the report contains digests of the written rows."""
+    """Whether the report should contain digests of the written rows."""
     bytes_per_second: float | None = None
     """One task's share of maxBytesPerSecond."""
     client_rack_env: str | None = None
-    """The environment variable with the rack of a task. If it is set, `producer` lacks partitioner.rack.aware."""
+    """The environment variable that holds a task's rack. If set, `producer` does not contain partitioner.rack.aware."""
     formats: tuple[FormatOptions, ...] = ()
     registry: RegistryOptions | None = None
     """The schema registry's options. They are not pickled to the tasks, because only the driver needs their secrets."""
@@ -53,7 +53,7 @@ class SinkOptions:
     """The options of exactly-once delivery; None for at-least-once delivery."""
 
     def producer_config(self) -> ProducerConfig:
-        """Return the parsed configuration of the producer. It cannot fail after `parse_options`."""
+        """Return the producer's parsed configuration. This cannot fail, because `parse_options` checked the options."""
         return self._config
 
     @cached_property
@@ -61,5 +61,5 @@ class SinkOptions:
         return ProducerConfig.parse(self.producer)
 
     def __getstate__(self) -> dict[str, object]:
-        """Exclude the parsed configuration: the producer of a task parses the options itself."""
+        """Exclude the parsed configuration, because a task's producer parses the options itself."""
         return {name: value for name, value in self.__dict__.items() if name != "_config"}

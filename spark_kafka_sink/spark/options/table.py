@@ -1,6 +1,7 @@
-"""The table of the sink's options, in the order of docs/options.md, which is generated from it.
+"""The table of the sink's options. docs/options.md is generated from it, in the same order.
 
-The rows of distribution, new topics, formats, schema registries and delivery are in the modules that use their values.
+Options for distribution, new topics, formats, schema registries, racks, the write method and delivery are defined in
+modules of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parsers of option values that only the sink has. Those shared with the client are in client/option_parsing.py."""
+"""Parsers for values that only the sink's options have. client/option_parsing.py has those shared with the client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parse_topic_name(value: object) -> str:
 
 
 def build_count_parser(highest: int) -> Parser:
-    """Return a parser of a number from 1 to `highest`, or -1 for the brokers' default."""
+    """Return a parser that accepts a number from 1 to `highest`, or -1 for the brokers' default."""
     parse_whole = build_integer_parser(BROKER_DEFAULT, highest)
 
     def parse(value: object) -> int:
@@ -41,9 +41,9 @@ parse_replication_factor = build_count_parser(_MAX_REPLICATION_FACTOR)
 
 
 def build_checked_text_parser(find_error: Callable[[str], str | None]) -> Parser:
-    """Return a parser of text that rejects the text if `find_error` returns an error message for it.
+    """Return a parser that rejects a text if `find_error` returns an error message for it.
 
-    The parser returns None for an empty text. Its error does not show the text.
+    The parser returns None for an empty text. Its errors do not show the text.
     """
 
     def parse(value: object) -> str | None:

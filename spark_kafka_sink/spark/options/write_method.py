@@ -1,4 +1,4 @@
-"""The option `writeMethod`: how Spark runs a write. map_in_arrow.py decides which method a write uses."""
+"""The option `writeMethod`, which selects how Spark runs a write. `uses_map_in_arrow` evaluates it."""
 
 from __future__ import annotations
 

@@ -1,21 +1,20 @@
-"""register(): provides what Spark's own Kafka sink supports and Spark does not support for a Python data source.
+"""register(): adds features of Spark's own Kafka sink that Spark does not offer to a Python data source.
 
-Spark 3.5 has no Python data sources, and only the methods that `register` installs know the format `pykafka`. From
-Spark 4.0 on, Spark finds the data source without `register` through the module `pyspark_pykafka`, and `mode("append")`
-then works. `register` adds:
+Spark 3.5 has no Python data sources, so the format `pykafka` exists only in the methods that `register` installs. From
+Spark 4.0 on, Spark finds the data source through the module `pyspark_pykafka` even without `register`, and writes with
+`mode("append")` work. `register` adds:
 
-- `save()` without a mode, output mode update, and checks before Spark plans the write: see write_methods.py.
-  `insertInto` and `writeTo`, which write to an existing table, do not name the format `pykafka`. Spark therefore runs
-  the checks, late. Their errors are still raised as plain errors.
-- Threads. Spark looks up a Python data source in the *active* session. A thread that did not create the session has no
-  active session, so writes from a thread pool fail with DATA_SOURCE_NOT_FOUND.
-- Redaction. Some secrets do not look like secrets to Spark, for example a private key in `kafka.ssl.keystore.key`.
-  Spark 4.1 prints the options of a stream in `query.explain(extended=True)`, except those that its redaction
-  recognizes. Spark Connect writes each request with all its options to the event log and the UI, unless it is
-  configured to redact them.
+- `save()` without a mode, output mode update, and checks before Spark plans the write (see write_methods.py).
+  `insertInto` and `writeTo` write to an existing table and do not name the format `pykafka`, so their checks run late,
+  when Spark plans the write. Their errors are still raised as plain errors.
+- Writes from any thread. Spark looks up a Python data source in the *active* session, and only the thread that created
+  the session has one. Without `register`, writes from a thread pool fail with DATA_SOURCE_NOT_FOUND.
+- Redaction. Spark does not recognize some secrets, for example a private key in `kafka.ssl.keystore.key`. Spark 4.1
+  prints a stream's options in `query.explain(extended=True)`, except those that it recognizes as secrets. Spark Connect
+  writes each request with all its options to the event log and the UI, unless it is configured to redact them.
 
-The first two replace methods in the classes of pyspark. The new methods call the original ones, and change only writes
-to this data source.
+The first two features replace methods of pyspark's classes. The new methods call the original ones and change only
+writes to this data source.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from spark_kafka_sink.spark.patches.write_methods import (
 )
 from spark_kafka_sink.spark.pyspark_versions import HAS_PYTHON_DATA_SOURCES, register_data_source
 
-# The pattern matches parts of names, because ignored and misspelt options may contain secrets, too.
+# The pattern matches anywhere in a name, because ignored and misspelt options may contain secrets, too.
 _SECRET_NAME_PATTERN = "sasl|ssl|auth|password|secret|token"
 REDACTION_CONFS = {
     "spark.sql.redaction.options.regex": f"(?i){_SECRET_NAME_PATTERN}",
-    # In the text of a Connect request, the value of an option follows its name.
+    # In the text of a Connect request, an option's value follows its name.
     "spark.sql.redaction.string.regex": r'(?i)key: "[^"]*(?:'
     + _SECRET_NAME_PATTERN
     + r')[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
@@ -63,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pykafka")` in this session a drop-in for Spark's own Kafka sink. May be called again.
+    """Make `format("pykafka")` a drop-in replacement for Spark's own Kafka sink. Repeated calls are harmless.
 
     Example:
 
@@ -71,7 +70,7 @@ def register(spark: SparkSession) -> None:
         frame.write.format("pykafka").options(**{"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}).save()
     """
     register_data_source(spark, KafkaDataSource)
-    # The active session matters only where Spark looks up data sources.
+    # Without Python data sources, Spark does not look them up, so the active session does not matter.
     wrap_with_session = wrap_with_active_session if HAS_PYTHON_DATA_SOURCES else _keep_method
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         if not HAS_PYTHON_DATA_SOURCES:
@@ -92,7 +91,7 @@ def register(spark: SparkSession) -> None:
 def _patch_writers(batch_writer: Any, stream_writer: Any, table_writer: Any, wrap_with_session: _Wrapper) -> None:
     """Replace the write methods of the writer classes.
 
-    `wrap_with_session` makes the session active in classic Spark. Sessions of Spark Connect are not bound to threads.
+    `wrap_with_session` makes the session active in classic Spark. Spark Connect does not bind sessions to threads.
     """
     record_calls(batch_writer)
     record_calls(stream_writer)
@@ -110,7 +109,7 @@ def _keep_method(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _patch_method(writer_class: Any, method: str, wrap: _Wrapper) -> None:
-    """Replace a method with its wrapped version, which raises plain errors, unless it is replaced already."""
+    """Replace a method with a wrapped version that also raises plain errors, unless it was already replaced."""
     original = getattr(writer_class, method)
     if not hasattr(original, _PATCHED_ATTRIBUTE):
         patched = wrap_with_plain_errors(wrap(original))
@@ -119,10 +118,10 @@ def _patch_method(writer_class: Any, method: str, wrap: _Wrapper) -> None:
 
 
 def _warn_about_python_mismatch(master: str, worker_python: str) -> None:
-    """Warn if a local Spark runs its Python workers with another interpreter than this program's.
+    """Warn if a local Spark runs its Python workers with a different interpreter than this program.
 
-    This is the most common mistake on a single machine: the virtual environment is not active, and PYSPARK_PYTHON is
-    not set.
+    This is the most common mistake on a single machine: neither is the virtual environment active, nor is
+    PYSPARK_PYTHON set.
     """
     worker_path = shutil.which(worker_python)
     if not master.startswith("local") or (
@@ -141,9 +140,9 @@ def _redact_secrets(spark: SparkSession) -> None:
     """Add the names of secret options to Spark's redaction settings."""
     for setting, pattern in REDACTION_CONFS.items():
         try:
-            # `get` is called without a default, so that it returns Spark's own default, which stays in force.
+            # Calling `get` without a default returns Spark's own default, to which the pattern is then appended.
             current_pattern = spark.conf.get(setting) or ""
         except IllegalArgumentException:
-            continue  # Sail does not have the setting
+            continue  # Sail does not have this setting
         if pattern not in current_pattern:
             spark.conf.set(setting, f"{current_pattern}|{pattern}" if current_pattern else pattern)

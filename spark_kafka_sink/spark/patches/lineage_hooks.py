@@ -1,6 +1,6 @@
-"""Sends OpenLineage events of a write if Spark has settings of OpenLineage's Spark listener.
+"""Sends OpenLineage events for a write if Spark has settings for OpenLineage's Spark listener.
 
-Without them, a write costs one more call to the JVM, and `openlineage-python` is not imported.
+Without such settings, a write makes only one extra call to the JVM, and `openlineage-python` is not imported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 def trace_save(
     frame: Any, options: Mapping[str, str], positions: list[int], *, is_map_in_arrow: bool
 ) -> Iterator[dict[str, str]]:
-    """Send the events of the batch write in the block. Yield the options that the events require of the write."""
+    """Send events for the batch write in the block. Yield the options that must be added to the write for them."""
     write = _plan_write(frame, options, positions, is_stream=False, is_map_in_arrow=is_map_in_arrow)
     if write is None:
         yield {}
@@ -43,7 +43,7 @@ def trace_save(
 def trace_query(
     frame: Any, options: Mapping[str, str], positions: list[int], start: Callable[[dict[str, str]], Any]
 ) -> Any:
-    """Start a streaming query and send its events. `start` receives the options that the events require."""
+    """Start a streaming query and send its events. `start` is called with the options that the events require."""
     write = _plan_write(frame, options, positions, is_stream=True, is_map_in_arrow=False)
     return start({}) if write is None else write.start_query(lambda: start(write.options()))
 
@@ -51,9 +51,10 @@ def trace_query(
 def _plan_write(
     frame: Any, options: Mapping[str, str], positions: list[int], *, is_stream: bool, is_map_in_arrow: bool
 ) -> LineageWrite | None:
-    """Plan the events of a write, or return None.
+    """Plan the events of a write. Return None if the write sends no events.
 
-    A micro-batch belongs to the run of its stream. A client of Spark Connect is not the driver, which has the reports.
+    A micro-batch sends none, because it belongs to its stream's run. A Spark Connect client sends none, because the
+    reports are on the driver.
     """
     session = frame.sparkSession
     if MICRO_BATCH_OPTION in options or type(session).__module__.startswith("pyspark.sql.connect"):
@@ -64,7 +65,7 @@ def _plan_write(
     try:
         from spark_kafka_sink.spark.lineage import plan_write
         from spark_kafka_sink.spark.lineage_events import SparkWrite
-    except ImportError as error:  # also a missing name of an older package
+    except ImportError as error:  # also raised if an older version of the package lacks a name
         _warn_about_missing_package(error.name or "openlineage-python")
         return None
     fields = [frame.schema.fields[position] for position in positions]
@@ -78,9 +79,9 @@ def _plan_write(
 
 
 def read_confs(session: Any) -> dict[str, str]:
-    """Return the application's settings of OpenLineage, without their prefix. A session cannot change them.
+    """Return the application's OpenLineage settings, without their prefix. A session cannot change them.
 
-    The result is empty on a platform that rejects this call to the JVM.
+    If the platform rejects this call to the JVM, return an empty dict.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
 

@@ -1,12 +1,12 @@
-"""Errors of `save` and `start` as a notebook should show them: the message and its remedy.
+"""Makes `save` and `start` raise errors that are readable in a notebook: the message and its remedy.
 
-An error of the driver is raised without this package's stack frames. When a task fails, Spark raises its own error,
-which contains our message between the worker's traceback and the stages of the job. The wrapped methods raise our error
-instead, and Spark's error becomes its `__context__`. Errors of other code, such as a user's function, are raised
-unchanged. The tasks of a stream fail after `start()` has returned, so Spark raises their error in `awaitTermination()`.
+An error on the driver is raised without this package's stack frames. When a task fails, Spark raises its own error,
+which contains our message between the worker's traceback and the job's stages. The wrapped methods raise our error
+instead, and Spark's error becomes its `__context__`. Errors from other code, such as a user's function, are raised
+unchanged. If a task of a stream fails, `start()` has already returned, so `awaitTermination()` raises Spark's error.
 
-IPython, and therefore Jupyter, calls the method `_render_traceback_` of an error to get the lines to show. Here these
-are the message and then the user's own stack frames.
+IPython, and therefore Jupyter, calls an error's method `_render_traceback_` to get the lines to show. For our errors,
+these are the message followed by the user's own stack frames.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _TASK_ERROR_PATTERN = re.compile(
     r"(?=\n\s*\n|\n\s+at |\n Traceback|\s+SQLSTATE: |\Z)",
     re.DOTALL | re.MULTILINE,
 )
-"""The last lines of a worker's traceback, up to the text that Spark appends."""
+"""Matches the end of a worker's traceback: our error's class and message, up to the text that Spark appends."""
 
 
 def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a write method so that it raises plain errors (see the docstring of this module)."""
+    """Wrap a write method so that it raises plain errors, as the module's docstring describes."""
 
     @functools.wraps(original)
     def write(*arguments: Any, **options: Any) -> Any:
@@ -55,7 +55,7 @@ def _add_notebook_traceback(error: KafkaSinkError) -> KafkaSinkError:
 
 
 def _render_traceback(error: KafkaSinkError) -> list[str]:
-    """Return the lines of the message, followed by those of the user's stack frames."""
+    """Return the error's message and the user's stack frames, as lines to show."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not _LIBRARY_PATH_PATTERN.search(frame.filename)
     ]
@@ -63,7 +63,7 @@ def _render_traceback(error: KafkaSinkError) -> list[str]:
 
 
 def parse_task_error(text: str) -> KafkaSinkError | None:
-    """Rebuild the error of a task from the text of Spark's error, or return None if the text contains none of ours."""
+    """Rebuild a task's error from the text of Spark's error. Return None if the text contains none of our errors."""
     matches = list(_TASK_ERROR_PATTERN.finditer(text))
     if not matches:
         return None

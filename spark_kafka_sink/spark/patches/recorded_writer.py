@@ -1,9 +1,9 @@
 """Records the method calls of pyspark's writers.
 
-A writer receives its format, options and mode one by one, and classic Spark keeps them in the JVM. To check a write
-before Spark plans it, and to rebuild the writer with fewer columns, `record_calls` changes the writer classes: each
-call of a public method that returns the writer itself is recorded with its arguments. Recording does not change the
-methods' behavior, whatever the format.
+A writer receives its format, options and mode through separate method calls, and classic Spark keeps them in the JVM.
+We need them to check a write before Spark plans it, and to rebuild the writer with fewer columns. `record_calls`
+therefore patches the writer classes so that each call of a public method that returns the writer itself is recorded
+with its arguments. This does not change what the methods do, whatever the format.
 
 The four classes (batch and stream, classic and Connect) have the same methods with the same parameters. Only their
 constructors differ: a classic writer is created from a DataFrame, a Connect writer from a plan and a session.
@@ -21,11 +21,11 @@ from pyspark.sql.utils import to_str
 
 _RECORDED_CALLS_ATTRIBUTE = "_pykafka_record"
 _SINK_METHODS = ("format", "foreach", "foreachBatch")
-"""The methods that select the sink of a writer. The last call takes effect."""
+"""The methods that select a writer's sink. The last call to any of them takes effect."""
 
 
 class RecordedCall(NamedTuple):
-    """A call of a writer's method. `bound_arguments` are the arguments by the names of their parameters."""
+    """A call to a writer's method. `bound_arguments` maps parameter names to arguments."""
 
     method: str
     args: tuple[Any, ...]
@@ -35,7 +35,7 @@ class RecordedCall(NamedTuple):
 
 @dataclass
 class RecordedCalls:
-    """The constructor arguments of a writer, and the calls made to its methods since."""
+    """A writer's constructor arguments, and the method calls made on it since."""
 
     constructor_arguments: dict[str, Any]
     calls: list[RecordedCall] = field(default_factory=list)
@@ -45,7 +45,7 @@ class RecordedCalls:
         return next((call for call in reversed(self.calls) if call.method in methods), None)
 
     def format(self) -> str | None:
-        """Return the name of the format, None if it is not set, or "" if the sink is a function (foreach)."""
+        """Return the format's name. Return None if it is not set, or "" if the sink is a function (foreach)."""
         call = self.last_call(*_SINK_METHODS)
         if call is None:
             return None
@@ -54,7 +54,7 @@ class RecordedCalls:
     def options(self) -> dict[str, str]:
         """Return the options as Spark passes them to a data source: lowercase names and string values.
 
-        If an option was set several times, the last value counts.
+        If an option was set more than once, the last value counts.
         """
         options: dict[str, str] = {}
         for call in self.calls:
@@ -69,7 +69,7 @@ class RecordedCalls:
 
 
 def record_calls(writer_class: Any) -> None:
-    """Change the class so that writers that are created from now on record their method calls."""
+    """Patch the class so that writers created from now on record their method calls."""
     if hasattr(writer_class, _RECORDED_CALLS_ATTRIBUTE):
         return
     setattr(writer_class, _RECORDED_CALLS_ATTRIBUTE, None)
@@ -80,7 +80,7 @@ def record_calls(writer_class: Any) -> None:
 
 
 def get_recorded_calls(writer: Any) -> RecordedCalls | None:
-    """Return the recorded calls of a writer, or None if it was created before its class was changed."""
+    """Return a writer's recorded calls, or None if the writer was created before its class was patched."""
     calls: RecordedCalls | None = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
     return calls
 
@@ -96,7 +96,7 @@ def get_writer_dataframe(writer: Any) -> Any:
 
 
 def rebuild_writer(writer: Any, frame: Any, excluding: Collection[str]) -> Any:
-    """Create a writer for another DataFrame and repeat the recorded calls, except those of the excluded methods."""
+    """Create a writer for another DataFrame and repeat the recorded calls, except calls to the excluded methods."""
     recorded_calls: RecordedCalls = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
     source = {"df": frame} if "df" in recorded_calls.constructor_arguments else {"plan": frame._plan}
     new_writer = type(writer)(**(recorded_calls.constructor_arguments | source))

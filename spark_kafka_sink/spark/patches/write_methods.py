@@ -1,25 +1,25 @@
 """The methods that `register` installs in place of `save`, `saveAsTable`, `start` and `toTable`.
 
-They change only writes with `format("pykafka")`.
+They change only writes to the format `pykafka`.
 
-Spark asks a Python data source for its writer only after every stage before the write has run. For Python data sources
-it also rejects the default save mode and output mode `update`, and it passes every column to the writer. These methods
+Spark requests the writer from a Python data source only after every stage before the write has run. It also rejects the
+default save mode and output mode `update` for Python data sources, and passes every column to the writer. These methods
 therefore process a write before Spark plans it:
 
 1. They check the mode and the trigger, then the options, the schema and the connection (checks.py). Errors reach the
-   caller directly, not wrapped in a Spark exception.
+   caller directly instead of wrapped in a Spark exception.
 2. They select only the columns that the sink uses, so that no other column is sent to Python, whatever its name and
-   type. They reduce the number of tasks to the value of the option maxTasks, and they move each row to the task that
-   the option distribution requires.
+   type. They limit the number of tasks to the option maxTasks and move each row to the task that the option
+   distribution requires.
 3. They create a writer for these columns with the same options, in mode append, and call the original method on it.
    Table layout methods such as partitionBy have no effect on Kafka. They are ignored with a warning, as in Spark's own
    Kafka sink.
 
-Output mode `update` runs through foreachBatch: each micro-batch is an ordinary batch write of the rows that changed.
-So does every stream with the option distribution, because Spark cannot sort a streaming DataFrame, and every stream
-that runs through mapInArrow (map_in_arrow.py), which Spark does not allow for a streaming DataFrame's sink.
+Three kinds of streams run through foreachBatch, with an ordinary batch write for each micro-batch: streams in output
+mode `update`; streams with the option distribution, because Spark cannot sort a streaming DataFrame; and streams that
+run through mapInArrow (map_in_arrow.py), because Spark does not allow it as the sink of a streaming DataFrame.
 
-`saveAsTable` and `toTable` go through the same checks, but keep all columns, because these are the table's columns.
+`saveAsTable` and `toTable` run the same checks but keep all columns, because these are the table's columns.
 """
 
 from __future__ import annotations
@@ -100,10 +100,11 @@ _log = logging.getLogger(__name__)
 
 
 def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `DataFrameWriter.save`. A write in another format goes to the original method.
+    """Wrap `DataFrameWriter.save`. Writes in other formats go to the original method.
 
-    For the sink's format, check the write, select the columns that the sink needs and append the rows: through
-    mapInArrow if `writeMethod` requests it or Spark has no data sources, otherwise through the data source.
+    For the sink's format, check the write, select the columns that the sink needs and append the rows. The rows are
+    written through mapInArrow if `writeMethod` requests it or Spark has no Python data sources, and otherwise through
+    the data source.
     """
 
     @functools.wraps(original)
@@ -142,7 +143,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `saveAsTable` of a batch writer: check the write, and keep all columns of the table."""
+    """Wrap a batch writer's `saveAsTable`: check the write first, and keep all of the table's columns."""
 
     @functools.wraps(original)
     def save_as_table(
@@ -170,10 +171,10 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `start` of a stream writer: check the write, select the sink's columns and start the query.
+    """Wrap a stream writer's `start`: check the write, select the sink's columns and start the query.
 
-    Output mode update, and streams with the option distribution or through mapInArrow, write each micro-batch as a
-    batch job.
+    In output mode update, with the option distribution or through mapInArrow, each micro-batch is written as a batch
+    job.
     """
 
     @functools.wraps(original)
@@ -197,7 +198,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         if distribution is None:
             frame = _coalesce(_select_columns(get_writer_dataframe(self), positions), calls)
         else:
-            # The rows are distributed in each micro-batch, which also needs the columns for the hash and the order.
+            # MicroBatchWriter distributes the rows, so it also needs the columns that rows are hashed and sorted by.
             required_positions = sorted({*positions, *distribution.column_positions()})
             frame = _select_columns(get_writer_dataframe(self), required_positions)
         _warn_about_table_layout(calls)
@@ -219,7 +220,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `toTable` of a stream writer: check the write, and keep all columns of the table."""
+    """Wrap a stream writer's `toTable`: check the write first, and keep all of the table's columns."""
 
     @functools.wraps(original)
     def to_table(
@@ -247,10 +248,10 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a write method of classic Spark so that it runs with an active session.
+    """Wrap one of classic Spark's write methods so that it runs with an active session.
 
-    Spark looks up Python data sources in the thread's active session. A thread that did not create the session has
-    none, so the writer's own session is made active for the duration of the call.
+    Spark looks up Python data sources in the thread's active session. If the thread has none, because another thread
+    created the session, the writer's own session is made active during the call.
     """
 
     @functools.wraps(original)
@@ -270,7 +271,7 @@ def wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any]
 
 @dataclass(frozen=True)
 class MicroBatchWriter:
-    """The foreachBatch function that writes the rows of a micro-batch. Picklable, as Spark Connect requires."""
+    """A foreachBatch function that writes a micro-batch as a batch job. Picklable, as Spark Connect requires."""
 
     options: Mapping[str, str] = field(repr=False)
 
@@ -294,7 +295,7 @@ def _prepare_stream(writer: Any, calls: RecordedCalls, options: Mapping[str, Any
 
 
 def _apply_settings(writer: Any, **settings: Any) -> None:
-    """Call the writer method named by each keyword with its value, unless the value is None."""
+    """For each keyword whose value is not None, call the writer method of that name with the value."""
     for method, value in settings.items():
         if value is not None:
             getattr(writer, method)(value)
@@ -340,9 +341,10 @@ def _warn_about_table_layout(calls: RecordedCalls) -> None:
 
 
 def _prepare_exactly_once(writer: Any, calls: RecordedCalls) -> None:
-    """Check that exactly-once delivery has a name for the stream, and no key of a batch job.
+    """If delivery is exactly-once, check that the stream has a name and no idempotency key, which is for batch jobs.
 
-    The name is derived from the checkpoint location. If only a Spark setting provides it, it is added as an option.
+    The stream's name is its transactional id prefix, or derived from its checkpoint location. If only a Spark setting
+    provides the checkpoint location, add the location as an option.
     """
     options = calls.options()
     if options.get("deliveryguarantee", "").strip().lower() != EXACTLY_ONCE:
@@ -369,7 +371,7 @@ def _select_and_distribute(
 ) -> tuple[Any, dict[str, str]]:
     """Select the sink's columns and move the rows to the tasks that write them.
 
-    Return the new frame and the options that its writer needs in addition.
+    Return the new DataFrame, and the options that its writer needs in addition.
     """
     if distribution is None:
         return _coalesce(_select_columns(frame, positions), calls), {}
@@ -378,7 +380,7 @@ def _select_and_distribute(
 
 
 def _build_micro_batch_options(writer: Any) -> dict[str, str]:
-    """Return the options that identify the micro-batch whose foreachBatch function calls save(). Classic Spark only."""
+    """Return the options that identify the micro-batch if a foreachBatch function calls save() (classic Spark only)."""
     if _is_connect(writer):
         return {}
     context = get_writer_dataframe(writer).sparkSession.sparkContext
@@ -396,7 +398,7 @@ def _check_table_write(writer: Any, calls: RecordedCalls) -> None:
 
 
 def _check_write(writer: Any, calls: RecordedCalls) -> tuple[list[int], Distribution | None]:
-    """Check options, schema and connection. Raise the error of the check that failed.
+    """Check the options, the schema and the connection. Raise an error if a check fails.
 
     Return the positions of the columns that the sink uses, and how to distribute the rows (None: leave them in their
     tasks).
@@ -404,14 +406,14 @@ def _check_write(writer: Any, calls: RecordedCalls) -> tuple[list[int], Distribu
     frame = get_writer_dataframe(writer)
     _set_concurrent_tasks_option(writer, calls)
     if _is_connect(writer):
-        # The packages and files that the options name are on the driver, and may be missing on this client.
+        # Packages and files that the options name are on the driver and may be missing on this client.
         return check_on_driver(frame.sparkSession, calls.options(), frame.schema)
     sink_options, plan = check_all(calls.options(), frame.schema, calls.options().get(STREAM_START_OPTION))
     return plan.positions(), build_distribution(sink_options, plan, frame.schema)
 
 
 def _set_concurrent_tasks_option(writer: Any, calls: RecordedCalls) -> None:
-    """Set the internal option from which each task computes its share of maxBytesPerSecond."""
+    """Set the internal option from which each task's share of maxBytesPerSecond is computed."""
     options = calls.options()
     limits = [
         _parse_task_count(options[name]) for name in (_MAX_TASKS_OPTION, _DISTRIBUTION_TASKS_OPTION) if name in options
@@ -426,7 +428,7 @@ def _set_concurrent_tasks_option(writer: Any, calls: RecordedCalls) -> None:
 
 
 def _parse_task_count(text: str) -> int:
-    """Parse an option value, and return 1 for an invalid one: the option checks that follow report it."""
+    """Parse an option value. Return 1 if it is invalid, because the option checks that follow report the error."""
     try:
         return max(int(text), 1)
     except ValueError:
@@ -434,7 +436,7 @@ def _parse_task_count(text: str) -> int:
 
 
 def _coalesce(frame: Any, calls: RecordedCalls) -> Any:
-    """Reduce the number of tasks to the value of the option maxTasks, if it is set."""
+    """Limit the number of tasks to the option maxTasks if it is set."""
     max_tasks = _parse_max_tasks(calls.options())
     return frame if max_tasks is None else frame.coalesce(max_tasks)
 
@@ -448,5 +450,5 @@ def _is_connect(writer: Any) -> bool:
 
 
 def _select_columns(frame: Any, positions: list[int]) -> Any:
-    """Select the columns at these positions, unless they are all columns."""
+    """Select the columns at these positions. If these are all columns, return the DataFrame unchanged."""
     return frame if len(positions) == len(frame.schema.fieldNames()) else select_by_position(frame, positions)
