@@ -1,6 +1,6 @@
-"""Maps the types of Spark columns to the Arrow types in which Spark passes them to a Python data source.
+"""Maps Spark column types to the Arrow types that Spark uses to pass the columns to a Python data source.
 
-Spark's Arrow timestamps have the session's time zone, which only the tasks know. The types here use UTC instead.
+Spark's Arrow timestamps have the session's time zone, which only the tasks know. The types here have UTC instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if hasattr(types, "TimeType"):
 
 
 def to_struct_type(schema: types.StructType | pa.Schema) -> types.StructType:
-    """Convert the schema of a DataFrame to Spark's type. Sail passes an Arrow schema to data sources."""
+    """Convert a DataFrame's schema to a Spark schema. Sail passes an Arrow schema to data sources."""
     if isinstance(schema, pa.Schema):
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -43,9 +43,9 @@ def to_struct_type(schema: types.StructType | pa.Schema) -> types.StructType:
 
 
 def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
-    """Convert a Spark type to the Arrow type. `path` names the column in errors, for example `address.city`.
+    """Convert a Spark type to its Arrow type. `path` names the column in errors, for example `address.city`.
 
-    Raise SchemaError for a type that no format can write: intervals, variants, and types of future Spark versions.
+    Raise SchemaError if no format can write the type: intervals, variants, and types of future Spark versions.
     """
     atomic = _ATOMIC_TYPES.get(type(data_type))
     if atomic is not None:
@@ -58,7 +58,7 @@ def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
     if isinstance(data_type, types.MapType):
         value = to_arrow_type(data_type.valueType, f"{path}.value")
         key = to_arrow_type(data_type.keyType, f"{path}.key")
-        # Arrow does not support map keys of type null. `map()` has such keys but is always empty, so any type will do.
+        # Arrow does not support null as the type of map keys. Only the empty `map()` has it, so any key type will do.
         key = pa.string() if pa.types.is_null(key) else key
         return pa.map_(key, _build_field("value", value, data_type.valueContainsNull))
     if isinstance(data_type, types.StructType):
@@ -71,9 +71,8 @@ def to_arrow_field(field: types.StructField, path: str) -> pa.Field:
 
 
 def _build_field(name: str, data_type: pa.DataType, is_nullable: bool) -> pa.Field:
-    """Build a field.
+    """Build a field, which is always nullable if its type is null.
 
-    A field of type null is always nullable: Spark says that `array()` contains no null element, but Arrow requires the
-    field to be nullable.
+    Arrow requires fields of type null to be nullable, but Spark declares the elements of `array()` as not nullable.
     """
     return pa.field(name, data_type, is_nullable or pa.types.is_null(data_type))

@@ -1,9 +1,9 @@
-"""The maximum number of concurrent tasks in a session: these tasks share `maxBytesPerSecond`.
+"""Finds the maximum number of concurrent tasks in a session. These tasks share the limit `maxBytesPerSecond`.
 
-`sparkContext.defaultParallelism` is a different number: it returns `spark.default.parallelism` if that is set, and it
-ignores `spark.task.cpus`. This module therefore uses the number of tasks that Spark's scheduler can run on the
-registered executors. On YARN and Kubernetes some executors may register after the write has started, so the executors
-that the job requested are counted, too.
+`sparkContext.defaultParallelism` is not that number: it returns `spark.default.parallelism` if that is set, and it
+ignores `spark.task.cpus`. This module instead uses the number of tasks that Spark's scheduler can run on the registered
+executors. On YARN and Kubernetes, some executors may register only after the write has started, so the number of
+executors that the job requested is taken into account, too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _DYNAMIC_ALLOCATION_CONF = "spark.dynamicAllocation.enabled"
 
 
 def find_max_concurrent_tasks(session: Any) -> int | None:
-    """Return how many tasks of the session can run concurrently, or None if this is unknown.
+    """Return how many of the session's tasks can run concurrently, or None if the number is unknown.
 
-    It is unknown with Spark Connect, with dynamic allocation, and before the first executor has registered if the job
-    requested no number of executors.
+    It is unknown with Spark Connect, with dynamic allocation, and, if the job did not request a number of executors,
+    until the first executor has registered.
     """
     if type(session).__module__.startswith("pyspark.sql.connect"):
         return None
@@ -35,7 +35,7 @@ def _is_local(session: Any) -> bool:
 
 
 def _count_registered_task_slots(session: Any) -> int:
-    """Return the task slots of the registered executors, or 0 if the JVM does not provide their number."""
+    """Return the number of task slots of the registered executors, or 0 if the JVM does not provide it."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
 
     context = session.sparkContext._jsc.sc()
@@ -47,7 +47,7 @@ def _count_registered_task_slots(session: Any) -> int:
 
 
 def _count_requested_task_slots(session: Any) -> int:
-    """Return the task slots of the executors that the job requested, or 0 if it requested no number of executors."""
+    """Return the number of task slots of the executors that the job requested, or 0 if it did not request a number."""
     executors = int(session.conf.get("spark.executor.instances", "0"))
     cores = int(session.conf.get("spark.executor.cores", "1"))
     return executors * (cores // int(session.conf.get("spark.task.cpus", "1")))

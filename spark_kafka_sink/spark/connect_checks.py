@@ -1,9 +1,10 @@
-"""The checks before a write with Spark Connect, where the driver is not the program that calls `save`.
+"""Runs the checks before a write on the driver if the program that calls `save` is a Spark Connect client.
 
-The driver may be in another network and may have other packages, so it must run the checks itself. Spark Connect has no
-call for that. Instead, the client *reads* a DataFrame from `pykafka` with the option CHECK_OPTION. The DataFrame has no
-rows and one column, whose name is the result as JSON: not every engine keeps the metadata of columns. The driver
-determines the schema when it analyzes the DataFrame, and runs no task.
+The driver may be in another network and have other packages than the client, so it must run the checks itself. Spark
+Connect has no call for that. Instead, the client *reads* a DataFrame from `pykafka` with the option CHECK_OPTION. The
+DataFrame has no rows and one column, whose name contains the result as JSON. (Column metadata would be the natural
+place, but not every engine keeps it.) The driver determines the schema when it analyzes the DataFrame, and runs no
+task.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from spark_kafka_sink.spark.constants import FORMAT_NAME, STREAM_START_OPTION
 from spark_kafka_sink.spark.distribution import Distribution, build_distribution
 
 CHECK_OPTION = "pykafka.check"
-"""An internal option for reading. Its value is the schema of the rows to write, as JSON."""
+"""An internal read option. Its value is the schema of the rows to write, as JSON."""
 
 
 def check_on_driver(
     session: Any, options: Mapping[str, str], schema: StructType
 ) -> tuple[list[int], Distribution | None]:
-    """Run all checks on the driver, and raise their error in this process.
+    """Run all checks on the driver. If one fails, raise its error in this process.
 
-    Return the positions of the columns that the sink uses, and the distribution of the rows.
+    Return the positions of the columns that the sink uses, and the distribution of the rows (None: rows stay in their
+    tasks).
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
     (name,) = reader.load().schema.fieldNames()
@@ -41,10 +43,10 @@ def check_on_driver(
 
 
 def check_result_schema(options: Mapping[str, str]) -> StructType:
-    """Run all checks, on the driver, and return their result as the schema of a DataFrame.
+    """Run all checks and return their result as the schema of a DataFrame. Called on the driver.
 
-    The name of its only field is a JSON object: the columns and the distribution if the checks pass, otherwise the
-    class and the message of the error.
+    The name of the schema's only field is a JSON object. It contains the columns and the distribution if the checks
+    pass, and otherwise the error's class and message.
     """
     write_options = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
     schema_json = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)

@@ -1,9 +1,11 @@
-"""Connects `deliveryGuarantee` = `exactly-once` to Spark: the calls into exactly_once/, by process and time.
+"""Implements `deliveryGuarantee=exactly-once` for Spark writes, on top of exactly_once/.
 
-    planning worker     begin_micro_batch, begin_job        once for each micro-batch, once for each job
+Spark runs the steps of a write in different processes:
+
+    planning worker     begin_micro_batch, begin_job        once per micro-batch or job
     task                ExactlyOnceWrite.is_committed       before it reads a row
-                        ExactlyOnceWrite.transaction        around its rows; the transaction stays open
-    committing worker   restore_from_reports                in a stream, whose batches another process planned
+                        ExactlyOnceWrite.transaction        around its rows; leaves the transaction open
+    committing worker   restore_from_reports                streams only, because another process planned the batch
                         ExactlyOnceWrite.commit, abort
 
 This module is imported only if a write uses exactly-once delivery.
@@ -42,8 +44,9 @@ from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity, TaskR
 
 _CLOSE_TIMEOUT_SECONDS = 5.0
 _PLACEHOLDER_TRANSACTIONAL_ID = f"{GENERATED_PREFIX}task"
-"""A producer is transactional only with an id, which each task replaces with its own. The placeholder does not contain
-the prefix of the job, because the pool would otherwise keep separate producers for each job."""
+"""A producer is transactional only if it is created with a transactional id, so the pool's producers are created with
+this placeholder. Each task then sets its own id. The placeholder does not contain the job's prefix, because the pool
+would otherwise keep separate producers for each job."""
 
 _ABORTED_MESSAGE = "its transactions were aborted, and read_committed readers see none of its rows"
 _NOT_ABORTED_REASON = "it is already decided, or a newer driver has taken over"
@@ -64,12 +67,12 @@ class ExactlyOnceWrite:
     start: BatchStart
     is_stream: bool
     micro_batch: MicroBatchId | None = None
-    """The batch of a stream, if the process that planned it knows it. The task reports name it otherwise."""
+    """The micro-batch of a stream, or None if the planning process does not know it. The task reports then name it."""
 
     def build_producer_options(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Return the options of the tasks' producers.
+        """Return the options for the tasks' producers.
 
-        One producer serves tasks of any job, one after the other. Each task sets its own transactional id.
+        A producer is reused by one task after another, whatever their jobs. Each task sets its own transactional id.
         """
         return {
             **options,
@@ -92,7 +95,7 @@ class ExactlyOnceWrite:
             task_attempt = choose_task_attempt(
                 producer.describe_transactions, start, preferred_attempt, task.task_attempt_id
             )
-            # Each batch needs a new epoch: the driver has changed it by ending the previous transaction.
+            # The driver changed the epoch when it ended the previous transaction, so every batch must get a new one.
             with precommit_errors.convert_timeout_errors(is_user_timeout=self.delivery.options.timeout_ms is not None):
                 producer.init_transactions(build_task_id(start.prefix, task_attempt))
             raise_if_late(producer.describe_transactions, start)
@@ -100,7 +103,7 @@ class ExactlyOnceWrite:
             yield
             transaction = producer.prepare_transaction()
         except Exception as error:
-            # Closing the producer aborts the transaction, so that no reader waits for its timeout.
+            # Closing the producer aborts the transaction, so that readers do not have to wait until it times out.
             producer.close(_CLOSE_TIMEOUT_SECONDS)
             config = producer.config
             raise_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
@@ -109,13 +112,13 @@ class ExactlyOnceWrite:
             report.transaction = transaction
 
     def attach_start(self, report: TaskReport) -> None:
-        """Add the start of the batch to the report of a stream's task, because another process commits the batch."""
+        """Add the batch's start to the report if this is a stream, because another process commits its batches."""
         report.start = self.start if self.is_stream else None
 
     # --- on the driver, after all tasks have ended
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
-        """Commit the transactions of the tasks, or compare the rows with those of a batch that is already committed."""
+        """Commit the tasks' transactions. If the batch was already committed, compare its rows with the reports."""
         batch, content = self._require_single_batch(reports), _sum_content(reports)
         skip_outcomes = {report.was_already_committed for report in reports}
         if len(skip_outcomes) > 1:
@@ -131,9 +134,9 @@ class ExactlyOnceWrite:
                 driver.commit(self.start, batch, transactions, content)
 
     def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
-        """Abort the transactions of the batch.
+        """Abort the batch's transactions.
 
-        Return whether they were aborted, and the outcome as the end of a sentence for the log.
+        Return whether they were aborted, and a clause that describes the outcome in a log message.
         """
         batch = self._require_single_batch(reports)
         with Driver(self.delivery) as driver:
@@ -150,7 +153,7 @@ class ExactlyOnceWrite:
         return Batch(key=self.delivery.options.key, scope=self.delivery.scope)
 
     def _build_planned_batch(self) -> Batch:
-        """Return the batch of a write of which no task has reported."""
+        """Return the batch as it was planned, for a write without any task report."""
         return self._build_job_batch() if self.micro_batch is None else _to_batch(self.micro_batch)
 
     def _build_task_batch(self, task: TaskIdentity) -> Batch:
@@ -161,9 +164,9 @@ class ExactlyOnceWrite:
         return _to_batch(MicroBatchId(task.query_id, task.batch_id))
 
     def _require_single_batch(self, reports: Sequence[TaskReport]) -> Batch:
-        """Return the batch of all reports, or of the plan if there are none.
+        """Return the batch that all reports name, or the planned batch if there are no reports.
 
-        Raise DeliveryError if the reports name several batches.
+        Raise DeliveryError if the reports name different batches.
         """
         if not reports:
             return self._build_planned_batch()
@@ -177,17 +180,17 @@ class ExactlyOnceWrite:
 
 @dataclass(frozen=True)
 class UnreportedBatch:
-    """A micro-batch without a task report. The process that ends it does not know how the batch began."""
+    """A micro-batch without any task report, so the committing process does not have its BatchStart."""
 
     delivery: Delivery
     start_name: str
-    """The name of the start of the query (`build_start_name`)."""
+    """Identifies the start of the query (see `build_start_name`)."""
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
-        """Do nothing, because no task has written anything."""
+        """Do nothing, because no task wrote anything."""
 
     def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
-        """Abort the open transactions of the query. Return the same as `ExactlyOnceWrite.abort`."""
+        """Abort the query's open transactions. The result has the same form as that of `ExactlyOnceWrite.abort`."""
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort_unreported(self.start_name)
         return was_aborted, _ABORTED_UNREPORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
@@ -198,7 +201,7 @@ def _to_batch(micro_batch: MicroBatchId) -> Batch:
 
 
 def _sum_content(reports: Sequence[TaskReport]) -> BatchContent:
-    """Sum the rows and bytes that were written or skipped."""
+    """Add up the rows and bytes that the tasks wrote or skipped."""
     return sum_contents((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
 
 
@@ -208,13 +211,19 @@ def _sum_content(reports: Sequence[TaskReport]) -> BatchContent:
 def begin_micro_batch(
     options: SinkOptions, stream_start: str | None, micro_batch: MicroBatchId | None = None
 ) -> ExactlyOnceWrite:
-    """Begin a micro-batch. `stream_start` identifies the start of the query; it is None without `register`."""
+    """Begin a micro-batch.
+
+    `stream_start`: an id of this start of the query, or None if `register` was not called.
+    """
     write = _begin(build_stream_delivery(options), build_driver_name(stream_start), is_stream=True)
     return dataclasses.replace(write, micro_batch=micro_batch)
 
 
 def begin_job(options: SinkOptions, driver_process_id: int | None = None) -> ExactlyOnceWrite:
-    """Begin a batch job. `driver_process_id`: None in a planning worker, which looks up its driver."""
+    """Begin a batch job.
+
+    `driver_process_id`: the driver's process id. If it is None, as in a planning worker, it is looked up.
+    """
     return _begin(build_job_delivery(options, driver_process_id), build_driver_name(uuid.uuid4().hex), is_stream=False)
 
 
@@ -224,19 +233,21 @@ def _begin(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyO
 
 
 def build_driver_name(stream_start: str | None) -> str:
-    """Build the name of the driver of all micro-batches of a start.
+    """Build the name of the driver that handles all micro-batches of one start of the query.
 
-    Without `register` each micro-batch has its own driver, because two starts might otherwise decide under one epoch.
+    Without `register`, two starts of the query cannot be told apart and might make decisions under the same epoch. Each
+    micro-batch therefore gets a driver of its own.
     """
     start_name = build_start_name(stream_start)
     return start_name if stream_start is not None else build_batch_driver_name(start_name, uuid.uuid4().hex[:12])
 
 
 def build_start_name(stream_start: str | None) -> str:
-    """Build the name of a start of the query.
+    """Build a name that identifies one start of the query.
 
-    Without `register` all starts in one Spark application have the same name: Spark creates a new data source for each
-    micro-batch, and does not tell it the start. Spark's local directories identify the application.
+    Without `register`, all starts within a Spark application share a name, because Spark creates a new data source for
+    each micro-batch and does not tell it which start it belongs to. The application is identified by Spark's local
+    directories, or by the driver's process id if SPARK_LOCAL_DIRS is not set.
     """
     if stream_start is None:
         directories = os.environ.get("SPARK_LOCAL_DIRS") or f"process {find_driver_process_id()}"
@@ -245,7 +256,7 @@ def build_start_name(stream_start: str | None) -> str:
 
 
 def build_stream_delivery(options: SinkOptions) -> Delivery:
-    """Build the Delivery of a stream. Every process that plans or commits builds an equal one."""
+    """Build the Delivery of a stream. Every process that plans or commits its batches builds an equal one."""
     delivery_options = _require_delivery_options(options)
     if delivery_options.key is not None:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
@@ -261,7 +272,7 @@ def build_job_delivery(options: SinkOptions, driver_process_id: int | None = Non
     if delivery_options.prefix is not None:
         return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)
     if delivery_options.key is not None:
-        # Many jobs use the date as their key, so the prefix is derived from the topic, too.
+        # Many jobs use the date as their key. Deriving the prefix from the topic as well keeps such jobs apart.
         prefix = derive_prefix("key", f"{options.topic or ''}\n{delivery_options.key}")
         return _build_delivery(options, prefix, WriterKind.JOB)
     return _build_delivery(options, generate_job_prefix(driver_process_id), WriterKind.JOB, is_single_use=True)
@@ -282,7 +293,7 @@ def _build_delivery(
 
 
 def _require_delivery_options(options: SinkOptions) -> DeliveryOptions:
-    """Return the options of exactly-once delivery, which must be set."""
+    """Return the options of exactly-once delivery. The caller must have checked that it is enabled."""
     assert options.exactly_once is not None
     return options.exactly_once
 
@@ -295,7 +306,7 @@ def restore_from_reports(
 ) -> ExactlyOnceWrite | UnreportedBatch:
     """Restore the exactly-once state of a micro-batch from its task reports.
 
-    Return an UnreportedBatch if no report has the start of the batch.
+    Return an UnreportedBatch if no report contains the batch's start.
     """
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver_identity) for start in starts}) > 1:

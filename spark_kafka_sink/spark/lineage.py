@@ -1,15 +1,15 @@
-"""The OpenLineage run of a write, and when its events are sent (`pip install "spark-kafka-sink[openlineage]"`).
+"""Sends OpenLineage events during a write (`pip install "spark-kafka-sink[openlineage]"`).
 
-All events are sent by the program that calls `save` or `start`: it has Spark's settings, and it sees the error of a
-write and its interruption, also before Spark plans the write. The credentials of the lineage server never leave it.
+The program that calls `save` or `start` sends all events. It has Spark's settings, and it sees when a write fails or is
+interrupted, even before Spark plans the write. The credentials of the lineage server never leave this program.
 
     save     START, then COMPLETE, FAIL or ABORT
     start    START, RUNNING while micro-batches are committed, then COMPLETE, FAIL or ABORT when the query ends
 
-The rows that were written are in the report, which another process has (report_publishing.py). It saves the report in
-a temporary folder of this program, whose path is an internal option of the write.
+The number of written rows is in the report, which is created in another process (report_publishing.py). That process
+saves the report in a temporary folder that this program created and passed to it as an internal option of the write.
 
-No write waits for an event (lineage_sender.py). The end of the program waits a few seconds for those that remain.
+No write waits for an event (lineage_sender.py). When the program exits, it waits a few seconds for unsent events.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _SECRET_OPTION_PATTERN = re.compile(r"password|passphrase|secret|token|jaas|user
 
 
 class LineageWrite:
-    """A batch write or a streaming query whose events are sent.
+    """A batch write or a streaming query for which events are sent.
 
-    `folder`: the folder for the reports of the write, which is deleted at the end. `secrets`: texts that no event may
-    contain.
+    `folder`: the folder for the write's reports; it is deleted when the write ends. `secrets`: texts that are masked in
+    all events.
     """
 
     def __init__(self, run: LineageRun, sender: EventSender, folder: str, secrets: list[str]) -> None:
@@ -72,12 +72,12 @@ class LineageWrite:
         self._reports = 0
 
     def options(self) -> dict[str, str]:
-        """Return the internal option with the folder for reports."""
+        """Return the internal option that passes the reports' folder to the write."""
         return {LINEAGE_FOLDER_OPTION: self._folder}
 
     @contextmanager
     def trace_save(self) -> Iterator[None]:
-        """Trace the batch write in the block: send START before it, and COMPLETE, FAIL or ABORT after it."""
+        """Send START before the block, which runs the batch write, and COMPLETE, FAIL or ABORT after it."""
         try:
             self._send(START)
             yield
@@ -87,7 +87,7 @@ class LineageWrite:
         self.end()
 
     def start_query(self, start: Callable[[], Any]) -> Any:
-        """Start a streaming query, and send events until it ends."""
+        """Start a streaming query and a thread that sends its events until it ends."""
         try:
             self._send(START)
             query = start()
@@ -98,7 +98,7 @@ class LineageWrite:
         _queries[self] = query, watcher
         try:
             watcher.start()
-        except RuntimeError as error:  # the limit of threads was reached
+        except RuntimeError as error:  # no more threads can be started
             LOGGER.warning("The end of a query will be reported to OpenLineage when the program ends: %s", error)
         return query
 
@@ -116,7 +116,7 @@ class LineageWrite:
         _queries.pop(self, None)
 
     def end_at_exit(self, query: Any, watcher: threading.Thread, timeout_s: float) -> None:
-        """End the run of a query because the program exits, which also ends Spark."""
+        """End a query's run because the program is about to exit, which also stops Spark."""
         try:
             is_active = query.isActive
         except (Py4JError, OSError):
@@ -124,13 +124,13 @@ class LineageWrite:
         if not is_active and watcher.ident is None:
             self.watch(query)  # the watcher thread could not be started
         elif not is_active:
-            watcher.join(timeout_s)  # the watcher thread sends the last event
+            watcher.join(timeout_s)  # let the watcher thread send the last event
         self._abort("The program ended before the query.")
 
     def end(self, error: BaseException | None = None) -> None:
-        """Send the last event, unless it was sent, and delete the folder.
+        """Send the last event and delete the folder, unless this has already been done.
 
-        A batch write is complete once it is committed, whatever error followed.
+        Once a batch write is committed, it is reported as COMPLETE even if an error followed.
         """
         with self._lock:
             self._read_reports()
@@ -161,7 +161,7 @@ class LineageWrite:
         self._sender.submit(build_event(self._run, event_type, datetime.now(timezone.utc), statistics, message))
 
     def _read_reports(self) -> bool:
-        """Add the reports in the folder to the statistics and delete them. Return whether there were any."""
+        """Add the folder's reports to the statistics and delete them. Return whether there were any."""
         reports = list(_consume_reports(self._folder))
         for report in reports:
             self._reports += 1
@@ -171,7 +171,7 @@ class LineageWrite:
         return bool(reports)
 
     def _describe(self, error: BaseException) -> str:
-        """Return the message of an error without secrets and without stack traces, whose lines are indented."""
+        """Return the error's class and message, without secrets and without the indented lines of stack traces."""
         error = parse_task_error(str(error)) or error
         lines = [
             line
@@ -183,15 +183,16 @@ class LineageWrite:
 
 
 _queries: dict[LineageWrite, tuple[Any, threading.Thread]] = {}
-"""Running queries and the threads that watch them."""
+"""Running queries, each with the thread that watches it."""
 _senders: dict[tuple[tuple[str, str], ...], EventSender | None] = {}
-"""The sender by the settings of its transport; None if they are invalid."""
+"""Senders by their transport settings; None for invalid settings."""
 
 
 def plan_write(confs: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageWrite | None:
-    """Prepare the events of a write. Return None if they cannot be sent.
+    """Prepare to send the events of a write. Return None if they cannot be sent.
 
-    `confs`: the listener's settings, without the prefix `spark.openlineage.`. The names of `options` are lowercase.
+    `confs`: the listener's settings, without the prefix `spark.openlineage.`. `options`: the write's options, with
+    lowercase names.
     """
     sender = find_sender(confs)
     if sender is None:
@@ -208,7 +209,7 @@ def plan_write(confs: Mapping[str, str], options: Mapping[str, str], write: Spar
 
 
 def find_sender(confs: Mapping[str, str]) -> EventSender | None:
-    """Return the sender for these settings, or None if they are invalid. Their error is logged only once."""
+    """Return the sender for these settings. If they are invalid, log the error once and return None."""
     key = tuple(sorted((name, value) for name, value in confs.items() if name.startswith("transport.")))
     if key not in _senders:
         if not _senders:
@@ -222,7 +223,7 @@ def find_sender(confs: Mapping[str, str]) -> EventSender | None:
 
 
 def finish_at_exit() -> None:
-    """End the runs of queries that are still running, and wait for events that are not sent yet."""
+    """End the runs of all queries that are still running, and wait a few seconds for unsent events."""
     deadline = time.monotonic() + _EXIT_WAIT_SECONDS
     for write, (query, watcher) in list(_queries.items()):
         write.end_at_exit(query, watcher, max(0.0, deadline - time.monotonic()))
@@ -230,7 +231,7 @@ def finish_at_exit() -> None:
 
 
 def flush_events(timeout_s: float) -> None:
-    """Wait until all events are sent or the timeout has passed, and log the number of unsent events."""
+    """Wait until all events are sent or the timeout has passed. Log the number of events that were not sent."""
     deadline = time.monotonic() + timeout_s
     for sender in _senders.values():
         unsent_count = 0 if sender is None else sender.flush(max(0.0, deadline - time.monotonic()))
@@ -239,12 +240,12 @@ def flush_events(timeout_s: float) -> None:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Return whether a user has interrupted or cancelled the write."""
+    """Return whether the error means that a user interrupted or cancelled the write."""
     return not isinstance(error, Exception) or _CANCELLED_PATTERN.search(str(error)) is not None
 
 
 def _consume_reports(folder: str) -> Iterator[WriteReport]:
-    """Read and delete the complete reports in a folder. A report that is still being written is left for later."""
+    """Read and delete the complete reports in a folder. A report that is still being written stays for a later call."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:

@@ -1,8 +1,8 @@
 """Sends OpenLineage events in the background, through the transports of `openlineage-python`.
 
-The settings of a transport are those of OpenLineage's Spark listener. Nothing that is logged contains them: headers,
-parameters and credentials are no part of a transport's configuration, which the package logs at DEBUG, and an error is
-described without its text, which may repeat a URL.
+The transport settings are those of OpenLineage's Spark listener. Secret settings never reach the log. The OpenLineage
+package logs a transport's configuration at DEBUG, so headers, URL parameters and passwords are set on the HTTP session
+instead. Errors are logged without their text, because it may repeat the URL.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _LOCATION_MESSAGE = "spark.openlineage.transport.location is missing. Set it to 
 
 
 class EventSender:
-    """Sends events in order, in a background thread that ends when its queue is empty.
+    """Sends events in order, from a background thread that ends when the queue is empty.
 
-    `target`: the destination as log messages name it.
+    `target`: a name for the destination in log messages.
     """
 
     def __init__(self, transport: Transport, target: str, session: requests.Session | None = None) -> None:
@@ -54,7 +54,7 @@ class EventSender:
         self._has_warned = False
 
     def submit(self, event: RunEvent) -> None:
-        """Queue an event. It is dropped if the queue is full, for example because the server does not respond."""
+        """Queue an event. If the queue is full, for example because the server does not respond, drop the event."""
         with self._condition:
             if len(self._events) >= _MAX_QUEUED_EVENTS:
                 LOGGER.debug("Dropped an OpenLineage event, because %d events are waiting.", _MAX_QUEUED_EVENTS)
@@ -66,7 +66,7 @@ class EventSender:
     def flush(self, timeout_s: float) -> int:
         """Wait until all events are sent or the timeout has passed. Return the number of events that were not sent.
 
-        If the sender's thread could not be started, this thread sends the events, and stops at the timeout.
+        If the background thread could not be started, the calling thread sends the events until the timeout.
         """
         deadline = time.monotonic() + timeout_s
         with self._condition:
@@ -79,16 +79,19 @@ class EventSender:
             return len(self._events)
 
     def _start_thread(self) -> bool:
-        """Return whether the thread was started. If not, the events wait for the next call of `submit` or `flush`."""
+        """Start the thread and return True, or return False if no thread can be started.
+
+        In that case, the events wait for the next call to `submit` or `flush`.
+        """
         try:
             threading.Thread(target=self._send_all, name="pykafka-lineage", daemon=True).start()
-        except RuntimeError as error:  # the limit of threads was reached, or the interpreter of Python 3.12 exits
+        except RuntimeError as error:  # no more threads can be started, or (Python 3.12) the interpreter is exiting
             LOGGER.debug("Could not start the thread that sends OpenLineage events: %s", error)
             return False
         return True
 
     def _send_all(self, deadline: float = math.inf) -> None:
-        """Send events until there are none, or until the deadline. The caller must have set `_is_running`."""
+        """Send events until the queue is empty or the deadline has passed. The caller must have set `_is_running`."""
         while time.monotonic() < deadline:
             self._send(self._events[0])
             with self._condition:
@@ -96,7 +99,7 @@ class EventSender:
                 if not self._events:
                     self._is_running = False
                     if self._session is not None:
-                        self._session.close()  # its connections; the next event opens new ones
+                        self._session.close()  # closes the connections; the next event opens new ones
                     self._condition.notify_all()
                     return
         with self._condition:
@@ -120,9 +123,10 @@ class EventSender:
 
 
 def create_sender(confs: Mapping[str, str]) -> EventSender:
-    """Create the sender for the listener's settings, given without their prefix `spark.openlineage.`. Does no IO.
+    """Create the sender for the listener's settings, without doing any I/O.
 
-    Raise ConfigurationError if the settings are invalid or not supported.
+    `confs`: the settings, without the prefix `spark.openlineage.`. Raise ConfigurationError if they are invalid or not
+    supported.
     """
     transport_type = confs.get("transport.type") or "console"
     if transport_type == "console":
@@ -138,10 +142,10 @@ def create_sender(confs: Mapping[str, str]) -> EventSender:
 
 
 def _create_http_sender(confs: Mapping[str, str]) -> EventSender:
-    """Create a sender that posts events.
+    """Create a sender that posts events over HTTP.
 
-    The sender treats the settings in the same way as the listener: it takes only the scheme and the host from the URL,
-    the path from the setting `endpoint`, and an API key from the URL's parameter `api_key`. It does not retry.
+    Settings are interpreted as the listener does: the scheme and the host come from the URL, the path from the setting
+    `endpoint`, and an API key from the URL parameter `api_key`. The sender does not retry.
     """
     parts = _split_url(confs)
     if parts is None or not parts.scheme or not parts.hostname:
@@ -178,7 +182,7 @@ def _create_http_sender(confs: Mapping[str, str]) -> EventSender:
 
 
 def find_secrets(confs: Mapping[str, str]) -> list[str]:
-    """Return the values of the settings that may be secret and must not be shown."""
+    """Return the setting values that may be secret and must not be shown."""
     parts = _split_url(confs)
     secrets: list[str | None] = []
     if parts is not None:
@@ -189,7 +193,7 @@ def find_secrets(confs: Mapping[str, str]) -> list[str]:
 
 
 def describe_error(error: Exception) -> str:
-    """Describe why an event could not be sent, without the text of the error."""
+    """Explain why an event could not be sent, without repeating the text of the error."""
     response = getattr(error, "response", None)
     if response is not None:
         return f"the server responded with status {response.status_code}"

@@ -1,16 +1,16 @@
 """Writes a DataFrame through `mapInArrow` instead of the data source (the option `writeMethod`).
 
-Spark 3.5 has no Python data sources, so every write takes this path there. From Spark 4.0 on, the data source is the
-default. For a data source, Spark starts four Python daemons: to look it up, to plan the write, to run the tasks and to
-commit. `mapInArrow` needs only the daemon of the tasks, so a short job ends sooner.
+Spark 3.5 has no Python data sources, so all writes go through `mapInArrow` there. From Spark 4.0 on, the data source is
+the default. For a data source, Spark starts four Python daemons: to look it up, to plan the write, to run the tasks and
+to commit. `mapInArrow` needs only the daemon for the tasks, so a short job ends sooner.
 
     user's program    plan_batch_write        creates the writer that a planning worker would create
-    task              writer.write_in_map     writes the rows, and yields the report of the task as its only row
-    user's program    writer.commit_job       gets the reports
-                      writer.abort_job        gets no reports if the job failed, because Spark returns none
+    task              writer.write_in_map     writes the rows and yields the task's report as its only row
+    user's program    writer.commit_job       receives the reports
+                      writer.abort_job        receives no reports if the job failed, because Spark returns none
 
-Spark accepts the result of one attempt of each task. The reports of other attempts, which were retried or speculative,
-do not reach the user's program, so their transactions are not committed.
+Spark accepts the result of only one attempt per task. The reports of failed or redundant speculative attempts never
+reach the user's program, so the transactions of these attempts are not committed.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _CONNECT_MESSAGE = (
 
 
 def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
-    """Return whether a write with these options runs through mapInArrow. The option names are lowercase.
+    """Return whether a write with these options, whose names are lowercase, runs through mapInArrow.
 
-    Raise ConfigurationError if this Spark does not support the method that the options name. An invalid value is
-    ignored here, because the checks of the options report it.
+    Raise ConfigurationError if this Spark version or session does not support the requested method. An invalid value of
+    `writeMethod` is ignored here, because the option checks report it.
     """
     requested = options.get(WRITE_METHOD_OPTION.name.lower(), "").strip().lower()
     if requested == MAP_IN_ARROW.lower():
@@ -55,11 +55,11 @@ def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
 
 
 def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
-    """Write the rows of the DataFrame and commit. The options are checked, and their names are lowercase."""
+    """Write the DataFrame's rows and commit. The options must have been checked and have lowercase names."""
     writer = plan_batch_write(options, frame.schema)
     try:
         reports = _run_tasks(frame, writer)
-    except BaseException:  # including KeyboardInterrupt, with which a user cancels the job
+    except BaseException:  # including KeyboardInterrupt, by which a user cancels the job
         _abort(writer, [])
         raise
     try:
@@ -70,18 +70,20 @@ def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
 
 
 def _run_tasks(frame: Any, writer: KafkaBatchWriter) -> list[WriterCommitMessage]:
-    """Run one Spark job that writes all rows, and return the reports of its tasks.
+    """Run one Spark job that writes all rows, and return its tasks' reports.
 
-    `mapInArrow` references each column by name. The columns are renamed, because the writer finds them by position.
+    `mapInArrow` refers to columns by name, so they get unambiguous names. The writer does not need the original names,
+    because it finds columns by position.
     """
     rows = rename_by_position(frame).mapInArrow(writer.write_in_map, f"{REPORT_COLUMN} BINARY").collect()
     return [pickle.loads(row[REPORT_COLUMN]) for row in rows]
 
 
 def _run_uninterrupted(commit: Callable[[], None]) -> None:
-    """Run the commit in a thread and wait for its end, even if the user interrupts the wait.
+    """Run the commit in a thread and wait until it ends, even if the user interrupts the wait.
 
-    A commit that stops after its decision would leave transactions open. The interrupt is raised afterwards.
+    If a commit stopped after recording its decision, it would leave transactions open. The interrupt is therefore
+    raised only after the commit has ended.
     """
     interrupt: KeyboardInterrupt | None = None
     with ThreadPoolExecutor(1, "pykafka-commit") as executor:
@@ -98,7 +100,7 @@ def _run_uninterrupted(commit: Callable[[], None]) -> None:
 
 
 def _abort(writer: KafkaBatchWriter, reports: Sequence[WriterCommitMessage]) -> None:
-    """Abort the write. An error of the abort is only logged, so that the user gets the error of the write."""
+    """Abort the write. If that fails, only log the error, so that the user sees the error that failed the write."""
     try:
         writer.abort_job(reports)
     except KafkaSinkError as error:

@@ -1,11 +1,11 @@
-"""Producers that outlive a task.
+"""Pool of producers that outlive a task.
 
-A Python worker of Spark runs one task after the other, micro-batch after micro-batch. Connecting, authenticating and
-fetching metadata for each of them would cost more than the data of a small task. A task therefore leases a producer,
-and the next task with the same options reuses it (requests/leases.py).
+A Spark Python worker runs one task after another, micro-batch after micro-batch. For a small task, connecting,
+authenticating and fetching metadata would take longer than writing the rows. A task therefore leases a producer, and
+the next task with the same options reuses it (requests/leases.py).
 
-A worker that exits does not wait for its producers. A task that succeeded has no unsent records left, and the records
-of a task that failed or was killed are not needed.
+When a worker exits, it does not wait for its producers: a task that succeeded has no unsent records left, and the
+records of a task that failed or was killed are not needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_IDLE_PRODUCERS = 8
 _CLOSE_TIMEOUT_SECONDS = 5.0
 
 IDLE_TIMEOUT_CONF = "spark.kafka.producer.cache.timeout"
-"""Spark's own setting for its cache of Kafka producers."""
+"""The setting that Spark uses for its own cache of Kafka producers."""
 _DEFAULT_IDLE_TIMEOUT = "10m"
 _DURATION_PATTERN = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS_BY_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -49,21 +49,21 @@ POOL = create_pool()
 
 @contextlib.contextmanager
 def lease_producer(pool: ProducerPool, options: Mapping[str, str], idle_seconds: float) -> Iterator[KafkaProducer]:
-    """Lease a producer with these options for one task. It is closed after `idle_seconds` without a lease."""
+    """Lease a producer with these options for one task. After `idle_seconds` without a lease, it is closed."""
     create_producer = partial(KafkaProducer, options, flush_at_exit=0)
     with pool.lease(tuple(sorted(options.items())), create_producer, idle_seconds) as producer:
         yield producer
-        # Arrow keeps freed memory for the thread that used it. An idle worker does not need this memory.
+        # Arrow keeps freed memory for reuse by the same thread, but an idle worker does not need it.
         pa.default_memory_pool().release_unused()
 
 
 def find_idle_timeout_seconds(context: TaskContext | None) -> float:
-    """Return how long an idle producer is kept. Spark passes the setting to a task as one of its local properties."""
+    """Return how long to keep an idle producer. Spark passes the setting to tasks as a local property."""
     return parse_duration((context and context.getLocalProperty(IDLE_TIMEOUT_CONF)) or _DEFAULT_IDLE_TIMEOUT)
 
 
 def parse_duration(text: str) -> float:
-    """Return the duration in seconds. A number without a unit is in milliseconds.
+    """Parse a duration and return it in seconds. A number without a unit is taken as milliseconds.
 
     Raise ConfigurationError if the text is not a duration.
     """

@@ -1,8 +1,8 @@
-"""ReportListener: combines the write reports of this sink with Spark's progress events of a stream.
+"""ReportListener: combines this sink's write reports with Spark's progress events for a stream.
 
-Neither StreamingQueryProgress nor Spark's UI has a place for the metrics of a Python sink. The listener runs in the
-program that started the stream. When Spark reports the progress of a micro-batch, the listener looks up the write
-report of that batch.
+Neither StreamingQueryProgress nor Spark's UI has a place for a Python sink's metrics. The listener runs in the program
+that started the stream. When Spark reports the progress of a micro-batch, the listener looks up the write report of
+that batch.
 
     spark.streams.addListener(ReportListener("/data/reports/", handle))
 """
@@ -27,10 +27,10 @@ ReportHandler = Callable[[WriteReport, StreamingQueryProgress], object]
 
 
 class ReportListener(StreamingQueryListener):
-    """Calls `handle(report, progress)` for each micro-batch whose report is stored in this `reportPath`.
+    """Calls `handle(report, progress)` for each micro-batch whose report is found at this `reportPath`.
 
-    This program must be able to read the path. Queries with other paths and progress events without a commit are
-    ignored.
+    The program that adds the listener must be able to read the path. Progress events without a commit, and events of
+    queries that use another path, are ignored.
     """
 
     def __init__(self, report_path: str, handle: ReportHandler) -> None:

@@ -1,11 +1,11 @@
 """APIs of the newest pyspark, with fallbacks for pyspark 3.5 and 4.0.
 
-pyspark 4.0 lacks `DataSourceStreamArrowWriter`, `arrow_udf` and `repartitionById`, and rejects the registration of a
-data source that it has discovered by itself. Its worker passes Arrow batches to every `DataSourceArrowWriter`, also to
-a writer of a stream.
+pyspark 4.0 lacks `DataSourceStreamArrowWriter`, `arrow_udf` and `repartitionById`, and refuses to register a data
+source that it has already discovered by itself. Its worker passes Arrow batches to every `DataSourceArrowWriter`,
+including stream writers.
 
-pyspark 3.5 has no Python data sources. Our classes then have placeholders as their base classes, and every write runs
-through mapInArrow (map_in_arrow.py).
+pyspark 3.5 has no Python data sources. There, our classes inherit from placeholders, and every write runs through
+mapInArrow (map_in_arrow.py).
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ _ALREADY_EXISTS = "DATA_SOURCE_ALREADY_EXISTS"
 
 
 def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> None:
-    """Register a data source, unless pyspark 4.0 has discovered it already and rejects the registration.
+    """Register a data source, which is no error if pyspark 4.0 has already discovered it.
 
-    It does nothing with pyspark 3.5, which has no data sources.
+    With pyspark 3.5, which has no Python data sources, do nothing.
     """
     if not HAS_PYTHON_DATA_SOURCES:
         return
@@ -90,7 +90,7 @@ def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> 
 
 
 def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataType) -> Callable[[Any], Any]:
-    """Wrap a function of one column as an Arrow UDF; with pyspark 4.0 and older, as a pandas UDF."""
+    """Wrap a function of one Arrow column as an Arrow UDF or, with pyspark 4.0 and older, as a pandas UDF."""
     try:
         from pyspark.sql.pandas.functions import arrow_udf
     except ImportError:
@@ -101,7 +101,7 @@ def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataT
             column = pa.array(series.to_numpy(), pa.binary(), from_pandas=True)
             return function(column).to_pandas(integer_object_nulls=True)
 
-        # Spark reads the kind of the function from its type hints.
+        # Spark infers the kind of pandas UDF from the type hints.
         apply_to_series.__annotations__ = {"series": pd.Series, "return": pd.Series}
         udf: Callable[[Any], Any] = cast(Any, pandas_udf)(apply_to_series, return_type)
     else:
@@ -123,7 +123,7 @@ def _import_pandas() -> Any:
 def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:
     """Move all rows with the same id to the same task.
 
-    pyspark 4.0 and older hash the ids, so one task may get the rows of several ids.
+    pyspark 4.0 and older hash the ids, so rows with different ids may end up in the same task.
     """
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(partitions, column)

@@ -1,9 +1,9 @@
-"""Logging in the Python processes that Spark starts: the executors' workers and those that plan and commit.
+"""Logging in the Python processes that Spark starts: the workers that run tasks, and those that plan and commit.
 
-The logging configuration of the application does not reach these processes. Without a configuration, Python prints
-only the message of a warning, and no messages of level INFO. `install_stderr_handler` adds a handler that also prints
-the time, level and logger, as Spark's own log does. The handler prints nothing if the user has configured logging in
-the process.
+The application's logging configuration does not reach these processes. Without a configuration, Python prints warnings
+without time, level and logger, and no INFO messages at all. `install_stderr_handler` adds a handler that prints INFO
+messages, too, in a format like that of Spark's own log. The handler prints nothing if the user has configured logging
+in the process.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import logging
 import sys
 
 LOGGER = logging.getLogger("spark_kafka_sink")
-"""The logger for results of writes, at level INFO. The loggers of the modules are its children."""
+"""The parent of this package's module loggers. Write results are logged to it directly, at level INFO."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _TIME_FORMAT = "%y/%m/%d %H:%M:%S"
 
 
 class _StderrHandler(logging.Handler):
-    """Prints warnings of all modules and the INFO messages of LOGGER to stderr, which Spark collects."""
+    """Prints warnings from all modules, and INFO messages from LOGGER itself, to stderr, which Spark collects."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if logging.getLogger().handlers:
@@ -35,9 +35,9 @@ _STDERR_HANDLER.setFormatter(logging.Formatter(_FORMAT, _TIME_FORMAT))
 
 
 def install_stderr_handler() -> None:
-    """Install the handler unless it is installed.
+    """Install the handler if it is not installed yet.
 
-    Every entry point that Spark calls in a worker process calls this function, since any of them may come first.
+    Any entry point may be the first one that Spark calls in a worker process, so all of them call this function.
     """
     if _STDERR_HANDLER not in LOGGER.handlers:
         LOGGER.addHandler(_STDERR_HANDLER)
