@@ -1,4 +1,4 @@
-"""`pykafka`: the command line of the package. Each command is a module, which main.py lists."""
+"""The command line `pykafka`. Each command is a module; main.py lists them all."""
 
 from spark_kafka_sink.cli.main import main
 

@@ -1,9 +1,9 @@
-"""`pykafka bench`: throughput and latency of writes from this machine to a cluster.
+"""`pykafka bench`: measure the throughput and latency of writes from this machine to a cluster.
 
-The records resemble a real event stream, and count only after the brokers have acknowledged them. All rows are built
-before the measurement starts. They are sent repeatedly in calls of a few thousand rows, as a Spark task sends them. The
-latency of a call is the time from `send_columns` to its acknowledgement. At full speed, rows spend most of this time in
-the producer's memory behind earlier calls. `--rate` shows the latency without this queue.
+The records resemble a real event stream, and only acknowledged records are counted. All rows are built before the
+measurement starts. They are sent repeatedly in calls of a few thousand rows each, as a Spark task would send them. A
+call's latency is the time from `send_columns` until all of its rows are acknowledged. At full speed, rows spend most of
+this time queued in the producer's memory behind earlier calls. Use `--rate` to measure the latency without this queue.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HELP = "write realistic records to a topic and measure throughput and latency"
 RECORDS = 1_000_000
 ROWS_PER_CALL = 5_000
 MAX_DISTINCT_CALLS = 20
-"""Number of calls with different rows. Later calls send the same rows again."""
+"""Maximum number of calls with different rows. Later calls send the same rows again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The results of a run. Latencies are per call. Bytes are counted before compression."""
+    """The figures of a run. Latencies are per call, and bytes are counted before compression."""
 
     records: int
     failed: int
@@ -110,7 +110,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 class _CallTimer:
-    """Records the latency and the failures of calls. The sender thread calls `record_completion`."""
+    """Records the latencies and failures of calls. `record_completion` runs on the sender thread."""
 
     def __init__(self, system: System) -> None:
         self.latencies_ms: list[float] = []
@@ -134,7 +134,7 @@ def measure(
     progress: Progress,
     system: System,
 ) -> BenchResult:
-    """Send the calls repeatedly until all records are sent, wait for their acknowledgements and compute the figures."""
+    """Repeat the calls until all records are sent, wait for the acknowledgements and compute the figures."""
     timer = _CallTimer(system)
     call_count = sent_count = sent_bytes = 0
     started_ms = system.now()
@@ -173,7 +173,7 @@ def measure(
 
 
 def compute_percentile(sorted_values: Sequence[float], share: float) -> float:
-    """Return the smallest value that is at least as large as this share of all values."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     return sorted_values[max(0, -(-int(share * 10_000) * len(sorted_values) // 10_000) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""Rows for `pykafka bench`: purchases as JSON, with keys of 1 to 7 digits, as in a real event stream."""
+"""Builds rows for `pykafka bench`: purchases as JSON with keys of 1 to 7 digits, as in a real event stream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spark_kafka_sink.records.columns import RecordColumns
 _PRODUCTS = ("anvil", "balloon", "compass", "doorbell", "easel", "fountain pen", "guitar", "hammock")
 _DISTINCT_KEYS = 10_000_000
 _SEED = 17
-"""A fixed seed makes all runs write the same rows, so that their results can be compared."""
+"""The seed is fixed so that all runs write the same rows and their results can be compared."""
 
 
 def build_calls(call_count: int, row_count: int, value_bytes: int) -> list[RecordColumns]:
-    """Build the columns of each call. The size of a value is `value_bytes`, varied by up to 20 %."""
+    """Build the columns for each call. Value sizes differ from `value_bytes` by up to 20 %."""
     rng = random.Random(_SEED)
     return [_build_columns(rng, row_count, value_bytes) for _ in range(call_count)]
 

@@ -1,4 +1,4 @@
-"""`pykafka broker`: an embedded broker in its own process. The first line it prints is `listening on HOST:PORT`."""
+"""`pykafka broker`: run an embedded broker in its own process. Its first line of output is `listening on HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"pykafka: cannot listen on {args.host}:{args.port}: {error.strerror}", file=sys.stderr)
         return 1
     with SignalWait() as signals, broker:
-        # A program may read only the first line. The other lines fit into the pipe buffer, so this never blocks.
+        # Even if a program reads only the first line, this never blocks, because the rest fits in the pipe buffer.
         sys.stdout.write("".join(f"{line}\n" for line in _format_status_lines(broker, args)))
         sys.stdout.flush()
         while broker.failure is None and not signals.wait(POLL_INTERVAL_SECONDS):
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _format_status_lines(broker: EmbeddedBroker, args: argparse.Namespace) -> list[str]:
-    """Return the address, which programs parse, then a summary of the cluster and a table of its topics."""
+    """Return the lines to print: the address (which programs parse), a summary of the cluster and a table of topics."""
     users = " with PLAIN and SCRAM" if args.users is not None else ""
     tokens = ", OAUTHBEARER without signatures" if args.unsigned_tokens else ""
     storage = "discarded" if args.discard else f"stored in {args.data}" if args.data else "stored in memory"
@@ -118,7 +118,7 @@ def _format_status_lines(broker: EmbeddedBroker, args: argparse.Namespace) -> li
         f"{format_count(len(broker.cluster.nodes), 'node')}, {args.security}{users}{tokens}, "
         f"transaction.version {args.transaction_version}; records: {storage}; missing topics: {auto_create}",
     ]
-    with broker.cluster.lock:  # clients may already be creating topics
+    with broker.cluster.lock:  # because clients may already be creating topics
         topics = sorted(broker.cluster.topics.values(), key=lambda topic: topic.name)
     rows = [(topic.name, len(topic.partitions), _count_records(topic)) for topic in topics[:MAX_LISTED_TOPICS]]
     lines += format_table(("topic", "partitions", "records"), rows) if rows else []

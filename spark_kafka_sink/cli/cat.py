@@ -1,4 +1,4 @@
-"""`pykafka cat`: print the records of a topic, and with `--follow` also new records as they are written."""
+"""`pykafka cat`: print a topic's records and, with `--follow`, new records as they are written."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _find_start_offsets(
 ) -> dict[int, int]:
     """Return the start offset of each partition, limited to the offsets that exist.
 
-    A partition without an entry is read from its beginning.
+    Partitions without an entry are read from their beginning.
     """
     if start == BEGINNING:
         return {}
@@ -123,7 +123,7 @@ def _find_start_offsets(
         return reader.end_offsets(topic, partitions)
     if isinstance(start, datetime):
         return reader.offsets_at(topic, int(start.timestamp() * 1000), partitions)
-    offset_or_tail = int(start)  # if negative, the last records of each partition
+    offset_or_tail = int(start)  # -N means the last N records of each partition
     first_offsets = reader.beginning_offsets(topic, partitions)
     end_offsets = reader.end_offsets(topic, partitions)
     start_offsets = {

@@ -1,4 +1,4 @@
-"""Arguments and preflight checks of the commands that connect to brokers.
+"""Arguments and preflight checks for the commands that connect to brokers.
 
 All commands accept the same options file. Commands that only read topics ignore options that only producers have.
 """
@@ -47,9 +47,9 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_client_options(args: argparse.Namespace) -> dict[str, object]:
-    """Combine the options of the file, the -X arguments and --bootstrap-server; later ones override earlier ones.
+    """Merge the options from the file, the -X arguments and --bootstrap-server. Later sources override earlier ones.
 
-    Raise ConfigurationError if no bootstrap server is set or a line is not NAME=VALUE.
+    Raise ConfigurationError if no bootstrap server is set or an option is not of the form NAME=VALUE.
     """
     lines = [] if args.command_config is None else read_text_file(args.command_config, "--command-config").splitlines()
     options: dict[str, object] = {**parse_properties(lines, "--command-config"), **parse_properties(args.option, "-X")}
@@ -61,7 +61,7 @@ def parse_client_options(args: argparse.Namespace) -> dict[str, object]:
 
 
 def build_reader_config(options: Mapping[str, object]) -> ClientConfig:
-    """Build the configuration of a command that only reads, without the options of producers."""
+    """Build the configuration for a command that only reads. Options that only producers have are left out."""
     from spark_kafka_sink.client.options import CLIENT_OPTIONS, parse_client_config
     from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
@@ -71,7 +71,10 @@ def build_reader_config(options: Mapping[str, object]) -> ClientConfig:
 
 
 def parse_properties(lines: Sequence[str], source: str) -> dict[str, str]:
-    """Parse lines NAME=VALUE, and skip empty lines and comments. `source`: the argument that error messages name."""
+    """Parse lines of the form NAME=VALUE. Empty lines and comments are skipped.
+
+    `source`: the command-line argument to name in error messages.
+    """
     options: dict[str, str] = {}
     for line in lines:
         stripped = line.strip()
@@ -79,14 +82,17 @@ def parse_properties(lines: Sequence[str], source: str) -> dict[str, str]:
             continue
         name, equals, value = stripped.partition("=")
         if not equals:
-            # The error does not show the line, which may contain a password.
+            # The error does not show the line, because it may contain a password.
             raise ConfigurationError(f"{source}: an option is not of the form NAME=VALUE")
         options[name.strip()] = value.strip()
     return options
 
 
 def read_text_file(path: Path, argument: str) -> str:
-    """Read a small file, or the pipe that a shell passes for `<(command)`. `argument`: the argument of the path."""
+    """Read a small file, or the pipe that a shell passes for `<(command)`.
+
+    `argument`: the command-line argument to name in error messages.
+    """
     try:
         return read_regular_file(path, allow_pipe=True).decode()
     except OSError as error:
@@ -98,7 +104,8 @@ def read_text_file(path: Path, argument: str) -> str:
 def check_topics_readable(config: ClientConfig, *topics: str) -> None:
     """Raise PreflightError if the cluster is unreachable or a topic does not exist.
 
-    Failed connections are retried for about a second. A broker that does not respond takes some seconds longer.
+    Failed connections are retried for about a second. If a broker does not respond, the check takes some seconds
+    longer.
     """
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 
@@ -112,7 +119,7 @@ def check_topics_readable(config: ClientConfig, *topics: str) -> None:
 def check_write_access(config: ProducerConfig, topic: str) -> None:
     """Raise PreflightError if this user cannot write to the topic from this machine.
 
-    Retries and time limits are those of `check_topics_readable`.
+    Retries and time limits are the same as in `check_topics_readable`.
     """
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 
@@ -126,7 +133,7 @@ def check_write_access(config: ProducerConfig, topic: str) -> None:
 
 @contextmanager
 def silence_client_log() -> Iterator[None]:
-    """Suppress the client's log, because the checks and their error contain the same information."""
+    """Suppress the client's log in the block, because the checks and their error contain the same information."""
     log = logging.getLogger("spark_kafka_sink.client")
     previous_level = log.level
     log.setLevel(logging.CRITICAL)

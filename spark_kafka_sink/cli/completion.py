@@ -1,4 +1,4 @@
-"""`pykafka completion`: a script that lets a shell complete commands and flags."""
+"""`pykafka completion`: print a script that lets a shell complete commands and flags."""
 
 from __future__ import annotations
 

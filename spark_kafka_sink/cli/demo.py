@@ -1,4 +1,4 @@
-"""`pykafka demo`: a real Spark job writes a million rows and a stream, and the rows are read back and counted."""
+"""`pykafka demo`: write a million rows and a stream with a real Spark job, then read the rows back and count them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 def require_spark() -> None:
     """Raise MissingDependencyError if pyspark or Java is missing.
 
-    Without Java, Spark would fail with JAVA_GATEWAY_EXITED after a page of traceback.
+    Without Java, Spark itself would fail with a page of traceback that ends in JAVA_GATEWAY_EXITED.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise MissingDependencyError('the demo requires pyspark: pip install "pyspark>=3.5"')

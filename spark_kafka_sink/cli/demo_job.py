@@ -1,4 +1,4 @@
-"""The Spark job of `pykafka demo` and the progress that it prints."""
+"""The Spark job that `pykafka demo` runs, and its progress output."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ SPARK_CONF = {
     "spark.driver.host": "127.0.0.1",
 }
 VALUE_EXPRESSION = """concat('{"order":', id, ',"note":"', rpad('', 80, 'so it goes '), '"}')"""
-"""A SQL expression for about 100 bytes of JSON."""
+"""A SQL expression that yields about 100 bytes of JSON."""
 
 
 class Demo:
-    """One run of the demo, which writes to its own topic."""
+    """One run of the demo. Each run writes to a topic of its own."""
 
     def __init__(self, bootstrap_servers: str, row_count: int) -> None:
         self.topic = f"pykafka-demo-{int(time.time())}"
@@ -64,7 +64,7 @@ class Demo:
             options["reportPath"] = str(directory / "reports.jsonl")
             print_note("starting Spark and its Python workers by writing no rows ...")
             with create_spark_session(directory) as spark:
-                # The condition matches no row, so nothing is written, but Spark starts all Python workers of the job.
+                # The condition matches no row, so nothing is written, but Spark starts all of the job's Python workers.
                 no_rows = spark.range(0, TASKS, 1, TASKS).where("rand() > 1")
                 select_key_and_value(no_rows).write.format("pykafka").options(**options).save()
                 print_step("2/4", f"batch: {self._row_count:,} rows")
@@ -84,7 +84,7 @@ class Demo:
         return time.perf_counter() - started_s
 
     def _watch(self, write: Callable[[], None]) -> None:
-        """Run `write` and show how many rows the broker has stored so far."""
+        """Run `write`, and meanwhile show how many rows the brokers have stored."""
         bar = ProgressBar(self._row_count)
         with ThreadPoolExecutor(1) as pool:
             write_future = pool.submit(write)
@@ -113,14 +113,14 @@ class Demo:
         last_batch_id = -1
         is_running = True
         while is_running:
-            is_running = not query.awaitTermination(1)  # raises the error that ended the query
+            is_running = not query.awaitTermination(1)  # raises the query's error if it failed
             for progress in query.recentProgress:
                 if progress.batchId > last_batch_id and progress.numInputRows:
                     last_batch_id = progress.batchId
                     print_note(f"batch {last_batch_id}: {progress.numInputRows:,} rows in {progress.batchDuration} ms")
 
     def _has_each_row_once(self, expected_count: int) -> bool:
-        """Read the topic, and return whether it contains each of the keys below `expected_count` exactly once."""
+        """Read the topic and return whether it contains each key from 0 to `expected_count` - 1 exactly once."""
         started_s = time.perf_counter()
         counts_by_id = np.zeros(expected_count, np.int64)
         row_count = 0
@@ -169,7 +169,7 @@ def select_key_and_value(frame: DataFrame) -> DataFrame:
 
 
 class ProgressBar:
-    """A progress bar of stored rows: one line on a terminal, and a line for every tenth of the rows elsewhere."""
+    """A progress bar for stored rows: a single line on a terminal, otherwise a line for every tenth of the rows."""
 
     def __init__(self, total: int) -> None:
         self.shown_count = -1

@@ -1,4 +1,4 @@
-"""`pykafka doctor`: find out why a write to Kafka fails, with the checks of the driver and additional ones."""
+"""`pykafka doctor`: find out why a write to Kafka fails, by running the driver's checks and additional ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HELP = "check whether this machine can write to a cluster, and suggest remedies"
 
 MARKS = {"passed": "✔", "warning": "!", "failed": "✘", "skipped": "-"}
 PLAIN_MARKS = {**MARKS, "passed": "ok", "failed": "X"}
-"""Marks for terminals that cannot show the characters of MARKS."""
+"""Marks for terminals that cannot show the characters in MARKS."""
 
 ROWS_BY_TASK = "rows by task"
 _SKEW_REMEDY = (
@@ -93,9 +93,9 @@ def _load_client_options(args: argparse.Namespace) -> tuple[ProducerConfig, Targ
 
 
 def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
-    """Return the configuration, the target and the report path of the job that the file of `--spark-conf` describes.
+    """Return the configuration, the target and the report path of the job described by the file in `--spark-conf`.
 
-    `-X` and `--bootstrap-server` override options of the file.
+    `-X` and `--bootstrap-server` override options in the file.
     """
     if args.command_config is not None:
         raise ConfigurationError("--command-config and --spark-conf cannot be used together")
@@ -109,14 +109,14 @@ def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Targe
     options.update({f"kafka.{name}": value for name, value in parse_properties(args.option, "-X").items()})
     if args.bootstrap_server:
         options[f"kafka.{BOOTSTRAP_SERVERS_OPTION}"] = args.bootstrap_server
-    # `register` sets the number of concurrent tasks in a job. Some options are rejected without it; its value does not
-    # matter here.
+    # In a job, the methods that `register` installs set the number of concurrent tasks. Some options are rejected if it
+    # is not set, but its value does not matter here.
     sink_options = parse_options({**options, CONCURRENT_TASKS_OPTION: "1"})
     return sink_options.producer_config(), build_write_target(sink_options), sink_options.report_path
 
 
 def _check_task_skew(report_path: str) -> Check:
-    """Check how evenly the latest reported write distributed its rows over tasks."""
+    """Check how evenly the rows of the latest reported write were distributed over its tasks."""
     from spark_kafka_sink.preflight import Check, Outcome
     from spark_kafka_sink.reports.skew import (
         SKEW_THRESHOLD,
@@ -152,7 +152,7 @@ def _parse_spark_conf(text: str) -> Mapping[str, str]:
 
 
 def _to_spark_string(value: object) -> str:
-    """Convert a value to the string that Spark passes to a data source, such as true for True."""
+    """Convert a value to the string that Spark would pass to a data source, for example True to `true`."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -1,4 +1,4 @@
-"""Readers of the rows of `pykafka produce`: lines of a stream or columns of a file, as Arrow batches."""
+"""Reads the input rows of `pykafka produce`, from a stream's lines or a file's columns, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADERS_FIELD = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), (
 
 @dataclass(frozen=True)
 class InputColumns:
-    """Names of the columns that are read from a file. None stands for the column `key` or `timestamp`, if it exists."""
+    """Names of the columns to read from a file. None selects the column `key` or `timestamp` if the file has it."""
 
     value: str = "value"
     key: str | None = None
@@ -31,7 +31,7 @@ class InputColumns:
 def open_lines(
     stream: BufferedReader | BytesIO, key_separator: str | None, headers: Headers, max_line_bytes: int
 ) -> pa.RecordBatchReader:
-    """Read each line as a record, as soon as it is available. The last line may lack a line feed."""
+    """Read each line as a record as soon as it is available. The last line need not end with a line feed."""
     fields = [pa.field("value", pa.binary())]
     if key_separator is not None:
         fields.append(pa.field("key", pa.binary()))
@@ -57,7 +57,7 @@ def _read_line_columns(
 
 
 def _split_lines(lines: list[bytes], separator: bytes | None, previous_count: int) -> list[pa.Array]:
-    """Split lines into values and keys. `previous_count`: the number of earlier lines, for error messages."""
+    """Split lines into values and keys. `previous_count`: the number of preceding lines, for error messages."""
     if separator is None:
         return [pa.array(lines, pa.binary())]
     parts = [line.split(separator, 1) for line in lines]
@@ -69,7 +69,7 @@ def _split_lines(lines: list[bytes], separator: bytes | None, previous_count: in
 
 
 def _build_reader(fields: list[pa.Field], columns: Iterator[list[pa.Array]], headers: Headers) -> pa.RecordBatchReader:
-    """Build a reader of the columns that adds the headers to each row."""
+    """Build a reader that yields the columns and adds the same headers to each row."""
     schema = pa.schema([*fields, _HEADERS_FIELD] if headers else fields)
     header_scalar = pa.scalar([{"key": name, "value": value} for name, value in headers], _HEADERS_FIELD.type)
 
@@ -82,7 +82,7 @@ def _build_reader(fields: list[pa.Field], columns: Iterator[list[pa.Array]], hea
 
 
 def open_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
-    """Open a file. Return a reader of its rows, and their number, or None if the file does not contain the number."""
+    """Open a file. Return a reader for its rows and their number, which is None if the format does not store it."""
     suffix = path.suffix.lower()
     row_count: int | None = None
     try:
@@ -116,9 +116,9 @@ def _open_parquet(path: Path) -> tuple[Iterator[pa.RecordBatch], pa.Schema, int]
 
 
 def _open_csv(path: Path, delimiter: str) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """Open a CSV file with all columns as text, so that fields are sent unchanged.
+    """Open a CSV file and read all columns as text, so that fields are sent unchanged.
 
-    A field that is empty and not quoted is null.
+    An empty field without quotes is read as null.
     """
     from pyarrow import csv
 
@@ -136,7 +136,7 @@ def _open_csv(path: Path, delimiter: str) -> tuple[Iterator[pa.RecordBatch], pa.
 
 
 def _resolve_columns(schema: pa.Schema, columns: InputColumns, path: Path) -> InputColumns:
-    """Replace None by the default names. Raise ConfigurationError if a column is missing."""
+    """Replace None with the default column if the file has it. Raise ConfigurationError if a column is missing."""
     key = columns.key or ("key" if "key" in schema.names else None)
     timestamp = columns.timestamp or ("timestamp" if "timestamp" in schema.names else None)
     for flag, name in (("--value-column", columns.value), ("--key-column", key), ("--timestamp-column", timestamp)):
@@ -159,12 +159,12 @@ def _convert_batches(
 
 
 def _find_converted_type(role: str, data_type: pa.DataType) -> pa.DataType:
-    """Return the type of a converted column, before any row is read."""
+    """Return the type that a column will have after conversion, without reading any row."""
     return (_convert_timestamps if role == "timestamp" else _convert_bytes)(pa.nulls(0, data_type)).type
 
 
 def _convert_bytes(column: pa.Array) -> pa.Array:
-    """Convert numbers and times to text. Text and bytes are returned unchanged."""
+    """Convert a column to text, unless it contains bytes."""
     data_type = column.type
     if pa.types.is_dictionary(data_type):
         return _convert_bytes(column.dictionary_decode())
@@ -175,9 +175,9 @@ def _convert_bytes(column: pa.Array) -> pa.Array:
 
 
 def _convert_timestamps(column: pa.Array) -> pa.Array:
-    """Convert text to milliseconds since the epoch. Other columns are returned unchanged.
+    """Convert text to milliseconds since the epoch. Columns of other types are returned unchanged.
 
-    The text is a number of milliseconds in all rows, or a timestamp such as 2026-05-01 12:00:00.
+    Either all rows contain a number of milliseconds, or all contain a timestamp such as 2026-05-01 12:00:00.
     """
     if pa.types.is_string(column.type):
         are_numbers = pc.all(pc.match_substring_regex(column, "^-?[0-9]+$")).as_py()

@@ -1,4 +1,4 @@
-"""The argument parser of `pykafka`, its commands and their exit statuses."""
+"""The entry point of `pykafka`: its argument parser, commands and exit statuses."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from spark_kafka_sink.errors import KafkaSinkError
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-"""The exit status that shells use: 128 plus the number of SIGINT."""
+"""The exit status that shells use for SIGINT: 128 plus the signal's number."""
 
 
 class Command(Protocol):
-    """A module that implements a command. It imports what only `run` needs inside `run`."""
+    """A module that implements a command. Imports that only `run` needs belong inside `run`."""
 
     HELP: str
-    """The line of the command in `pykafka --help`, and the beginning of the command's own help."""
+    """The command's description in `pykafka --help` and at the top of its own help."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pykafka: {error}", file=sys.stderr)
         return EXIT_FAILED
     except BrokenPipeError:
-        # The reader of the pipe has exited, as in `pykafka cat ... | head`. Python would fail again when it flushes
-        # stdout at exit.
+        # The process that read the pipe has exited, as in `pykafka cat ... | head`. Redirecting stdout keeps Python
+        # from failing again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

@@ -1,8 +1,8 @@
 """`pykafka produce`: write lines of stdin, or columns of a Parquet or CSV file, to a topic.
 
-Lines and columns are sent like tables of send_table(). Lines are sent as they arrive: all lines that can be read
-without waiting become one batch. So lines of a slow pipe are sent without delay, and a fast pipe results in large
-batches.
+Lines and columns are sent in the same way as tables are by send_table(). Lines are sent as they arrive: all lines that
+can be read without waiting form one Arrow batch. Lines from a slow pipe are therefore sent without delay, and a fast
+pipe results in large batches.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 def _check_partition(producer: KafkaProducer, args: argparse.Namespace) -> None:
     """Raise ConfigurationError if the partition does not exist.
 
-    The producer would wait for max.block.ms instead, because partitions may be added.
+    Without this check, the producer would wait for max.block.ms, because the partition might still be added.
     """
     if args.partition is None:
         return
@@ -104,7 +104,7 @@ def _send_all(
 ) -> None:
     """Send all rows. Raise DeliveryError if a row fails.
 
-    After a failure no more rows are read. The error is raised when all rows that were read have a result.
+    After a failure, no more rows are read. The error is raised once every row that was read is written or has failed.
     """
     from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
     from spark_kafka_sink.producer.tables import TableSender

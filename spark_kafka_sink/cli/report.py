@@ -1,4 +1,4 @@
-"""`pykafka report`: the write reports of jobs as a table or as a page with charts."""
+"""`pykafka report`: show the write reports of jobs as a table or as a page with charts."""
 
 from __future__ import annotations
 

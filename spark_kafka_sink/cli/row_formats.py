@@ -27,7 +27,7 @@ RowFormat = Callable[["pa.Table", Sequence[str]], Iterator[bytes]]
 
 
 def format_text_lines(rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
-    """Format rows as raw bytes with tabs between the columns."""
+    """Format rows as raw bytes, with tabs between columns."""
     for row in _iterate_rows(rows, columns):
         yield b"\t".join(_encode_cell(name, row[name]) for name in columns) + b"\n"
 
@@ -44,14 +44,14 @@ def format_json_lines(rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]
 
 
 def _escape_invisible(text: str) -> str:
-    """Escape characters that control a terminal or change the direction of text."""
+    """Escape characters that control a terminal or change the text direction."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
 
 
 class TableFormat:
-    """Formats rows as a table with a heading above the first row. Cells that do not fit end with `...`."""
+    """Formats rows as a table, with a heading above the first row. Cells that do not fit are cut and end with `...`."""
 
     def __init__(self) -> None:
         self._has_heading = False
@@ -90,7 +90,7 @@ def _format_cell(name: str, value: Any) -> str:
 
 
 def _compute_column_widths(columns: Sequence[str], width: int) -> list[int]:
-    """Return the fixed width of each column; the value gets the rest of the table's width."""
+    """Return the width of each column. All widths are fixed, except that the value gets the remaining width."""
     fixed_width = sum(_COLUMN_WIDTHS.get(name, 0) for name in columns)
     value_width = max(20, width - fixed_width - 2 * (len(columns) - 1))
     return [_COLUMN_WIDTHS.get(name, value_width) for name in columns]
@@ -107,7 +107,7 @@ def _fit_cell(cell: str, width: int) -> str:
 
 
 def _bytes_to_json(data: bytes | None) -> object:
-    """Convert UTF-8 to a string and other bytes to {"base64": ...}."""
+    """Decode bytes to a string if they are UTF-8; otherwise return {"base64": ...}."""
     if data is None:
         return None
     try:

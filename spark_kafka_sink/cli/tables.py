@@ -1,4 +1,4 @@
-"""Text tables, with numbers aligned to the right and everything else to the left."""
+"""Formats text tables. Numbers are aligned to the right, everything else to the left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def format_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Format a heading, a line of dashes and the rows."""
+    """Format the headings, a line of dashes and the rows."""
     values = [list(row) for row in rows]
     cells = [[sanitize(str(value), MAX_CELL_CHARACTERS) for value in row] for row in values]
     left_aligned = [

@@ -1,4 +1,4 @@
-"""`pykafka topics`: a list of topics, or the leaders, replicas and offsets of the named topics."""
+"""`pykafka topics`: list topics, or describe the named topics with their leaders, replicas and offsets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Partition:
-    """A row of the description. `first_offset` and `end_offset` are None if the partition has no leader."""
+    """A row in a topic's description. `first_offset` and `end_offset` are None if the partition has no leader."""
 
     topic: str
     partition: int

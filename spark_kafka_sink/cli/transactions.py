@@ -1,6 +1,6 @@
-"""`pykafka transactions`: the open and decided transactions of exactly-once writes, to list, finish, abort or give up.
+"""`pykafka transactions`: list, finish, abort or give up the open and decided transactions of exactly-once writes.
 
-Listing changes nothing. The other actions first print the transactions that they concern and ask for confirmation.
+Listing changes nothing. The other actions first print the transactions that they affect and ask for confirmation.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _describe_action(status: PrefixStatus, action: str, transactional_ids: Seque
 
 
 def _is_confirmed() -> bool:
-    """Ask for confirmation. Anything but an explicit yes means no, and so does the end of the input."""
+    """Ask for confirmation. Anything except an explicit yes, including the end of the input, means no."""
     sys.stdout.write("Go on? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -144,14 +144,14 @@ def _format_decision(status: PrefixStatus) -> str:
 
 
 def _describe_owner(status: PrefixStatus) -> str:
-    """Return the host and start time of the prefix's latest driver, or the description of a job without a name."""
+    """Return the host and start of the prefix's latest driver, or describe the job if the prefix was generated."""
     from spark_kafka_sink.exactly_once.job_names import describe_job
 
     return describe_job(status.prefix) or ("" if status.entry is None else status.entry.driver_name)
 
 
 def _to_rows(status: PrefixStatus) -> list[tuple[object, ...]]:
-    """Return a row for each open transaction, or one row without a transaction if none is open."""
+    """Return a row for each open transaction. If none is open, return one row without a transaction."""
     if not status.open_transactions:
         return [(status.prefix, _describe_owner(status), _format_decision(status), "", "", "")]
     return [

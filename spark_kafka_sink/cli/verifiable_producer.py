@@ -1,8 +1,8 @@
-"""`pykafka verifiable-producer`: the protocol of Kafka's VerifiableProducer, for Kafka's system tests.
+"""`pykafka verifiable-producer`: a producer that follows the protocol of Kafka's VerifiableProducer, for system tests.
 
-The tests of Apache Kafka (kafkatest) start producers of any client as a process. They read one JSON object per line
-from its stdout, stop it with a signal, and compare the acknowledged values with those in the topic. Arguments, events
-and their fields are those of org.apache.kafka.tools.VerifiableProducer.
+Apache Kafka's system tests (kafkatest) start a client's producer as a process. They read JSON objects from its stdout,
+one per line, stop it with a signal, and compare the acknowledged values with those in the topic. The arguments, events
+and fields are the same as those of org.apache.kafka.tools.VerifiableProducer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
-    # As in Kafka's tool, a failed request is not retried unless the file says otherwise: tests count the failures.
+    # As in Kafka's tool, requests are not retried unless the options say otherwise, because tests count the failures.
     options = {"acks": args.acks, "retries": 0, **parse_client_options(args)}
     events = EventWriter(args.topic)
     started_s = time.monotonic()
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class EventWriter:
-    """Prints the events of a producer. `record_result` runs on the sender's thread, everything else on the caller's."""
+    """Prints a producer's events. `record_result` runs on the sender thread; everything else runs on the caller's."""
 
     def __init__(self, topic: str) -> None:
         self.acked_count = 0
@@ -122,7 +122,7 @@ class EventWriter:
 def _send_until_stopped(
     args: argparse.Namespace, producer: KafkaProducer, events: EventWriter, signals: SignalWait
 ) -> int:
-    """Send records until a signal arrives or --max-messages is reached. Return the number of sent records."""
+    """Send records until a signal arrives or --max-messages is reached. Return the number of records sent."""
     started_s = time.monotonic()
     keys = _repeat_keys(args.repeating_keys)
     for number in itertools.count():

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 def _verify_topic(
     config: ClientConfig, isolation: str, topic: str, written: dict[int, OffsetRange]
 ) -> dict[int, PartitionResult]:
-    """Read the ranges of a topic and compare them with the receipt."""
+    """Read a topic's reported offset ranges and compare the records with the receipt."""
     from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
     from spark_kafka_sink.reports.receipts import FoundRecords, compare_topic
 
@@ -90,7 +90,7 @@ def _verify_topic(
 
 
 def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: dict[int, int]) -> None:
-    """Raise ConfigurationError if open transactions hide the end of a range from readers with read_committed."""
+    """Raise ConfigurationError if an open transaction hides the end of a range from read_committed readers."""
     from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
 
     with TopicReader(config, isolation=READ_UNCOMMITTED) as reader:
@@ -110,7 +110,7 @@ def _read_ranges(
     ends: dict[int, int],
     found: dict[int, FoundRecords],
 ) -> None:
-    """Read the part of each range that the partition still contains, one partition after the other."""
+    """Read one partition after another, limited to the part of each range that the partition still contains."""
     beginnings = reader.beginning_offsets(topic, ranges)
     for partition, offsets in sorted(ranges.items()):
         found[partition].log_start_offset, found[partition].log_end_offset = beginnings[partition], ends[partition]
@@ -123,7 +123,7 @@ def _read_ranges(
 
 
 def _print_results(results: Sequence[tuple[str, int, PartitionResult]]) -> int:
-    """Print a line for each partition, and return the exit status."""
+    """Print a line for each partition and the details of the results. Return the exit status."""
     rows = [
         (
             *(topic, partition, result.written.first_offset, result.written.last_offset),
