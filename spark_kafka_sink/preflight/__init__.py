@@ -1,19 +1,19 @@
-"""Checks before a write that this machine can write to the topics with the given options.
+"""Checks, before a write, that this machine can write to the topics with the given options.
 
-The checks take the first steps of a producer: they resolve the bootstrap servers, connect to them with the security
-options of the job, fetch the metadata of the topics, connect to each leader at the address that the broker advertises,
-and check the permissions that the write needs. All connections are made concurrently, so the checks of a healthy
-cluster take about a second at most.
+The checks take the first steps of a producer. They resolve the bootstrap servers, connect to them with the job's
+security options, fetch the topics' metadata, connect to each leader at the address that it advertises, and check the
+permissions that the write needs. All connections are made concurrently, so checking a healthy cluster takes about a
+second at most.
 
-checks.py               targets, time limits and results of checks
-probe.py                the connections, and requests over them
-connectivity_checks.py  the results of a probe as checks
-request_check.py        a check that sends one request
-cluster_checks.py       checks of a connected cluster: permissions, clocks, limits
-creation_check.py       the check of a topic that will be created if it is missing
-topic_suggestions.py    suggestions of existing topics for missing ones
-certificate_checks.py   the certificates that brokers present
-run.py                  all checks in their order
+checks.py               defines targets, time limits and results
+probe.py                opens the connections and sends requests over them
+connectivity_checks.py  turns the results of a probe into checks
+request_check.py        defines a check that sends one request
+cluster_checks.py       checks permissions, clocks and limits of a connected cluster
+creation_check.py       checks whether a missing topic can be created
+topic_suggestions.py    suggests existing topics for missing ones
+certificate_checks.py   checks the certificates that brokers present
+run.py                  runs all checks in order
 
 The driver runs these checks before a write. `pykafka doctor` runs the same checks and additional ones (`thorough`).
 """

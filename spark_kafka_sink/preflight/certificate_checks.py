@@ -1,4 +1,4 @@
-"""Checks of the certificates that brokers present: host names, issuer, expiry, and the reason for a rejection."""
+"""Checks the certificates that brokers present: host names, issuer, expiry, and why a certificate is rejected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DAY_S = 86_400
 def check_certificates(
     config: ClientConfig, nodes: Iterable[Node], system: System, timeout_ms: float
 ) -> Iterator[Check]:
-    """Connect to the first addresses of the nodes and check their certificates. Yield nothing without TLS."""
+    """Connect to the first nodes, at one address each, and check their certificates. Without TLS, yield nothing."""
     tls = config.security.tls
     if tls is None:
         return
@@ -44,7 +44,7 @@ def check_certificates(
 
 
 def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s: float) -> Check:
-    """Build the check of a certificate. `wall_time_s`: the current Unix timestamp in seconds."""
+    """Build the check for a certificate. `wall_time_s`: the current time as a Unix timestamp, in seconds."""
     days_left = int((certificate.not_after_s - wall_time_s) // _DAY_S)
     expiry_date = f"{datetime.fromtimestamp(certificate.not_after_s, timezone.utc):%Y-%m-%d}"
     expired_for_s = wall_time_s - certificate.not_after_s
@@ -66,7 +66,7 @@ def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s
 
 
 def _format_age(age_s: float) -> str:
-    """Format an age in full hours if it is below two days, and in full days otherwise."""
+    """Format an age in whole hours if it is less than two days, and otherwise in whole days."""
     if age_s < _HOUR_S:
         return "less than 1 hour"
     if age_s < 2 * _DAY_S:

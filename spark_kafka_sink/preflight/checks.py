@@ -1,4 +1,4 @@
-"""Targets, time limits and results of preflight checks."""
+"""Defines the targets, time limits and results of preflight checks."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. The remedy may be empty."""
+    """The result of a check. The remedy may be empty."""
 
     name: str
     outcome: Outcome
     detail: str
     remedy: str = ""
     concerns_address: bool = False
-    """Whether the check failed at a host name or an address, which may be reachable from another machine."""
+    """Whether the check failed because of a host name or address, which may be reachable from another machine."""
     logged_by_driver: bool = False
-    """Whether the driver logs a warning of this check, because it concerns a feature that the options request."""
+    """Whether the driver logs this check if it is a warning, because it concerns a feature that the options request."""
 
     def __str__(self) -> str:
         return " ".join(end_sentence(part) for part in (f"{self.name}: {self.detail}", self.remedy) if part)
@@ -43,49 +43,49 @@ class Check:
 
 @dataclass(frozen=True)
 class Target:
-    """The planned write: its topics and the features of Kafka that it uses."""
+    """A planned write: its topics and the Kafka features that it uses."""
 
     topics: Sequence[str] = ()
     topic_option_names: Sequence[tuple[str, str]] = ()
-    """Pairs of a topic and the option that names it, for topics other than the target of the rows."""
+    """Pairs of a topic and the option that names it, for topics other than the one that the rows are written to."""
     connect_all_brokers: bool = False
-    """Connect to all brokers and not only to leaders, because the topics of the rows are not known yet."""
+    """Connect to all brokers instead of only the leaders, because the rows' topics are not known yet."""
     allow_auto_topic_creation: bool = True
     """Let brokers create missing topics, as they do for a producer."""
     new_topic: NewTopic | None = None
     """The topic that the writer creates if it is missing. The checks never create a topic."""
     idempotent: bool = False
     transactional_id: str | None = None
-    """A transactional id with the prefix of the write. Its permissions are checked without beginning a transaction."""
+    """A transactional id with the write's prefix. Permissions for it are checked without beginning a transaction."""
     transactional_id_prefix: str = ""
-    """The prefix of all transactional ids of the write; the user needs permissions for all of them."""
+    """The prefix of all of the write's transactional ids. The user needs permissions for all ids with this prefix."""
     exactly_once: bool = False
-    """Whether the write will list and describe the transactions of the cluster."""
+    """Whether the write will list and describe the cluster's transactions."""
     max_record_bytes: int | None = None
-    """max.request.size of the producer, which is compared with the limit of each topic."""
+    """The producer's max.request.size, which is compared with each topic's limit."""
 
 
 @dataclass(frozen=True)
 class PreflightTimeouts:
-    """The time limits of preflight checks, in milliseconds."""
+    """Time limits for preflight checks, in milliseconds."""
 
     response_ms: float = 5_000.0
-    """Maximum wait for a response."""
+    """How long to wait for a response."""
     retry_ms: float = 5_000.0
-    """Maximum time to retry temporary failures, such as a broker restart, a leader election or the creation of a topic.
+    """How long to retry temporary failures, such as those during a broker restart, leader election or topic creation.
 
-    Permanent failures, such as rejected credentials or a missing permission, are not retried.
+    Permanent failures, such as rejected credentials or missing permissions, are not retried.
     """
 
 
 INTERACTIVE_TIMEOUTS = PreflightTimeouts(retry_ms=1_000.0)
-"""The time limits of commands, where a user waits for the result."""
+"""Time limits for commands, because a user is waiting for the result."""
 
 
 def build_preflight_error(
     checks: Iterable[Check], heading: str = "Kafka cannot be written to, and nothing was written"
 ) -> PreflightError | None:
-    """Build an error whose first line describes the first failed check, and whose other lines list the others.
+    """Build an error that describes the first failed check in its first line and then lists the other failed checks.
 
     Return None if no check failed.
     """

@@ -1,17 +1,18 @@
-"""Checks that send a request to a connected cluster: permissions for the write, message sizes and clocks.
+"""Checks that send requests to a connected cluster: permissions for the write, message sizes and clocks.
 
-Each check is a function that yields the requests which a target needs. `CLUSTER_CHECKS` and `THOROUGH_CHECKS` list
+Each check is a function that yields the requests that the target requires. `CLUSTER_CHECKS` and `THOROUGH_CHECKS` list
 these functions. Any broker can handle the requests, and none of them changes anything:
 
 - InitProducerId without a transactional id allocates a producer id that is never used.
-- EndTxn for producer id -1, which no producer has: the broker checks the permissions of the user first and then finds
-  no such transaction. Nothing is begun, ended or stored, even if another producer uses the transactional id.
-- CreateTopics with validate_only, DescribeConfigs and DescribeQuorum change nothing.
+- EndTxn is sent for producer id -1, which no producer has. The broker first checks the user's permissions and then
+  finds no such transaction. Nothing is begun, ended or stored, even if another producer uses the transactional id.
+- CreateTopics with validate_only, DescribeConfigs and DescribeQuorum only return information.
 
-One check of `pykafka doctor` is an exception to both: `check_first_epoch` needs the coordinator, and leaves an unused
-transactional id, which brokers forget after transactional.id.expiration.ms.
+One check of `pykafka doctor` is an exception in both respects: `check_first_epoch` needs the coordinator, and it leaves
+behind an unused transactional id, which brokers delete after transactional.id.expiration.ms.
 
-The permission to write to a topic needs no request, because metadata contains it (connectivity_checks.py).
+The permission to write to a topic needs no request of its own, because the metadata contains it
+(connectivity_checks.py).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ FIRST_EPOCH = "first epoch"
 CLOCK = "clock"
 
 MAX_CLOCK_SKEW_MS = 5_000
-"""The clock skew that tokens, certificates and record timestamps tolerate."""
+"""Clock skew up to this limit is no problem for tokens, certificates and record timestamps."""
 
 _FIRST_EPOCH_TIMEOUT_MS = 60_000
 _MAX_MESSAGE_BYTES_CONFIG = "max.message.bytes"
@@ -61,11 +62,11 @@ _AUTHORIZED_ERRORS = frozenset(
         error_codes.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-"""Error codes that a broker returns only after it has authorized the user."""
+"""Error codes that a broker returns only after authorizing the user."""
 
 
 class EndTransactionProbe(EndTransaction):
-    """Probes the permission to end transactions of a transactional id. Any broker can answer."""
+    """Probes whether the user may end transactions of a transactional id. Any broker can respond."""
 
     verdicts = dict.fromkeys(_AUTHORIZED_ERRORS, Verdict.DONE)
 
@@ -147,10 +148,10 @@ def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int
 
 
 def check_first_epoch(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
-    """Get the first epoch of a transactional id as the driver of an exactly-once write does.
+    """Request a transactional id's first epoch in the same way as the driver of an exactly-once write.
 
-    The request names a producer id that the transactional id cannot have. Apache Kafka grants the first epoch anyway,
-    and rejects every later request as that of a fenced producer; some other brokers reject the first one.
+    The request contains a producer id that the transactional id cannot have. Apache Kafka grants the first epoch anyway
+    and rejects later requests as coming from a fenced producer. Some other brokers reject even the first request.
     """
     if target.exactly_once and target.transactional_id_prefix:
         transactional_id = f"{target.transactional_id_prefix.rstrip('-')}-doctor"
@@ -182,7 +183,7 @@ def check_clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iter
 
 
 def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
-    # The controller lists itself among the voters, and stamps that entry with its current time.
+    # The active controller is one of the voters, and the timestamp in its own entry is its current time.
     if exchange.response.error_code != error_codes.NONE:
         name = lookup_error_code(exchange.response.error_code).name
         is_unauthorized = exchange.response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
@@ -207,10 +208,10 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
 
 
 _CheckFactory = Callable[[Target, Sequence[MetadataResponseTopic]], Iterator[RequestCheck[Any] | Check]]
-"""Yield the checks for a target. Arguments: target, topics of the metadata response."""
+"""Yields the checks for a target. Its arguments are the target and the topics in the metadata response."""
 
 CLUSTER_CHECKS: Sequence[_CheckFactory] = (check_topic_creation, check_idempotent_write, check_transactions)
-"""The checks before each write, in the order of their results."""
+"""The checks that run before each write, in order."""
 
 THOROUGH_CHECKS: Sequence[_CheckFactory] = (check_first_epoch, check_message_sizes, check_clock)
 """The additional checks of `pykafka doctor`."""

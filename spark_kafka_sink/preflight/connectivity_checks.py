@@ -1,6 +1,6 @@
-"""Connectivity checks, built from the results of a probe.
+"""Builds the connectivity checks from the results of a probe.
 
-A check is skipped if an earlier check that it depends on has failed.
+If a check has failed, the checks that depend on it are skipped.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _AUTHENTICATION_REMEDIES = {
     ),
 }
 
-# Bits of topic_authorized_operations (KIP-430). Brokers that do not return the authorized operations send the lowest
-# int32 value, in which neither bit is set.
+# Bits of topic_authorized_operations (KIP-430). A broker that does not return the authorized operations sends the
+# lowest int32 value instead, in which neither bit is set.
 _WRITE_BIT, _DESCRIBE_BIT = 1 << 4, 1 << 8
 
 
@@ -86,9 +86,10 @@ def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: Pref
 
 
 def check_name_resolution(nodes: Iterable[Node], system: System) -> Check:
-    """Resolve the host names of the nodes on this machine and show their addresses.
+    """Resolve the nodes' host names on this machine and list the addresses.
 
-    A host name that does not resolve is only a warning here, because the check of the connection to the node fails.
+    If a host name does not resolve, this check is only a warning, because the check of the connection to that node
+    already fails.
     """
     addresses_by_host: dict[str, list[str]] = {}
     for node in nodes:
@@ -149,8 +150,8 @@ def _check_security(probe: Probe, config: ClientConfig) -> Check:
 def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationError) -> str:
     """Return the remedy for a failed login.
 
-    The remedy is empty for TLS errors and for a listener that expects another login, because the messages of these
-    errors contain their remedy.
+    Return an empty remedy for TLS errors and for listeners that expect no SASL or another mechanism, because the
+    messages of these errors already contain a remedy.
     """
     if isinstance(error, TlsError | ListenerMismatchError) or config.security.login is None:
         return ""
@@ -169,7 +170,7 @@ def _check_metadata(probe: Probe, no_response_text: str) -> Check:
 
 
 def _check_versions(probe: Probe) -> list[Check]:
-    """Return one check for all connected brokers, or no check if no broker is connected."""
+    """Return one check for all connected brokers, or an empty list if no broker is connected."""
     versions_by_broker = [
         versions for node_id in probe.connected_nodes if (versions := probe.client.versions(node_id)) is not None
     ]
@@ -186,7 +187,7 @@ def _check_versions(probe: Probe) -> list[Check]:
 
 
 def _list_required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
-    """Yield groups of APIs that the write requires. Each group has a remedy for brokers that lack one of its APIs."""
+    """Yield groups of APIs that the write requires, each with a remedy for brokers that lack one of its APIs."""
     yield (
         (ApiKey.PRODUCE, *([ApiKey.INIT_PRODUCER_ID] if target.idempotent else ())),
         "Use brokers of Kafka 2.8 or later.",
@@ -200,7 +201,7 @@ def _list_required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]
 
 
 def _find_version_error(apis: Sequence[ApiKey], brokers: Sequence[NodeApiVersions]) -> UnsupportedVersionError | None:
-    """Return the error for the first API that one of the brokers does not support, or None."""
+    """Return the error for the first API that any of the brokers does not support, or None if all are supported."""
     try:
         for api, versions in itertools.product(apis, brokers):
             versions.latest_usable_version(api)
@@ -221,7 +222,7 @@ def _check_topic(probe: Probe, topic: str) -> Check:
 
 
 def _name_option(check: Check, option: str) -> Check:
-    """Add the option that names the missing topic to the check."""
+    """Mention the option that names the missing topic in the check."""
     return replace(
         check,
         detail=f"{TOPIC_DOES_NOT_EXIST}; the option {option} names it",
@@ -247,15 +248,15 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
 
 
 def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
-    """Return the reason for a failed connection. It omits the node's address, which all callers show beside it."""
+    """Explain why the connection failed, without the node's address, because all callers show it next to this text."""
     loss = probe.client.losses.get(node.id)
     return no_response_text if loss is None else loss.detail
 
 
 def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> Check:
-    """Check the metadata of a topic for errors, permissions and leaders.
+    """Check a topic's metadata for errors, missing permissions and missing leaders.
 
-    `broker_ids`: the brokers of the cluster. A partition with any other leader counts as leaderless.
+    `broker_ids`: the ids of the cluster's brokers. A partition with any other leader id counts as leaderless.
     """
     name = format_topic_check_name(topic.name or "")
     if topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS:

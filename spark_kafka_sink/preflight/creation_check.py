@@ -1,8 +1,8 @@
-"""The check of the topic that the writer creates if it is missing.
+"""Checks the topic that the writer creates if it is missing.
 
-If the topic is missing, a broker validates a CreateTopics request: it checks the permissions of the user, its policy
-and the numbers of partitions and replicas, and creates nothing. If the topic exists, differences from the requested
-topic are a warning, because the writer never changes an existing topic.
+If the topic is missing, a broker validates a CreateTopics request without creating anything. It checks the user's
+permissions, its own policy, and the numbers of partitions and replicas. If the topic exists but differs from the
+requested one, the check is a warning, because the writer never changes an existing topic.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _CONFIGS_NOT_VISIBLE_REMEDY = (
 def check_topic_creation(
     target: Target, topics: Sequence[MetadataResponseTopic]
 ) -> Iterator[RequestCheck[Any] | Check]:
-    """Yield the check of the topic that the writer creates, or nothing if the target has no such topic.
+    """Yield the check for the topic that the writer creates if it is missing. Yield nothing if the target has none.
 
-    The check sends a request if the topic is missing or if its settings must be fetched to compare them.
+    The check sends a request only if the topic is missing, or if the topic's settings must be fetched and compared.
     """
     new_topic = target.new_topic
     metadata = next((topic for topic in topics if new_topic is not None and topic.name == new_topic.name), None)

@@ -1,4 +1,4 @@
-"""Probe: the connections of one preflight, their state, and requests over them."""
+"""Probe: holds the connections of one preflight run and sends requests over them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _RETRY_INTERVAL_MS = 250.0
 class Exchange(Generic[ResponseT]):
     response: ResponseT
     wall_ms: int
-    """Time of this machine's clock halfway between request and response, in milliseconds since the epoch."""
+    """This machine's time halfway between the request and the response, in milliseconds since the epoch."""
 
 
 class _RequestCall(Call[ResponseT]):
-    """The request of a check. `last_exchange` has the last response, even if that contains a retriable error."""
+    """A check's request. `last_exchange` holds the last response, even if that contains a retriable error."""
 
     def __init__(self, request: Request[ResponseT], wall_ms: Callable[[], int]) -> None:
         super().__init__([request])
@@ -50,7 +50,7 @@ class _RequestCall(Call[ResponseT]):
 
 
 class _TopicsCall(Call[MetadataResponse]):
-    """Keeps requesting the topics' metadata, because a missing topic, leader or address may appear later."""
+    """Requests the topics' metadata repeatedly, because a missing topic, leader or address may appear later."""
 
     def __init__(self, request: DescribeTopics) -> None:
         super().__init__([request])
@@ -67,18 +67,18 @@ class _TopicsCall(Call[MetadataResponse]):
 
 
 class Probe:
-    """The connections of one preflight. Not thread-safe. The creator must call `close`."""
+    """The connections of one preflight run. Not thread-safe. The creator must call `close`."""
 
     def __init__(
         self, config: ClientConfig, nodes: Sequence[Node], target: Target, timeouts: PreflightTimeouts, system: System
     ) -> None:
-        """Raise ConfigurationError if a file that the security options name is missing or invalid."""
+        """Create a probe. Raise ConfigurationError if a file named in the security options is missing or invalid."""
         self.bootstrap_nodes = nodes
         self.target = target
         self.connected_nodes: dict[int, Node] = {}
-        """The nodes to which a connection has been established at least once, by id."""
+        """The nodes, by id, to which a connection has been established at least once."""
         self.is_conclusive = False
-        """Whether `run` ended early, because everything passed or waiting cannot change the result."""
+        """Whether `run` ended early because everything passed or waiting could not change the result."""
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = create_network_client(config, metadata, system=system)
         pending = PendingRequests(
@@ -92,19 +92,20 @@ class Probe:
 
     @property
     def metadata_response(self) -> MetadataResponse | None:
-        """The latest description of the topics."""
+        """The latest metadata response that describes the topics, or None if there is none yet."""
         return self._topics.response
 
     @property
     def metadata_failure(self) -> str:
-        """The reason why there is no metadata response, or an empty string if the reason is unknown."""
+        """Why there is no metadata response; an empty string if the reason is unknown."""
         return str(self._topics.error or self._topics.last_failure or "")
 
     @property
     def brokers(self) -> dict[int, Node]:
-        """The brokers in the latest metadata response that lists any, by id.
+        """The brokers, by id, from the latest metadata response that lists any.
 
-        The client drops its own list when it can connect to none of them, and returns to the bootstrap servers.
+        The client's own list is no substitute: if the client cannot connect to any broker on it, it drops the list and
+        returns to the bootstrap servers.
         """
         return self._topics.brokers
 
@@ -114,8 +115,7 @@ class Probe:
     def run(self) -> None:
         """Connect to the brokers and describe the topics.
 
-        This ends when everything has passed, when waiting longer cannot change the result, or when a time limit
-        expires.
+        Return when everything has passed, when waiting longer cannot change the result, or when a time limit expires.
         """
         system, timeouts = self._system, self._timeouts
         started_ms = system.now()
@@ -136,7 +136,7 @@ class Probe:
     def send(self, request: Request[ResponseT]) -> Exchange[ResponseT]:
         """Send a request to any connected node and return the last response.
 
-        Retriable errors are retried for up to PreflightTimeouts.retry_ms. If no node responds, raise the last error;
+        Retriable errors are retried for up to PreflightTimeouts.retry_ms. If no node responds, raise the last error, or
         DisconnectedError if there was none.
         """
         call = _RequestCall(request, self._system.wall_ms)
@@ -163,7 +163,7 @@ class Probe:
             self._requests.handle_response(response)
 
     def should_create(self, topic: MetadataResponseTopic) -> bool:
-        """Return whether the topic is missing and the writer creates it before the write."""
+        """Return whether the topic is missing and the writer will create it before the write."""
         new_topic = self.target.new_topic
         is_missing = topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
         return new_topic is not None and is_missing and topic.name == new_topic.name
@@ -174,7 +174,7 @@ class Probe:
         return next((node for node in self.connected_nodes.values() if self.client.is_ready(node.id, now_ms)), None)
 
     def _has_conclusive_result(self) -> bool:
-        """Return whether everything passed, or waiting longer cannot change the result."""
+        """Return whether everything has passed or waiting longer cannot change the result."""
         response = self.metadata_response
         if response is None:
             return self._topics.is_done or self._is_authentication_rejected()
@@ -194,14 +194,14 @@ class Probe:
         return all(node.id in self.connected_nodes for node in leaders)
 
     def _is_authentication_rejected(self) -> bool:
-        """Return whether every connection to a bootstrap server failed and at least one because of authentication."""
+        """Return whether all connections to bootstrap servers failed, at least one of them during authentication."""
         ids = [node.id for node in self.bootstrap_nodes]
         return all(self.client.connection_failed(node_id) for node_id in ids) and any(
             self.client.authentication_exception(node_id) is not None for node_id in ids
         )
 
     def _is_waiting(self) -> bool:
-        """Return whether a node may still respond, because a connection to it is being made or is ready."""
+        """Return whether a node may still respond because a connection to it is being established or is ready."""
         has_metadata = self.metadata_response is not None
         nodes = self.find_leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
         is_connecting = any(
@@ -210,7 +210,7 @@ class Probe:
         return is_connecting or (not has_metadata and bool(self.connected_nodes) and self.find_ready_node() is not None)
 
     def find_leaders(self) -> list[Node]:
-        """Return the brokers to which the write may send records, according to the latest metadata."""
+        """Return the brokers that the write may send records to, according to the latest metadata."""
         if self.metadata_response is None:
             return []
         if self.target.connect_all_brokers:

@@ -19,9 +19,9 @@ class RequestCheck(Generic[ResponseT]):
     evaluate: Callable[[Exchange[ResponseT]], Check]
 
     def run(self, probe: Probe) -> Check:
-        """Send the request and return the check.
+        """Send the request and evaluate the response.
 
-        The check is skipped if the brokers do not support the request or do not respond.
+        If the brokers do not support the request or do not respond, the check is skipped.
         """
         try:
             return self.evaluate(probe.send(self.request))

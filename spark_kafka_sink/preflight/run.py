@@ -1,4 +1,4 @@
-"""Runs all preflight checks in their order: each check follows the checks that it depends on."""
+"""Runs all preflight checks in order. Each check runs after the checks that it depends on."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def preflight(
     thorough: bool = False,
     system: System | None = None,
 ) -> list[Check]:
-    """Run all checks of the target and return their results.
+    """Run all checks for the target and return their results.
 
-    `thorough`: also check name resolution, certificates, clocks and message sizes, for a person who reads the results.
+    `thorough`: also run the checks that only help a person who reads the results, such as name resolution,
+    certificates, message sizes and clocks.
     """
     timeouts = timeouts if timeouts is not None else PreflightTimeouts()
     system = system if system is not None else OperatingSystem()
@@ -68,7 +69,7 @@ def preflight(
 
 
 def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[Node, ...]:
-    """Resolve the bootstrap names as the clients of the job do: with retries if bootstrap.resolve.timeout.ms is set."""
+    """Resolve the bootstrap names as the job's clients do, with retries if bootstrap.resolve.timeout.ms is set."""
     if not config.bootstrap_resolve_timeout_ms:
         return resolve_bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
     lookup = BootstrapLookup(config, system)

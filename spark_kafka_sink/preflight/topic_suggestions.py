@@ -1,4 +1,4 @@
-"""Suggestions of existing topics for the names of missing topics."""
+"""Suggests existing topics with similar names for missing topics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from spark_kafka_sink.requests.topics import DescribeTopics
 
 
 def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
-    """Add a suggestion to the check of each missing topic.
+    """Suggest an existing topic in the check of each missing topic if there is a similar name.
 
-    One request fetches the names of all topics that the user may describe. If the request fails, the checks are
-    returned unchanged.
+    One request fetches the names of all topics that the user may describe. If it fails, the checks are returned
+    unchanged.
     """
     topics_by_check = {format_topic_check_name(topic): topic for topic in probe.target.topics}
     missing_topic_check_names = {
