@@ -1,1 +1,1 @@
-"""Metrics exporters for Prometheus and OpenTelemetry. Each requires an extra that installs the client library."""
+"""Metrics exporters for Prometheus and OpenTelemetry. Each requires an extra, which installs the library it uses."""

@@ -1,9 +1,9 @@
 """Metrics for OpenTelemetry (`pip install "spark-kafka-sink[opentelemetry]"`).
 
-    observe_producer(producer)          producer metrics, read when OpenTelemetry collects them
-    WriteInstruments().record           metrics of Spark writes, from their reports; usable as a `reportCallback`
+    observe_producer(producer)          exports producer metrics, which are read when OpenTelemetry collects them
+    WriteInstruments().record           exports metrics of Spark writes from their reports; usable as a `reportCallback`
 
-Both accept a MeterProvider, which defaults to the global provider.
+Both accept a MeterProvider, which defaults to the global one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _QUANTILES = (0.5, 0.95, 0.99)
 def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = None) -> None:
     """Create an observable instrument for each producer metric in docs/metrics.md.
 
-    For example, `record-send-total` becomes `kafka.producer.record_send`. Topic metrics begin with
-    `kafka.producer.topic.`, node metrics with `kafka.producer.node.`. Times are in seconds. Averages and maxima without
-    samples are omitted.
+    For example, `record-send-total` becomes `kafka.producer.record_send`. The names of topic metrics begin with
+    `kafka.producer.topic.`, those of node metrics with `kafka.producer.node.`. Times are in seconds. Averages and
+    maxima are omitted if they have no samples.
     """
     meter = _get_meter(provider)
     for metric in sorted(name.stem for name in map(parse_metric_name, producer.metrics()) if name.tag is None):
@@ -55,8 +55,8 @@ _TAGGED_METRICS = {
         *("request-size-avg", "request-size-max", "request-latency-avg", "request-latency-max"),
     ],
 }
-"""Names of the topic metrics and node metrics. A producer has them only once it knows a topic or node, which is after
-the instruments were created."""
+"""Names of the topic metrics and node metrics. They are listed here because a producer has them only once it knows a
+topic or node, which is usually after the instruments have been created."""
 
 _ObservableCallback = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -71,7 +71,7 @@ def _create_instrument(meter: Meter, prefix: str, metric: str, callback: _Observ
 
 
 def _build_callback(producer: KafkaProducer, metric: str) -> _ObservableCallback:
-    """Build the callback that observes a metric of the whole producer."""
+    """Build the callback that observes a metric of the producer as a whole."""
     factor = find_base_unit(metric).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
@@ -83,7 +83,7 @@ def _build_callback(producer: KafkaProducer, metric: str) -> _ObservableCallback
 
 
 def _build_tagged_callback(producer: KafkaProducer, tag: str, metric: str) -> _ObservableCallback:
-    """Build the callback that observes a metric of each topic or each node, depending on the tag."""
+    """Build the callback that observes a metric of each topic or of each node, depending on the tag."""
     factor = find_base_unit(metric).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
@@ -97,9 +97,9 @@ def _build_tagged_callback(producer: KafkaProducer, tag: str, metric: str) -> _O
 
 
 class WriteInstruments:
-    """Counters, gauges and a histogram of Spark writes.
+    """Counters, gauges and a histogram for Spark writes.
 
-    The attribute `query` contains a stream's query id, or a batch job's application id.
+    The attribute `query` contains a stream's query id or a batch job's application id.
     """
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
@@ -116,7 +116,7 @@ class WriteInstruments:
     def record(self, report: WriteReport) -> None:
         """Record a report and flush the provider. Usable as a `reportCallback`.
 
-        The process that commits the write may exit before the next scheduled export.
+        The provider is flushed because the process that commits the write may exit before the next scheduled export.
         """
         attributes = {"query": get_query_id(report)}
         for name, count in report.counts().items():
@@ -127,14 +127,14 @@ class WriteInstruments:
             latency_ms = report.latency_ms(quantile)
             if not math.isnan(latency_ms):
                 self._latency.set(latency_ms / 1000, {**attributes, "quantile": quantile})
-        # The no-op provider, which is used if no SDK is installed, has no force_flush.
+        # If no SDK is installed, the provider is a no-op without force_flush.
         force_flush = getattr(self._provider, "force_flush", None)
         if force_flush is not None:
             force_flush()
 
 
 def _to_instrument_name(name: str) -> str:
-    """Return a write metric's name by OpenTelemetry's conventions, such as `wire.size` for `wire_bytes`."""
+    """Return a write metric's name according to OpenTelemetry's conventions, such as `wire.size` for `wire_bytes`."""
     return f"{name.removesuffix('_bytes')}.size" if name.endswith("_bytes") else name
 
 

@@ -2,8 +2,8 @@
 
 Register the collectors with the client library's registry:
 
-    REGISTRY.register(ProducerCollector(producer))     producer metrics, read when Prometheus scrapes them
-    REGISTRY.register(WriteCollector())                metrics of Spark writes, from the reports that `record` receives
+    REGISTRY.register(ProducerCollector(producer))     exports producer metrics, read when Prometheus scrapes them
+    REGISTRY.register(WriteCollector())                exports metrics of Spark writes from reports passed to `record`
 """
 
 from __future__ import annotations
@@ -37,28 +37,29 @@ except ModuleNotFoundError as error:
     ) from error
 
 _BUCKETS_MS = tuple(float(1 << power) for power in range(18))
-"""Bucket boundaries from 1 ms to 131 s. Each boundary is also the end of one of the producer's finer buckets."""
+"""Bucket boundaries from 1 ms to 131 s. Each boundary coincides with the end of one of the producer's finer buckets."""
 
 _UNIT_SUFFIXES = {SECONDS: "seconds", BYTES: "bytes"}
-"""Suffixes of metric names by unit. Other units have no suffix."""
+"""Suffixes of metric names, by unit. Other units have no suffix."""
 
 
 class ProducerCollector(Collector):
-    """Collector of the producer metrics in docs/metrics.md, such as `kafka_producer_record_send_total`.
+    """Collector for the producer metrics in docs/metrics.md, such as `kafka_producer_record_send_total`.
 
-    All metrics have the label `client_id`. Topic metrics begin with `kafka_producer_topic_` and have the label `topic`.
-    Node metrics begin with `kafka_producer_node_` and have the label `node_id`. Times are in seconds, and the names
-    include the unit. Averages and maxima without samples are omitted.
+    All metrics have the label `client_id`. The names of topic metrics begin with `kafka_producer_topic_`, and these
+    metrics also have the label `topic`. The names of node metrics begin with `kafka_producer_node_`, and these metrics
+    also have the label `node_id`. Times are in seconds, and the names include the unit. Averages and maxima are omitted
+    if they have no samples.
 
-    A registry accepts only one collector, which collects from all producers of the program. Use `add` for producers
-    that are created later. Producers that were garbage-collected are omitted.
+    A registry accepts only one ProducerCollector, which must collect from all of the program's producers. Use `add` for
+    producers that are created later. Producers that have been garbage-collected are omitted.
     """
 
     def __init__(self, *producers: KafkaProducer) -> None:
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet(producers)
 
     def add(self, producer: KafkaProducer) -> None:
-        """Collect from this producer, too. The collector does not keep the producer alive."""
+        """Add a producer to collect from. The collector does not keep the producer alive."""
         self._producers.add(producer)
 
     def collect(self) -> Iterator[Metric]:
@@ -67,7 +68,7 @@ class ProducerCollector(Collector):
         for producer in sorted(self._producers, key=lambda producer: producer.config.client_id):
             client_id = producer.config.client_id
             if (client_id,) in latencies:
-                # Two producers have the same client.id. Prometheus rejects two series with the same labels.
+                # Another producer has the same client.id, but Prometheus rejects two series with the same labels.
                 client_id = f"{client_id} ({len(latencies) + 1})"
             latencies[(client_id,)] = producer.totals().latencies
             for name, value in producer.metrics().items():
@@ -85,7 +86,7 @@ class ProducerCollector(Collector):
 
 
 def _add_sample(families: dict[str, Metric], client_id: str, metric: str, value: float) -> None:
-    """Add a sample to the metric's family. The family is created for its first sample."""
+    """Add a sample to its metric family, which is created for the first sample."""
     stem, tag, tag_value = parse_metric_name(metric)
     family_name, factor = _add_unit(stem)
     label_names, label_values = ["client_id"], [client_id]
@@ -100,7 +101,7 @@ def _add_sample(families: dict[str, Metric], client_id: str, metric: str, value:
 
 
 def _add_unit(metric: str) -> tuple[str, float]:
-    """Return the metric name with Prometheus' base unit as suffix, and the factor that converts a value to the unit."""
+    """Return the metric name with Prometheus' base unit as a suffix, and the factor that converts values to it."""
     if metric == "connection-count":
         return "connections", 1.0  # Prometheus reserves the suffix `_count` for histograms
     name, unit, factor = find_base_unit(metric)
@@ -167,15 +168,15 @@ _GAUGES = {
 """Documentation of the write gauges by metric name."""
 
 _MAX_QUERIES = 1_000
-"""Maximum number of queries in a collector. The query that was added first is removed to make room for a new one."""
+"""Maximum number of queries in a collector. To make room for a new query, the one that was added first is removed."""
 
 
 class WriteCollector(Collector):
-    """Collector of metrics of Spark writes, which it reads from their reports. Thread-safe.
+    """Collector for metrics of Spark writes, which are computed from the write reports. Thread-safe.
 
-    The label `query` is a stream's query id, or a batch job's application id. The counters are lost when the process
-    ends, so `record` should be called in a long-lived process, such as the program that starts the streams
-    (see spark_kafka_sink.spark.progress).
+    The label `query` contains a stream's query id or a batch job's application id. The counters are lost when the
+    process ends, so call `record` in a long-lived process, such as the program that starts the streams (see
+    spark_kafka_sink.spark.progress).
     """
 
     def __init__(self) -> None:
@@ -185,7 +186,7 @@ class WriteCollector(Collector):
     def add_query(self, query_id: str) -> None:
         """Export a query's counters as 0 before its first report.
 
-        Without these zeros, `increase()` would not see the first report's counts.
+        Without these zeros, Prometheus' `increase()` would miss the counts of the first report.
         """
         with self._lock:
             self._get_query(query_id)
@@ -206,7 +207,7 @@ class WriteCollector(Collector):
                 query.last_dead_letter_at = ended_at
 
     def _get_query(self, query_id: str) -> _QueryTotals:
-        """Return a query's totals, which are created on first use. The caller must hold the lock."""
+        """Return a query's totals, creating them on first use. The caller must hold the lock."""
         if query_id not in self._queries and len(self._queries) >= _MAX_QUERIES:
             del self._queries[next(iter(self._queries))]
         return self._queries.setdefault(query_id, _QueryTotals())
@@ -235,7 +236,7 @@ class WriteCollector(Collector):
 
 
 def _compute_counter_increments(report: WriteReport) -> dict[str, float]:
-    """Return the amounts by which a report increases the write counters, by metric name."""
+    """Return the amount by which a report increases each write counter, by metric name."""
     has_failed = report.status == FAILED
     return {
         **{_build_counter_name(name): count * WRITE_METRICS[name].factor for name, count in report.counts().items()},
@@ -245,9 +246,10 @@ def _compute_counter_increments(report: WriteReport) -> dict[str, float]:
 
 
 def _compute_gauge_values(query: _QueryTotals) -> dict[str, float]:
-    """Return the values of a query's gauges by metric name, without gauges that have no value yet.
+    """Return the values of a query's gauges, by metric name. Gauges that have no value yet are omitted.
 
-    The timestamps of the latest failed write and of the latest write with dead letters are 0 until there is one.
+    The timestamps of the latest failed write and of the latest write with dead letters are never omitted. They are 0
+    until there is such a write.
     """
     values = {
         "pykafka_last_failed_write_timestamp_seconds": query.last_failure_at or 0,
@@ -267,9 +269,9 @@ def _compute_gauge_values(query: _QueryTotals) -> dict[str, float]:
 def _build_histogram(
     name: str, documentation: str, latencies: dict[tuple[str, ...], LatencyHistogram], label_names: list[str]
 ) -> HistogramMetricFamily:
-    """Build a histogram metric with one series for each key of `latencies`, which are label values.
+    """Build a histogram metric with one series for each key of `latencies`. The keys are the series' label values.
 
-    Each record counts with the upper end of its bucket in the producer, so the sum is at most a sixteenth too high.
+    Each record is counted with the upper end of its bucket in the producer, so the sum is at most a sixteenth too high.
     """
     family = HistogramMetricFamily(name, documentation, labels=label_names)
     for label_values, histogram in latencies.items():

@@ -1,4 +1,4 @@
-"""Base units of producer metrics and write metrics in UCUM notation, for OpenTelemetry and Prometheus."""
+"""Base units of producer metrics and write metrics, in UCUM notation, for OpenTelemetry and Prometheus."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _COUNTER_UNITS = {
     "successful-": "{authentication}",
     "waiting-threads": "{thread}",
 }
-"""Units of counters by the prefix of the metric name."""
+"""Units of counters, by the prefix of the metric name."""
 
 
 class BaseUnit(NamedTuple):
-    """Exported name and unit of a metric."""
+    """The exported name and unit of a metric."""
 
     name: str
-    """Metric name without the unit that the Java producer includes in some names, such as `-ns` or `-bytes`."""
+    """The metric's name without the unit that the Java producer includes in some names, such as `-ns` or `-bytes`."""
     unit: str
-    """UCUM unit, such as `s`, `By`, `{record}/s`, or `1` for a ratio."""
+    """The UCUM unit, such as `s`, `By` or `{record}/s`; `1` for a ratio."""
     factor: float
-    """Factor that converts a value of the metric to the unit."""
+    """The factor that converts the metric's values to the unit."""
 
 
 def find_base_unit(metric: str) -> BaseUnit:
-    """Return the exported name and unit of a producer metric, which is named as in docs/metrics.md."""
+    """Return the exported name and unit of a producer metric. `metric`: its name in docs/metrics.md."""
     stem, _, kind = metric.rpartition("-")
     if stem.endswith("-ns"):
         return BaseUnit(f"{stem.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
@@ -74,4 +74,4 @@ def _build_write_metric(name: str, counter: Counter) -> BaseUnit:
 WRITE_METRICS: Mapping[str, BaseUnit] = {
     name: _build_write_metric(name, counter) for name, counter in WRITE_COUNTERS.items()
 }
-"""Exported names and units of a write's counters, by the counter's name in reports."""
+"""Exported names and units of write counters, by the counter's name in reports."""
