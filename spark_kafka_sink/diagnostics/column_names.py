@@ -1,4 +1,4 @@
-"""Sentences of error messages about missing columns."""
+"""Builds the sentences that error messages about missing columns contain."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_NAME_CHARACTERS = 60
 
 
 def describe_missing_column(name: str, names: Sequence[str], kind: str = "columns") -> str:
-    """List the existing columns and suggest one for a name that was not found.
+    """List the existing columns, and suggest a similar one for a name that was not found.
 
-    If only the case of a name differs, the sentence says so instead.
+    If an existing name differs only in case, the sentence says so instead.
     """
     for existing_name in names:
         if existing_name.lower() == name.lower():
@@ -26,7 +26,7 @@ def describe_missing_column(name: str, names: Sequence[str], kind: str = "column
 
 
 def describe_columns(names: Sequence[str], kind: str = "columns") -> str:
-    """List the first columns in a sentence and count the rest."""
+    """List the first columns in a sentence, followed by the number of the others."""
     listed_names = ", ".join(sanitize(name, MAX_NAME_CHARACTERS) for name in names[:MAX_LISTED_COLUMNS])
     remainder = f" and {len(names) - MAX_LISTED_COLUMNS} more" if len(names) > MAX_LISTED_COLUMNS else ""
     return f"The {kind} are {listed_names}{remainder}." if names else f"There are no {kind}."

@@ -1,8 +1,8 @@
-"""Log records that are held back until a check ends.
+"""Holds back log records until a check ends.
 
-Checks of options and connections log while they run. If a check raises an error, the error message contains everything
-that was logged, in order and with remedies. The log records would repeat it, or warn about something that never
-happened, so the log records are dropped. If the check passes, they are emitted when it ends.
+Checks of options and connections log while they run. If a check raises an error, its message contains everything that
+was logged, in order and with remedies. The log records would only repeat it or warn about a write that never happened,
+so they are dropped. If the check passes, the records are emitted when it ends.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ _MAX_LOGGED_WARNINGS = 256
 _WARN_ONCE_ATTRIBUTE = "pykafka_once"
 
 _logged_warnings: dict[str, None] = {}
-"""The messages that warn_once has logged, oldest first."""
+"""The messages that `warn_once` has logged, oldest first."""
 
 
 def warn_once(log: logging.Logger, message: str) -> None:
-    """Log a warning once per process, because a streaming query parses its options for every micro-batch."""
+    """Log a warning unless this process has logged it before.
+
+    A streaming query parses its options for every micro-batch and would otherwise repeat the warnings each time.
+    """
     if message in _logged_warnings:
         return
     if len(_logged_warnings) >= _MAX_LOGGED_WARNINGS:
@@ -31,7 +34,7 @@ def warn_once(log: logging.Logger, message: str) -> None:
 
 
 def clear_logged_warnings() -> None:
-    """Let warn_once log every message again (tests only)."""
+    """Let `warn_once` log every message again (tests only)."""
     _logged_warnings.clear()
 
 
@@ -39,9 +42,9 @@ def clear_logged_warnings() -> None:
 def defer_log(exempt: str = "") -> Iterator[None]:
     """Hold back the log records that this package emits in the current thread until the block ends.
 
-    If the block raises, the records are dropped, and warn_once may log their messages again.
+    If the block raises, the records are dropped, and `warn_once` may log their messages again.
 
-    `exempt`: a subpackage that logs at once, because its messages explain to the user why the block takes long.
+    `exempt`: a subpackage whose records are not held back, because they tell the user why the block takes long.
     """
     thread_id = threading.get_ident()
     deferred_records: list[logging.LogRecord] = []

@@ -1,4 +1,4 @@
-"""Formatting of foreign text, names and numbers for errors, logs and reports."""
+"""Formats text from peers, names and numbers for errors, logs and reports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 def sanitize(text: str | None, max_characters: int = MAX_CHARACTERS) -> str:
     """Make text from a peer safe to show.
 
-    Return one line of limited length. Control characters, which a terminal would execute, and invisible characters are
-    replaced.
+    Return a single line of limited length. Control characters, which a terminal would execute, and invisible characters
+    are replaced.
     """
     if not text:
         return ""
@@ -24,28 +24,28 @@ def sanitize(text: str | None, max_characters: int = MAX_CHARACTERS) -> str:
 
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Replace secrets with asterisks in the text of a server, because the text may quote the request."""
+    """Replace secrets with asterisks in text from a server, which may quote the request."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
 
 
 def format_partition(topic: str, partition: int | None = None) -> str:
-    """Format a topic or a topic-partition, as in "topic orders, partition 3".
+    """Format a topic or a topic-partition, for example as "topic orders, partition 3".
 
-    The topic is sanitized, because a broker may have sent it.
+    The topic is sanitized because its name may come from a broker.
     """
     name = f"topic {sanitize(topic)}"
     return name if partition is None else f"{name}, partition {partition}"
 
 
 def format_count(number: int, noun: str) -> str:
-    """Format a number with a noun, as in "1 row" and "2,000 rows"."""
+    """Format a number with a noun, for example as "1 row" or "2,000 rows"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def format_bytes(byte_count: float) -> str:
-    """Format a number of bytes in decimal units, as in "2.0 KB"."""
+    """Format a number of bytes in decimal units, for example as "2.0 KB"."""
     units = iter(_BYTE_UNITS)
     unit = next(units)
     value = byte_count

@@ -1,4 +1,4 @@
-"""Alignment of the columns of text tables."""
+"""Aligns the columns of text tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 def align_columns(rows: Sequence[Sequence[str]], left_aligned: Collection[int]) -> list[str]:
-    """Format rows as lines with columns of equal width, without trailing spaces.
+    """Format rows as lines in which each column has the width of its longest cell. Trailing spaces are removed.
 
     `left_aligned`: the indexes of the columns to align to the left. The others are aligned to the right.
     """

@@ -1,4 +1,4 @@
-"""The Option class, and tables of options. Clients, the sink, security and schema registries use them."""
+"""The Option class and tables of options, used for clients, the sink, security and schema registries."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 Parser = Callable[[object], object]
-"""Converts the value that a user has set to the value that the library uses.
+"""Converts the value that a user set to the value that the library uses.
 
-Raise ValueError with the end of a sentence that begins with the option's name: "must be ...". The error message also
-shows the value, unless the option is secret or the parser raises HiddenValueError.
+If the value is invalid, the parser raises ValueError. The error's text completes a sentence that begins with the
+option's name, for example "must be ...". The message for the user also shows the value, unless the option is secret or
+the parser raises HiddenValueError.
 """
 
 
 class HiddenValueError(ValueError):
-    """An invalid value that error messages must not show, because it may contain a password or be very long."""
+    """Raised for an invalid value that error messages must not show because it may be a secret or very long."""
 
 
 @dataclass(frozen=True)
@@ -25,25 +26,25 @@ class Option:
     default: object
     parse: Parser
     description: str
-    """The sentence that users read in docs/options.md."""
+    """The text that users read in docs/options.md."""
     unsupported_reason: str = ""
-    """The reason why only the default is accepted; empty if other values are supported.
+    """Why only the default is accepted; empty if other values are supported.
 
-    Braces enclose the names of other options, as in the text of an OptionFault.
+    Names of other options are enclosed in braces, as in the text of an OptionFault.
     """
     secret: bool = False
-    """The value never appears in errors, logs or reprs."""
+    """Whether the value must never appear in errors, logs or reprs."""
     ignored: bool = False
-    """Valid values are accepted without effect, because the option concerns a JVM or internals of the Java client."""
+    """Whether valid values have no effect, because the option concerns the JVM or internals of the Java client."""
 
     @property
     def has_effect(self) -> bool:
-        """Return whether a user can change anything by setting the option."""
+        """Whether setting the option can change anything."""
         return not (self.unsupported_reason or self.ignored)
 
     @property
     def field(self) -> str:
-        """The name of the field of ClientConfig or ProducerConfig."""
+        """The name of the option's field in ClientConfig or ProducerConfig."""
         return self.name.replace(".", "_")
 
 

@@ -1,4 +1,4 @@
-"""Parser of option values that list columns."""
+"""Parses option values that list columns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ _SEPARATOR_PATTERN = r"\s*(?:,|$)"
 
 
 def parse_column_list(text: str, example: str, *keywords: str) -> list[tuple[str, str]]:
-    """Parse column names that are separated by commas, each optionally followed by one of the keywords.
+    """Parse a comma-separated list of column names, each optionally followed by one of the keywords.
 
-    A name in backticks may contain any character, as in Spark. Return pairs of a name and its keyword in lower case,
-    or "" if no keyword follows the name. Raise ValueError with the end of a sentence that shows `example`.
+    As in Spark, a name in backticks may contain any character. Return pairs of a name and its keyword, which is
+    lowercase, or "" if no keyword follows the name. If the text is invalid, raise ValueError with a message that shows
+    `example` and completes a sentence that begins with the option's name.
     """
     keyword_pattern = rf"(?:\s+({'|'.join(keywords)}))?" if keywords else "()"
     column_pattern = re.compile(_NAME_PATTERN + keyword_pattern + _SEPARATOR_PATTERN, re.IGNORECASE)

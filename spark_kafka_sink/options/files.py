@@ -1,6 +1,6 @@
 """Reads the files that options name, such as schemas, certificates and keys.
 
-These files are small, so a large file is assumed to be the wrong one.
+Such files are small, so a large file is assumed to be the wrong one and rejected.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def read_regular_file(
 ) -> bytes:
     """Read a whole file.
 
-    Devices have no end and pipes may never have one, so neither is opened. `allow_pipe` is for the arguments of
-    commands, where a shell may pass the output of another command as a pipe.
+    Only regular files are read, because reading a device or a pipe may never end. `allow_pipe` also allows pipes. It is
+    meant for command-line arguments, where a shell may pass the output of another command as a pipe.
 
-    Raise OSError if the path is not a regular file or the file is too long; its `strerror` has the reason.
+    Raise OSError if the path is not a regular file or the file is too long. Its `strerror` contains the reason.
     """
     try:
         _require_regular_file(os.stat(path).st_mode, allow_pipe)
-        # The file may be replaced between stat and open, so the open descriptor is checked again. O_NONBLOCK keeps the
-        # open of a pipe from waiting for a writer.
+        # The file may be replaced between stat and open, so the descriptor is checked again after opening it. With
+        # O_NONBLOCK, opening a pipe does not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if allow_pipe else os.O_NONBLOCK))
     except ValueError as error:
         raise OSError(errno.EINVAL, "the path contains a NUL character") from error

@@ -1,4 +1,4 @@
-"""Imports the functions that options name as "package.module:function"."""
+"""Imports functions that options name in the form "package.module:function"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def import_function(name: str) -> Callable[..., Any]:
     """Import the module and return the function.
 
-    Raise ImportError, AttributeError or TypeError with the reason if there is no function of this name.
+    If there is no such function, raise ImportError, AttributeError or TypeError with the reason.
     """
     module, colon, path = name.partition(":")
     if not module or not colon or not path:
