@@ -1,4 +1,4 @@
-"""RecordAccumulator: stages the rows of send calls and collects them in batches until the sender thread drains these.
+"""RecordAccumulator: stages rows and collects them in batches until the sender thread drains them.
 
     append_columns, append_record      reserve memory for rows and stage them (staging.py)
     fill_and_find_ready_nodes          fills batches with rows that have lingered, and finds nodes with ready batches
@@ -10,25 +10,27 @@ batch_filler.py groups staged rows by partition, encodes them and appends them t
 thread when the topic's stage is full, so that encoding and sending overlap (Arrow and numpy release the GIL). It runs
 on the sender thread when linger.ms has passed, when memory is short, and while a flush or the close is in progress.
 
-Memory. The reservation of staged rows is large enough for either their Arrow form or their encoded form. The encoded
-form counts with the upper bound of its size, and twice with compression, because the compressed records need memory
-before the uncompressed ones are freed. So encoding and compression never wait for memory. If they did, a thread could
-wait for memory that is only released when its own rows have been sent. While a thread encodes a stage, both forms of
-its rows exist, and the second form is in addition to buffer.memory: half of buffer.memory for a stage that has just
-become full, more if rows were added to rows that remained from a split, and at most as much as buffer.memory if stages
-of several topics are encoded concurrently. The encoded rows of one buffer share a lease (buffer_pool.py). When memory
-is short, the last few batches of a buffer are copied out of it.
+Memory. The memory reserved for staged rows is enough for the larger of their Arrow form and their encoded form. The
+encoded form is counted at its upper bound, and twice if compression is enabled, because the compressed records are
+allocated before the uncompressed ones are freed. So encoding and compression never wait for memory. If they did, a
+thread could wait for memory that is released only after its own rows have been sent. While a thread encodes a stage,
+its rows exist in both forms, and the second form is not counted against buffer.memory. It takes half of buffer.memory
+for a stage that has just become full, more if new rows joined rows left over from a split, and at most all of
+buffer.memory if several topics' stages are encoded concurrently. The encoded rows of one buffer share a lease
+(buffer_pool.py). When memory is short, the last few batches that still use a buffer are copied out of it, so that it
+can be freed.
 
 The rows of a call that is larger than the pool are staged in chunks. max.block.ms applies to each chunk, so that a
-large call to slow brokers does not fail while it makes progress. A record of send() also reserves memory for its
-future.
+large call to slow brokers does not fail while it makes progress. Each record passed to send() also reserves memory for
+its future.
 
-Locks. `_lock` guards stages, queues and batches that are not in flight. It is held only briefly, never while encoding,
-compressing or waiting. A topic's fill lock is acquired before `_lock`, never after it. The transaction manager's lock
-is acquired while `_lock` is held (`drain` asks whether a batch may be sent), never the other way round. Only the sender
-thread calls the methods in the section "sender thread", except `unmute`, which any thread may call.
+Locks. `_lock` guards the stages, the queues and all batches that are not in flight. It is held only briefly, and never
+while a thread encodes, compresses or waits. A topic's fill lock is acquired before `_lock`, never after it. The
+transaction manager's lock may be acquired while `_lock` is held (`drain` checks whether a batch may be sent), but not
+the other way round. Only the sender thread calls the methods in the section "sender thread", except `unmute`, which any
+thread may call.
 
-Names that end in `_ms` are durations in milliseconds, or points in time of the producer's monotonic clock.
+Names that end in `_ms` are durations in milliseconds, or times on the producer's monotonic clock.
 """
 
 from __future__ import annotations
@@ -68,14 +70,15 @@ _CHUNK_DIVISOR = 16
 
 
 CountRows = Callable[[int, int, int, float], None]
-"""Count rows for the metrics. Arguments: number of rows, their total bytes, bytes of the largest row, time."""
+"""Count rows for the metrics. Arguments: the number of rows, their total size, the size of the largest row, the
+time."""
 
 
 class _LingerSuspension:
     """A running `without_linger` block.
 
-    The block holds the only strong reference to it. So the suspension ends with the block even if an interrupt prevents
-    the removal from the accumulator's weak set.
+    Only the block holds a strong reference to it. So the suspension ends with the block even if an interrupt keeps the
+    block from removing it from the accumulator's weak set.
     """
 
 
@@ -93,16 +96,16 @@ class _FillPlan(NamedTuple):
     """Batches that the sender thread fills before it looks for ready nodes."""
 
     full_batches_only: dict[str, bool]
-    """The topics to fill batches for. True: the topic's stage is not due, but its single records are to be assigned to
-    partitions, after which only full batches are filled."""
+    """The topics to fill batches for. If the value is True, the topic's stage is not due: its single records are
+    assigned to partitions, and then only full batches are filled."""
     next_due_ms: float
     """Time at which the next stage is due; inf if none is waiting."""
     flushes: list[Flush]
-    """Flushes whose rows are all in batches when the plan has been carried out."""
+    """Flushes whose rows will all be in batches once the plan has been carried out."""
 
 
 class RecordAccumulator:
-    """The staged rows, the batches and the memory of a producer."""
+    """A producer's staged rows, batches and memory."""
 
     def __init__(  # noqa: PLR0913 - the components that it uses, each by its name
         self,
@@ -119,7 +122,7 @@ class RecordAccumulator:
     ) -> None:
         """`wakeup`: makes the sender call `fill_and_find_ready_nodes` again. Any thread may call it.
 
-        `wait`: waits for memory on the thread of an append.
+        `wait`: blocks an appending thread until memory is available.
         """
         self._config = config
         self.pool = pool
@@ -160,12 +163,12 @@ class RecordAccumulator:
         max_block_ms: float | None = None,
         check_open: Callable[[], None] | None = None,
     ) -> tuple[int, KafkaSinkError | None]:
-        """Stage rows that were already assigned to partitions.
+        """Stage rows that have already been assigned to partitions.
 
         `max_block_ms`: how long to wait for the memory of each chunk; defaults to max.block.ms. `check_open`: raises
-        KafkaSinkError if no rows may be staged any more. It is called under the lock, after the wait for memory.
+        KafkaSinkError if rows may no longer be staged. It is called under the lock, after memory has been reserved.
 
-        Return the number of staged rows and the error because of which the remaining rows were not staged, or None.
+        Return the number of staged rows, and the error that kept the remaining rows from being staged, or None.
         """
         for start, stop, nbytes in split_into_chunks(rows.sizes, _MAX_CHUNK_ROWS, self._max_chunk_bytes):
             chunk = rows.slice(start, stop)
@@ -188,9 +191,9 @@ class RecordAccumulator:
     ) -> SendFuture:
         """Stage a single record of at most `size` bytes and return its future.
 
-        The record is assigned to a partition later, by `snapshot` or newer metadata. `max_block_ms`: only called if the
-        record has to wait for memory. `check_open`: as for append_columns. Raise BufferExhaustedError if no memory
-        becomes available in this time.
+        The record is assigned to a partition later, based on `snapshot` or newer metadata. `max_block_ms`: called only
+        if the record has to wait for memory. `check_open`: as for append_columns. Raise BufferExhaustedError if the
+        memory does not become available within max_block_ms.
         """
         reservation = self._compute_reservation_bytes(size, size, FUTURE_BYTES)
         if not self.pool.try_reserve(reservation):
@@ -215,9 +218,9 @@ class RecordAccumulator:
     def find_partition_loads(
         self, topic: str, snapshot: ClusterSnapshot, candidates: Sequence[int]
     ) -> PartitionLoads | None:
-        """Return the queue lengths of candidate partitions whose leader is available.
+        """Return the queue lengths of those candidate partitions whose leader is available.
 
-        Return None if the topic is not known, or if one of the candidates was never written to.
+        Return None if the topic is unknown, or if any of the candidates has never been written to.
         """
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
@@ -237,7 +240,7 @@ class RecordAccumulator:
     ) -> NDArray[np.int32]:
         """Return the partitions of single records, and count the records for the metrics.
 
-        Counting the records one by one in append_record would cost as much as staging them.
+        They are counted here because counting them one by one in append_record would cost as much as staging them.
         """
         self._count_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
         loads = partial(self.find_partition_loads, topic, snapshot)
@@ -251,7 +254,7 @@ class RecordAccumulator:
         max_block_ms: float | None,
         check_open: Callable[[], None] | None,
     ) -> None:
-        """Reserve memory for rows and add them to the stage of their topic."""
+        """Reserve memory for rows and add them to their topic's stage."""
         reservation = self._compute_reservation_bytes(encoded_bytes, rows.columns.nbytes, rows.row_indices.nbytes)
         if not self.pool.try_reserve(reservation):
             self._wait_and_reserve(reservation, max_block_ms)
@@ -270,10 +273,10 @@ class RecordAccumulator:
         self._fill_or_wake_sender(topic, is_full=is_full, has_new_due_time=has_new_due_time)
 
     def _ensure_open(self, reservation: int, check_open: Callable[[], None] | None) -> None:
-        """Release the reservation and raise if no rows may be staged any more.
+        """Release the reservation and raise if rows may no longer be staged.
 
-        The caller holds the lock until the rows are staged, so `has_incomplete` counts all rows that `check_open` has
-        admitted, and no transaction ends before they are staged.
+        The caller must hold the lock until the rows are staged. That way `has_incomplete` covers all rows that
+        `check_open` has admitted, and no transaction ends before they are staged.
         """
         try:
             if self._is_closed:
@@ -285,19 +288,19 @@ class RecordAccumulator:
             raise
 
     def _fill_or_wake_sender(self, topic: str, *, is_full: bool, has_new_due_time: bool) -> None:
-        """Fill batches if the stage is full, and wake the sender if it has to call `ready` again.
+        """Fill batches if the stage is full, and wake the sender if it must look for ready nodes again.
 
-        `has_new_due_time`: whether the stage is due at a time that the sender does not know yet.
+        `has_new_due_time`: whether the stage has a due time that the sender does not know yet.
         """
         if (is_full and self._filler.fill_batches(topic, only_full=True)) or has_new_due_time:
             self._wakeup()
 
     def _compute_reservation_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
-        """Return the number of bytes to reserve for rows: the larger of their staged and encoded forms, plus overhead.
+        """Return the number of bytes to reserve for rows: the larger of their staged and encoded sizes, plus overhead.
 
-        `overhead_bytes`: for row indices and futures, which are kept until the rows' results are known.
+        `overhead_bytes`: size of the row indices and futures, which are kept until the rows' results are known.
 
-        If the reservation exceeds the pool, return the pool's size. Raise RecordTooLargeError if even the encoded rows
+        If the reservation exceeds the pool, return the pool's size. Raise RecordTooLargeError if the encoded rows alone
         exceed it.
         """
         reservation = overhead_bytes + max(staged_bytes, self._encoded_copies * encoded_bytes)
@@ -321,7 +324,7 @@ class RecordAccumulator:
 
     @contextmanager
     def without_linger(self) -> Iterator[None]:
-        """Suspend linger.ms for all rows of the producer while the `with` block waits for acknowledgements."""
+        """Suspend linger.ms for all of the producer's rows while the `with` block waits for acknowledgements."""
         suspension = _LingerSuspension()
         try:
             self._linger_suspensions.add(suspension)
@@ -335,9 +338,9 @@ class RecordAccumulator:
     def fill_and_find_ready_nodes(self, snapshot: ClusterSnapshot, now_ms: float) -> ReadyCheckResult:
         """Fill batches with the rows that are due, and return the nodes with batches that can be sent.
 
-        The lock is released while batches are filled, because encoding and compression take long. Meanwhile other
-        threads may stage rows, fill batches of full stages and begin flushes. The sender is woken for these, so they
-        are left to the next call. A flush of the plan may end meanwhile, because its caller stopped waiting.
+        The lock is released while batches are filled, because encoding and compression take long. In that time, other
+        threads may stage rows, fill batches from full stages and begin flushes. Each of these wakes the sender, so the
+        next call handles them. A flush in the plan may also end in that time because its caller has stopped waiting.
         """
         with self._lock:
             plan = self._plan_fill(snapshot, now_ms)
@@ -349,7 +352,7 @@ class RecordAccumulator:
             return self._build_ready_check_result(now_ms, next_due_ms)
 
     def _plan_fill(self, snapshot: ClusterSnapshot, now_ms: float) -> _FillPlan:
-        """Update the queues, and return the batches to fill. The caller must hold the lock."""
+        """Update the queues and decide which batches to fill. The caller must hold the lock."""
         is_flushing = self._is_closed or self._incomplete.is_flush_in_progress
         is_memory_short = self.pool.waiter_count > 0
         is_linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
@@ -363,13 +366,13 @@ class RecordAccumulator:
         )
         flushes = self._incomplete.find_unstarted_flushes()
         if flushes:
-            # A flush needs all rows in batches, also those of a stage that another thread is filling at the moment:
-            # fill_batches waits for that thread.
+            # A flush needs all rows to be in batches, including those of a stage from which another thread is currently
+            # filling batches. So all topics are filled: fill_batches waits for that thread.
             full_batches_only = dict.fromkeys(self._filler.list_topics(), False)
         return _FillPlan(full_batches_only, next_due_ms, flushes)
 
     def _fill_batches(self, plan: _FillPlan, now_ms: float) -> float:
-        """Fill the batches of the plan without the lock. Return the time at which the next stage is due."""
+        """Fill the planned batches without the lock. Return the time at which the next stage is due."""
         next_due_ms = plan.next_due_ms
         for topic, only_full in plan.full_batches_only.items():
             started_ms = self._clock()
@@ -377,14 +380,14 @@ class RecordAccumulator:
             if not only_full:
                 with self._lock:
                     self._queues.schedule_fill_pause(topic, started_ms, self._clock())
-            elif has_changed:  # records that remain staged may have to be assigned again
+            elif has_changed:  # single records staged since then may have to be assigned, too
                 next_due_ms = min(next_due_ms, now_ms + ASSIGNMENT_DELAY_MS)
         return next_due_ms
 
     def _find_topics_to_fill(
         self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Return `full_batches_only` and `next_due_ms` of a _FillPlan without flushes."""
+        """Return the `full_batches_only` and `next_due_ms` of a _FillPlan that has no flushes."""
         full_batches_only: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
         for stage in self._filler.list_stages():
@@ -405,10 +408,10 @@ class RecordAccumulator:
         return full_batches_only, next_due_ms
 
     def _compute_stage_due_ms(self, stage: Stage, now_ms: float, *, is_linger_suspended: bool) -> float:
-        """Return the time at which batches are to be filled with a stage's rows if the stage is not full.
+        """Return the time at which a stage's rows must become batches if the stage does not fill up before.
 
-        While linger is suspended, rows are due immediately, unless each leader of the topic already has enough batches
-        to send.
+        While linger is suspended, rows are due immediately unless each of the topic's leaders already has enough
+        batches to fill a request.
         """
         if is_linger_suspended and not self._queues.extra_linger_ms(stage.topic):
             return stage.oldest_row_ms
@@ -428,10 +431,10 @@ class RecordAccumulator:
         now_ms: float,
         admit: AdmitBatch,
     ) -> dict[int, list[ProducerBatch]]:
-        """Remove the next batches from their queues, close them, and return them by node. Their state is IN_FLIGHT.
+        """Remove the next batches from their queues, close them, mark them IN_FLIGHT, and return them by node.
 
-        A node gets at most one batch of each partition and at most `max_request_size` bytes, except for a first batch
-        that is larger. `admit`: decides whether a batch may be sent now.
+        A node gets at most one batch per partition and at most `max_request_size` bytes, unless its first batch alone
+        is larger. `admit`: decides whether a batch may be sent now.
         """
         drained_by_node: dict[int, list[ProducerBatch]] = {}
         with self._lock:
@@ -450,7 +453,7 @@ class RecordAccumulator:
         return drained_by_node
 
     def unmute(self, topic_partition: TopicPartition | None = None) -> None:
-        """Unmute a topic-partition's queue, or all queues, because idempotence may now admit the queue's head.
+        """Unmute a topic-partition's queue, or all queues, because idempotence may now admit a head that it rejected.
 
         `reenqueue`, `split_and_reenqueue` and `remove_completed` unmute the queues of their batches themselves.
         """
@@ -460,21 +463,21 @@ class RecordAccumulator:
                 self._queues.unmute(queue, now_ms)
 
     def reenqueue(self, batch: ProducerBatch, now_ms: float, error: Exception) -> None:
-        """Put a batch back into its queue in sequence order, to be sent again after its backoff.
+        """Put a batch back into its queue, in sequence order, so that it is sent again after its backoff.
 
-        Its request must have ended. `error`: the reason for the retry.
+        The batch's request must have ended. `error`: the reason for the retry.
         """
         with self._lock:
             batch.mark_reenqueued(backoff_until_ms=self._backoff.next_attempt_ms(now_ms, batch.attempts), error=error)
             self._queues.reenqueue([batch], now_ms)
 
     def split_and_reenqueue(self, batch: ProducerBatch, now_ms: float) -> list[ProducerBatch]:
-        """Replace a batch that was rejected as too large by smaller batches in its queue, and return these.
+        """Replace a batch that was rejected as too large with smaller batches in its queue, and return these batches.
 
         The smaller batches complete the rows' futures.
         """
         self._filler.reset_compression_ratio(batch)
-        # Batches are rarely split, and the import loads the decoder.
+        # Imported only here because batches are rarely split, and the import loads the decoder.
         from spark_kafka_sink.producer.batching.batch_splitting import split_batch
 
         max_bytes = batch.uncompressed_bytes // 2 if batch.is_split_batch else self._config.batch_size
@@ -533,7 +536,7 @@ class RecordAccumulator:
             return self._filler.take_failed_batches()
 
     def remove_completed(self, *batches: ProducerBatch) -> None:
-        """Remove batches that are DONE and whose futures are completed, and complete flushes that waited only for them.
+        """Remove DONE batches whose futures are completed, and complete the flushes that were waiting only for them.
 
         Must be called once for each batch.
         """
@@ -544,9 +547,9 @@ class RecordAccumulator:
                     self._queues.unmute(self._queues.get(batch.topic_partition), self._clock())
 
     def update_node_latency_stats(self, node_id: int, now_ms: float, *, can_drain: bool) -> None:
-        """Record that a node has ready batches, and whether they can be drained now.
+        """Record that a node has ready batches, and whether these can be drained now.
 
-        The partitioner avoids nodes whose batches could not be drained for partitioner.availability.timeout.ms.
+        The partitioner avoids a node if its batches could not be drained for partitioner.availability.timeout.ms.
         """
         with self._lock:
             self._node_latency_stats.update(node_id, now_ms, can_drain=can_drain)
@@ -556,8 +559,8 @@ class RecordAccumulator:
     def flush(self, wait: Callable[[threading.Event], bool]) -> bool:
         """Send all rows without lingering, and wait until the rows appended so far are acknowledged or have failed.
 
-        Return the result of `wait`, which waits for an event and returns whether it is set. The flush does not
-        necessarily wait for rows that are appended while it runs.
+        Return the result of `wait`, which waits for an event and returns whether it is set. Rows that are appended
+        during the flush are not necessarily included.
         """
         flush = Flush()
         try:
@@ -572,7 +575,7 @@ class RecordAccumulator:
                 self._incomplete.end_flush(flush)
 
     def has_incomplete(self) -> bool:
-        """Return whether any rows are staged, queued or in flight, or failed but not removed yet."""
+        """Return whether any rows are staged, queued or in flight, or have failed but are not removed yet."""
         with self._lock:
             return self._filler.has_rows or len(self._incomplete) > 0
 
@@ -589,15 +592,15 @@ class RecordAccumulator:
     def close(self) -> None:
         """Reject further appends, and make all batches ready. Blocked appends raise ProducerClosedError.
 
-        Only the sender thread may call this: a thread that calls the producer's close() in a signal handler may already
-        hold the lock.
+        Only the sender thread may call this. If the producer's close() is called in a signal handler, its thread may
+        already hold the lock.
         """
         with self._lock:
             self._is_closed = True
         self.pool.close()
 
     def complete_flushes(self) -> None:
-        """Complete all flushes, including those that have just begun. All batches must have been removed."""
+        """Complete all flushes, including those that have just begun. Must be called after all batches were removed."""
         with self._lock:
             self._incomplete.start_waiting(self._incomplete.find_unstarted_flushes())
 
@@ -608,7 +611,7 @@ class RecordAccumulator:
         """
         aborted_batches: list[ProducerBatch] = []
         for topic in self._filler.list_topics():
-            with self._filler.fill_lock(topic):  # so no thread fills batches of this topic, and no batch is pinned
+            with self._filler.fill_lock(topic):  # so that no other thread fills this topic's batches or pins them
                 unbatched_rows = self._filler.fail_staged_rows(topic, error)
                 with self._lock:
                     now_ms = self._clock()

@@ -1,10 +1,10 @@
-"""ProducerBatch: the records of one topic-partition that are sent and acknowledged together.
+"""ProducerBatch: records of one topic-partition that are sent and acknowledged together.
 
-A batch consists of a 61-byte header and of pieces of the buffers that the encoder filled (encoded_pieces.py). Appending
-records only adds a reference to another piece. No byte is copied until the batch is sent; then the pieces of a small
-batch are joined. Compression replaces all pieces by one compressed segment when the batch is closed. The header is
-encoded as late as possible because the base sequence is not known before the batch is drained. Once encoded, the header
-stays the same for every retry, byte for byte, unless the sequence is set again.
+A batch consists of a 61-byte header and pieces of the buffers that the encoder has filled (encoded_pieces.py).
+Appending records only adds a reference to another piece. No bytes are copied until the batch is sent, when the pieces
+of a small batch are joined. If compression is enabled, closing the batch replaces all pieces with one compressed
+segment. The header is encoded as late as possible because the base sequence is not known before the batch is drained.
+Once encoded, the header is byte-for-byte the same in every retry, unless the sequence is set again.
 
     state       meaning                                                    next states
     OPEN        accepts more records                                       PINNED, DRAINED, CLOSED, DONE
@@ -14,9 +14,9 @@ stays the same for every retry, byte for byte, unless the sequence is set again.
     IN_FLIGHT   is part of a produce request                               CLOSED, DONE
     DONE        was acknowledged, has failed or was split                  -
 
-`TRANSITIONS` is this table; any other transition raises IllegalStateError. A batch that expires in flight is DONE
-although a socket may still read its bytes. So the memory of a batch is released only when the batch is DONE and its
-request has ended.
+`TRANSITIONS` encodes this table; any other transition raises IllegalStateError. A batch that expires in flight is DONE
+even though a socket may still be reading its bytes. So the batch's memory is released only when the batch is DONE and
+its request has ended.
 
 Only the methods of this class change its fields. They may be called by
     the holder of the accumulator's lock    while the batch is in its queue, OPEN or CLOSED
@@ -44,8 +44,8 @@ from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, encode_
 
 Segment = bytes | bytearray | memoryview
 _MAX_JOINED_BYTES = 16 << 10
-"""Maximum body size of a batch whose pieces are joined for a request. Copying a small batch costs less than iterating
-over its pieces, and the garbage collector visits memoryviews, but not bytes."""
+"""Batches with bodies up to this size have their pieces joined for a request. Copying a small batch is cheaper than
+iterating over its pieces, and the garbage collector tracks memoryviews but not bytes objects."""
 
 
 class BatchState(Enum):
@@ -59,10 +59,10 @@ class BatchState(Enum):
     DONE = "done"
 
     next_states: tuple[BatchState, ...]
-    """The states in the row of TRANSITIONS for this state. Reading an attribute is faster than looking up a key."""
+    """This state's row of TRANSITIONS, stored here because reading an attribute is faster than looking up a key."""
 
 
-OPEN, PINNED, DRAINED, CLOSED, IN_FLIGHT, DONE = BatchState  # a global name is read ten times as fast as an enum member
+OPEN, PINNED, DRAINED, CLOSED, IN_FLIGHT, DONE = BatchState  # a global is read ten times as fast as an enum member
 TRANSITIONS: dict[BatchState, tuple[BatchState, ...]] = {
     OPEN: (PINNED, DRAINED, CLOSED, DONE),
     PINNED: (OPEN, CLOSED, DONE),
@@ -76,9 +76,9 @@ for _state, _targets in TRANSITIONS.items():
 
 
 class OwnedRecords(NamedTuple):
-    """Records of a batch that are not pieces of the encoder's buffers.
+    """Records of a batch that are not stored as EncodedPieces.
 
-    The segments are their bytes, compressed if the batch is compressed. The leases reserve the memory of the segments.
+    `segments` holds the records' bytes, compressed if the batch is. `leases` reserve the memory of the segments.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -92,7 +92,7 @@ _NO_OWNED_RECORDS = OwnedRecords()
 class ProducerBatch:
     """A batch of records of one topic-partition.
 
-    The batch consists of its owned records, followed by piece _piece_indices[i] of each _pieces[i].
+    Its records are the owned records, followed by piece _piece_indices[i] of _pieces[i] for each i.
     """
 
     __slots__ = (
@@ -127,7 +127,7 @@ class ProducerBatch:
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition, created_ms: float, deadline_ms: float) -> None:
-        """`created_ms`: arrival time of the stage's oldest row, with which linger.ms begins.
+        """`created_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
 
         `deadline_ms`: the end of delivery.timeout.ms.
         """
@@ -152,9 +152,9 @@ class ProducerBatch:
         self.producer_epoch = -1
         self.base_sequence = -1
         self.transactional = False
-        self.is_split_batch = False  # whether the batch is part of a batch that was too large
+        self.is_split_batch = False  # whether the batch was split off a batch that was too large
         self.base_offset = -1  # -1 if no broker has reported it
-        self.log_append_time = -1  # -1 if the topic does not use LogAppendTime, or no broker has reported the time
+        self.log_append_time = -1  # -1 if the topic does not use LogAppendTime or no broker has reported it
         self.error: Exception | None = None  # error of the last attempt, or the error that failed the batch
         self._header = b""  # empty until it is encoded
 
@@ -168,7 +168,7 @@ class ProducerBatch:
 
     @classmethod
     def from_failed_rows(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
-        """Create a failed batch for rows that were not appended to a batch, so that their futures get the error."""
+        """Create a failed batch for rows that are in no batch, so that the error is set on their futures."""
         batch = cls(topic_partition, created_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
         batch._owned = OwnedRecords(rows=(rows,))
@@ -176,7 +176,7 @@ class ProducerBatch:
         return batch
 
     def append(self, pieces: EncodedPieces, piece_index: int) -> None:
-        """Append a piece's records, whose offset deltas must continue those of the batch.
+        """Append a piece's records. Their offset deltas must continue those of the batch.
 
         The caller must have added the batch to the holders of `pieces.lease`.
         """
@@ -193,7 +193,7 @@ class ProducerBatch:
 
     @property
     def segments(self) -> list[Segment]:
-        """The bytes of the batch without its header, compressed if the batch is compressed."""
+        """The batch's bytes without the header. They are compressed if the batch is compressed."""
         return [*self._owned.segments, *map(EncodedPieces.segment, self._pieces, self._piece_indices)]
 
     @property
@@ -223,11 +223,11 @@ class ProducerBatch:
         return [*self._owned.leases, *[pieces.lease for pieces in self._pieces]]
 
     def split_rows_by_call(self) -> list[CallRows]:
-        """Return the rows that the records encode, split by the call that they came with."""
+        """Return the rows that the records encode, split by the call they came with."""
         return [call_rows for rows in self.rows for call_rows in rows.split_by_call()]
 
     def is_full(self, max_bytes: int) -> bool:
-        """Return whether another record of average size would make the batch larger than `max_bytes`."""
+        """Return whether one more record of average size would make the batch larger than `max_bytes`."""
         return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > max_bytes
 
     def pin(self) -> None:
@@ -239,7 +239,10 @@ class ProducerBatch:
         self._transition_to(OPEN)
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
-        """Compress the records with the codec, if any, and move to CLOSED. If compression raises, change nothing."""
+        """Compress the records unless the codec is NONE. PINNED, DRAINED or OPEN -> CLOSED.
+
+        If compression raises, nothing has changed.
+        """
         if codec is not Codec.NONE:
             compressed_segment = memoryview(compress(codec, self.segments, level))
             self.codec = codec
@@ -248,13 +251,13 @@ class ProducerBatch:
         self._transition_to(CLOSED)
 
     def copy_to_own_memory(self) -> None:
-        """Copy the records out of the buffers that they share with other batches, so that these can be freed."""
+        """Copy the records out of the buffers they share with other batches, so that the buffers can be freed."""
         self._replace_segments(memoryview(b"".join(self.segments)))
 
     def _replace_segments(self, segment: memoryview) -> None:
-        """Replace all segments by one that is not shared with other batches.
+        """Replace all segments with one that is not shared with other batches.
 
-        The memory of the new segment is transferred from the shared leases to a new lease.
+        The memory that the new segment needs is transferred from the shared leases to a new lease.
         """
         shared_leases, rows = self.leases, self.rows
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
@@ -271,11 +274,11 @@ class ProducerBatch:
             shared_lease.remove_holder(self)
 
     def create_child(self, encoded_slices: EncodedSlices, slice_index: int, first_record: int) -> ProducerBatch:
-        """Create a smaller batch with some records of this batch.
+        """Create a smaller batch from some of this batch's records.
 
-        The records were encoded again as the slice `slice_index` of `encoded_slices`. `first_record`: index of the
-        child's first record in this batch. The child keeps the creation time and the deadline, continues the sequences
-        from `first_record` on, and holds the same leases.
+        The records have been encoded again as slice `slice_index` of `encoded_slices`. `first_record`: index of the
+        child's first record in this batch. The child has the same creation time and deadline, holds the same leases,
+        and its records keep their sequences.
         """
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
         child.record_count = encoded_slices.record_counts[slice_index]
@@ -296,14 +299,14 @@ class ProducerBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the batch in a request, including its header. Compressed if the batch is compressed."""
+        """Size of the batch in a request, header included: the compressed size if the batch is compressed."""
         return HEADER_BYTES + self.body_bytes
 
     @property
     def has_been_sent(self) -> bool:
         """Whether a broker may have received the batch.
 
-        If so, its sequence must not be set again (rule 3 of sending/idempotence.py).
+        If a broker may have stored it as well, its sequence must not be set again (rule 3 of sending/idempotence.py).
         """
         return self.drained_ms >= 0
 
@@ -321,7 +324,7 @@ class ProducerBatch:
     ) -> None:
         """Set the producer identity and the base sequence, by which brokers detect duplicates.
 
-        The caller must ensure that a batch that may have been received keeps its sequence (see `has_been_sent`).
+        The caller must ensure that a batch that a broker may have stored keeps its sequence (see `has_been_sent`).
         """
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -370,13 +373,13 @@ class ProducerBatch:
             self._transition_to(DRAINED)
 
     def mark_in_flight(self, now_ms: float) -> None:
-        """Record that the batch becomes part of a request, so that a socket may read its bytes. CLOSED -> IN_FLIGHT."""
+        """Record that the batch is now part of a request, so a socket may read its bytes. CLOSED -> IN_FLIGHT."""
         self._transition_to(IN_FLIGHT)
         self.drained_ms = now_ms
         self.has_request_in_flight = True
 
     def mark_request_ended(self) -> None:
-        """Record that the request's response was received or its connection was lost, so that no socket reads it."""
+        """Record that the response has arrived or the connection was lost, so no socket reads the batch any more."""
         self.has_request_in_flight = False
         if self.state is DONE:
             self._release_leases_unless_in_flight()
@@ -390,7 +393,7 @@ class ProducerBatch:
         self.error = error
 
     def skip_backoff(self) -> None:
-        """Let the next retry skip its backoff, because the partition has a new leader (KIP-951)."""
+        """Let the next retry skip its backoff because the partition has a new leader (KIP-951)."""
         self._attempts_at_leader_change = self.attempts
 
     @property
@@ -399,7 +402,7 @@ class ProducerBatch:
         return self.attempts > 0 and self._attempts_at_leader_change != self.attempts
 
     def complete(self, base_offset: int, log_append_time: int = -1) -> None:
-        """Record that the broker has stored the batch. `base_offset`: -1 if not known (acks=0, or a duplicate)."""
+        """Record that the broker has stored the batch. `base_offset`: -1 if unknown (acks=0, or a duplicate)."""
         self._transition_to(DONE)
         self.base_offset = base_offset
         self.log_append_time = log_append_time
@@ -413,7 +416,7 @@ class ProducerBatch:
         self._release_leases_unless_in_flight()
 
     def mark_split(self) -> None:
-        """Record that the batch was replaced by smaller batches, which hold its leases, too."""
+        """Record that the batch was replaced with smaller batches, which also hold its leases."""
         self._transition_to(DONE)
         self._release_leases_unless_in_flight()
 

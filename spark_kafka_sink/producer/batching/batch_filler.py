@@ -1,4 +1,4 @@
-"""BatchFiller: fills batches with a topic's staged rows, and appends new batches to the queues of their partitions.
+"""BatchFiller: fills batches with a topic's staged rows, and appends new batches to their partitions' queues.
 
     1. Take the topic's stage.                                          under the lock
     2. Group: find the order of the rows by partition.                  without the lock
@@ -7,19 +7,19 @@
     5. Append the records to the batches.                               under the lock
     6. Compress the full batches, which remain pinned until then.       without the lock
 
-"The lock" is the accumulator's lock. A batch is pinned while a thread works on it without the lock, so that the sender
-can neither close nor send it. Otherwise the sender could send the batch between steps 3 and 5, and the records that
-were encoded to continue it would have no batch.
+"The lock" is the accumulator's lock. While a thread works on a batch without the lock, the batch is pinned, so that the
+sender can neither close nor send it. Otherwise the sender could send the batch between steps 3 and 5, and the records
+encoded for its end would have no batch to go to.
 
-Any thread may fill batches, but only one at a time for each topic, which preserves the order of the rows. This thread
-holds the topic's fill lock.
+Any thread may fill batches, but only one thread at a time per topic, so that the rows stay in order. That thread holds
+the topic's fill lock.
 
 An Exception in steps 2 to 4 fails the rows of the stage. They become failed batches without bytes
-(`take_failed_batches`), which the sender reports like all other failed batches. Any other BaseException, above all a
-KeyboardInterrupt, ends the producer. The stage then remains in `_stages_being_filled`, no thread fills batches of its
+(`take_failed_batches`), which the sender reports like all other failed batches. Any other BaseException, typically a
+KeyboardInterrupt, ends the producer. The stage then remains in `_stages_being_filled`, no thread fills batches for its
 topic any more, and the sender fails its rows together with all other incomplete batches (`fail_staged_rows`). For this
-reason, a single statement moves rows from one container to the next: wherever an interrupt comes, the rows are in one
-of the containers.
+reason, rows always move from one container to the next in a single statement: wherever the interrupt occurs, the rows
+are in one of the containers.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 _log = logging.getLogger(__name__)
 _STAGE_DIVISOR = 2
 """A stage is full when its encoded rows fill buffer.memory divided by this number, even if no batch is full. With a
-thousand partitions, this limit decides: with a third of the memory a row costs 10 % more, with a quarter 20 %."""
+thousand partitions, this is the limit that stages reach: at a third of the memory a row would cost 10 % more, at a
+quarter 20 % more."""
 _COMPRESSED_STAGE_DIVISOR = 3
-"""Value of _STAGE_DIVISOR for rows that will be compressed, because memory is reserved twice for their encoded form."""
+"""Replaces _STAGE_DIVISOR if compression is enabled, because memory for the encoded form is then reserved twice."""
 _MAX_RESERVED_SHARE = 0.75
-"""A stage is also full when this share of buffer.memory is reserved for it. A record of send() with 100 bytes reserves
-300 bytes. Columns reach the limit of _STAGE_DIVISOR first, unless their rows are tiny."""
+"""A stage is also full when this share of buffer.memory is reserved for it. A 100-byte record passed to send() reserves
+300 bytes. Columns reach the limit set by _STAGE_DIVISOR first unless their rows are tiny."""
 _RATIO_ESTIMATION_FACTOR = 1.05  # compressed sizes are estimated slightly too high, as in Java's client
 
 
@@ -67,7 +68,7 @@ AssignTopicPartitions = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]
 
 
 class BatchFiller:
-    """The stages of all topics, and the threads' work of turning staged rows into queued batches."""
+    """The stages of all topics. Any thread can use it to turn staged rows into queued batches."""
 
     def __init__(  # noqa: PLR0913 - the components of the accumulator, each by its name
         self,
@@ -82,7 +83,7 @@ class BatchFiller:
         assign_partitions: AssignTopicPartitions,
     ) -> None:
         self._config = config
-        # A pickled configuration was validated where it was created, perhaps by another Python installation.
+        # A pickled configuration was validated where it was created, and this Python may not have the codec.
         require_codec(config.codec)
         self._codec = config.codec
         self._compresses = config.codec is not Codec.NONE
@@ -104,7 +105,7 @@ class BatchFiller:
     # -- under the lock -----------------------------------------------------------------------------------------------
 
     def create_stage(self, topic: str, now_ms: float) -> Stage:
-        """Create and return a topic's stage, to which rows are added. `now_ms`: arrival time of its first row."""
+        """Create and return the stage to which a topic's rows are added. `now_ms`: arrival time of the first row."""
         buffer_memory = self._config.buffer_memory
         max_bytes = buffer_memory // (_COMPRESSED_STAGE_DIVISOR if self._compresses else _STAGE_DIVISOR)
         max_reserved_bytes = int(_MAX_RESERVED_SHARE * buffer_memory)
@@ -112,16 +113,16 @@ class BatchFiller:
         return stage
 
     def list_stages(self) -> list[Stage]:
-        """Return all stages, including those from which a thread currently fills batches."""
+        """Return all stages, including those from which a thread is currently filling batches."""
         return [*self.stages.values(), *self._stages_being_filled.values()]
 
     def is_being_filled(self, stage: Stage) -> bool:
-        """Return whether a thread currently fills batches from a stage."""
+        """Return whether a thread is currently filling batches from a stage."""
         return self._stages_being_filled.get(stage.topic) is stage
 
     @property
     def has_rows(self) -> bool:
-        """Whether any rows are staged and not in batches yet."""
+        """Whether any rows are not in batches yet."""
         return bool(self.stages or self._stages_being_filled)
 
     @property
@@ -146,8 +147,8 @@ class BatchFiller:
     def compute_max_batch_bytes(self, topic: str) -> int:
         """Return the maximum size of a topic's batches before compression.
 
-        With compression, batches of this size are expected to compress to batch.size bytes. The size is at most
-        max.request.size then, or batch.size if that is larger.
+        If compression is enabled, a batch of this size is expected to compress to batch.size bytes. The result is then
+        limited to max.request.size, or to batch.size if that is larger.
         """
         if not self._compresses:
             return self._config.batch_size
@@ -163,7 +164,7 @@ class BatchFiller:
         return self.compute_max_batch_bytes(topic) - HEADER_BYTES
 
     def fill_lock(self, topic: str) -> threading.Lock:
-        """Return a topic's fill lock, which a thread holds while it fills batches with the topic's rows.
+        """Return the lock that a thread must hold while it fills batches with a topic's rows.
 
         It must be acquired before the accumulator's lock.
         """
@@ -179,19 +180,20 @@ class BatchFiller:
         `only_full`: do nothing unless the stage is full or its single records may fill a batch. If the rows are skewed,
         use only the rows that fill batches (staging.py).
 
-        Return whether the sender must look for ready nodes again, because rows have left the stage, or because rows
-        that were returned to the stage may be due earlier than the sender knows.
+        Return whether the sender must look for ready nodes again, either because rows have left the stage or because
+        rows returned to it may be due earlier than the sender knows.
         """
         with self.fill_lock(topic):
             stage = self._take_stage(topic, only_full=only_full)
             return stage is not None and self._fill_batches_from(stage, only_full=only_full)
 
     def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
-        """Remove a topic's rows that are not in a batch yet, and return them as failed batches.
+        """Remove a topic's rows that are in no batch yet, and return them as failed batches.
 
-        The caller must hold the topic's fill lock, so no other thread can be filling a stage of the topic now. An entry
-        in `_stages_being_filled` was left by a thread that was interrupted. It is unknown how much memory is still
-        reserved for that stage, so none is released. That is acceptable, because an interrupt ends the producer anyway.
+        The caller must hold the topic's fill lock, so no other thread can be filling a stage of the topic now. If
+        `_stages_being_filled` has an entry, an interrupted thread has left it there. It is unknown how much memory is
+        still reserved for that stage, so none is released. That is acceptable because the interrupt ends the producer
+        anyway.
         """
         with self._lock:
             stage = self.stages.pop(topic, None)
@@ -225,7 +227,7 @@ class BatchFiller:
     def reset_compression_ratio(self, batch: ProducerBatch) -> None:
         """Reset the topic's compression ratio after the broker rejected a batch as too large.
 
-        The ratio becomes 1, or the ratio of this batch if compression has made it larger.
+        The ratio becomes 1, or this batch's ratio if compression made the batch larger.
         """
         if self._compresses:
             observed_ratio = batch.body_bytes / batch.uncompressed_bytes
@@ -234,9 +236,9 @@ class BatchFiller:
     # -- with the topic's fill lock -----------------------------------------------------------------------------------
 
     def _take_stage(self, topic: str, *, only_full: bool) -> Stage | None:
-        """Take a topic's stage, so that this thread alone uses it, and later rows are added to a new stage.
+        """Take a topic's stage for this thread's exclusive use. Rows that arrive later are added to a new stage.
 
-        Return None if there is nothing to do, or if a thread was interrupted while it filled batches of this topic.
+        Return None if there is nothing to do, or if a thread was interrupted while it was filling this topic's batches.
         """
         with self._lock:
             stage = self.stages.get(topic)
@@ -267,7 +269,7 @@ class BatchFiller:
         return len(runs) > 0 or stage.should_recheck
 
     def _split_into_runs(self, stage: Stage, *, only_full: bool) -> list[list[Rows]]:
-        """Assign all rows to partitions, and split them into runs that are encoded together.
+        """Assign all rows to partitions, and split them into runs. Each run's rows are encoded together.
 
         `only_full`: first return the rows that do not fill batches to the topic's stage.
         """
@@ -281,9 +283,9 @@ class BatchFiller:
         return list(split_into_compatible_runs(stage.rows))
 
     def _return_sparse_partitions(self, stage: Stage) -> None:
-        """Return the rows of sparse partitions to the topic's stage, in front of rows that were staged since.
+        """Return the rows of sparse partitions to the topic's stage, ahead of rows that were staged in the meantime.
 
-        All rows are returned if the stage is not full after its single records were assigned to partitions.
+        If the stage is not full once its single records are assigned to partitions, return all rows.
         """
         max_body_bytes = self.compute_max_batch_body_bytes(stage.topic)
         ready_partition_mask = stage.find_ready_partitions(max_body_bytes)
@@ -293,8 +295,8 @@ class BatchFiller:
         with self._lock:
             if stage.topic in self.stages:
                 remaining_stage.extend(self.stages[stage.topic])
-            # Together with the rows that other threads have staged since, the stage may be full. None of these threads
-            # has seen a full stage, so the sender must fill the batches when it next checks the stage.
+            # Together with the rows that other threads have staged in the meantime, the stage may be full. None of
+            # these threads saw a full stage, so the sender must fill the batches when it next checks the stage.
             if remaining_stage.is_full(max_body_bytes):
                 remaining_stage.assignment_due_ms = self._clock()
                 stage.should_recheck = True
@@ -306,7 +308,7 @@ class BatchFiller:
     def _encode(self, stage: Stage, run: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
         """Pin the open batches of the run's partitions and encode the run's rows.
 
-        Return the encoded records with their batches, some of which are new, and the queues of all partitions.
+        Return the encoded records with the batches to append them to, some of them new, and all partitions' queues.
         """
         grouped_rows = group_by_partition(run)
         with self._lock:
@@ -335,7 +337,7 @@ class BatchFiller:
     def _build_pieces(
         self, stage: Stage, slices: BatchSlices, encoded_buffers: Sequence[EncodedSlices], origins: RowOrigins
     ) -> list[EncodedPieces]:
-        """Return the pieces of each buffer, with a new lease to which their part of the stage's memory was moved."""
+        """Return each buffer's pieces. A new lease per buffer takes over the buffer's part of the stage's memory."""
         buffers: list[EncodedPieces] = []
         stage_lease = stage.leases[0]
         start = 0
@@ -354,7 +356,7 @@ class BatchFiller:
     def _append_to_batches(
         self, stage: Stage, run: Sequence[Rows], appends: BatchAppends, queues: Sequence[PartitionQueue]
     ) -> None:
-        """Append the encoded records to their batches and the new batches to their queues. Close the full batches."""
+        """Append the encoded records to their batches and the new batches to their queues. Close full batches."""
         full_batches: list[ProducerBatch] = []
         with self._lock:
             stage.entries, stage.pending_appends = stage.entries[len(run) :], appends
@@ -393,14 +395,14 @@ class BatchFiller:
         return full_batches
 
     def _schedule_queues(self, queues: Sequence[PartitionQueue]) -> None:
-        """Schedule queues to which batches were appended. A ready queue needs no scheduling, because it stays ready."""
+        """Schedule queues to which batches were appended. A ready queue is skipped because it stays ready."""
         now_ms = self._clock()
         for queue in queues:
             if not queue.is_ready:
                 self._queues.schedule(queue, now_ms)
 
     def _fail_stage(self, stage: Stage, error: Exception) -> None:
-        """Fail the stage's rows that are in no batch, and unpin the batches to which they would have been appended."""
+        """Fail the stage's rows that are in no batch, and unpin the batches that they would have been appended to."""
         with self._lock:
             queues = self._queues.find_topic_queues(stage.topic)
             for queue in queues:
@@ -415,7 +417,7 @@ class BatchFiller:
         self._finish_stage(stage)
 
     def _finish_stage(self, stage: Stage) -> None:
-        """Release the stage's memory that no batch uses. All rows of the stage must be in batches or have failed."""
+        """Release the stage's memory that no batch uses. All of its rows must be in batches or have failed."""
         for lease in stage.leases:
             lease.remove_holder(stage)
         if not stage.leases:
