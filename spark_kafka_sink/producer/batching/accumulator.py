@@ -77,8 +77,8 @@ time."""
 class _LingerSuspension:
     """A running `without_linger` block.
 
-    Only the block holds a strong reference to it. So the suspension ends with the block even if an interrupt keeps the
-    block from removing it from the accumulator's weak set.
+    Only the block holds a strong reference to it. So the suspension ends with the block even if an interrupt prevents
+    its removal from the accumulator's weak set.
     """
 
 
@@ -367,7 +367,7 @@ class RecordAccumulator:
         flushes = self._incomplete.find_unstarted_flushes()
         if flushes:
             # A flush needs all rows to be in batches, including those of a stage from which another thread is currently
-            # filling batches. So all topics are filled: fill_batches waits for that thread.
+            # filling batches. Filling all topics includes these stages, because fill_batches waits for that thread.
             full_batches_only = dict.fromkeys(self._filler.list_topics(), False)
         return _FillPlan(full_batches_only, next_due_ms, flushes)
 
@@ -380,7 +380,7 @@ class RecordAccumulator:
             if not only_full:
                 with self._lock:
                     self._queues.schedule_fill_pause(topic, started_ms, self._clock())
-            elif has_changed:  # single records staged since then may have to be assigned, too
+            elif has_changed:  # single records staged in the meantime may have to be assigned
                 next_due_ms = min(next_due_ms, now_ms + ASSIGNMENT_DELAY_MS)
         return next_due_ms
 

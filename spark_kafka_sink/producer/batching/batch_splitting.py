@@ -1,8 +1,8 @@
 """Splits a batch that the broker rejected as too large.
 
-The records are decoded to columns and encoded again. The smaller batches keep the creation time, deadline, producer
-identity and memory of their parent. Sequence numbers continue from the parent's base sequence, so every record keeps
-its own.
+The records are decoded to columns and encoded again. The smaller batches keep their parent's creation time, deadline,
+producer identity and memory. Their sequences continue from the parent's base sequence, so each record keeps its
+sequence.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 MAX_DECODED_BYTES = 1 << 40
-"""Effectively unlimited: the decoder's limit guards against untrusted input, and these batches are our own."""
+"""Effectively no limit. The decoder's limit guards against untrusted input, but these batches are our own."""
 
 
 def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
-    """Split a batch into new, open batches with the same records, of at most `max_batch_bytes` before compression.
+    """Split a batch's records into new, open batches of at most `max_batch_bytes` before compression.
 
-    A batch that already fits the limit is split in half. A record that exceeds the limit gets a batch of its own. Only
-    a batch with a single record results in a single batch.
+    A batch that already fits the limit is split in half. A record that exceeds the limit gets a batch of its own. The
+    result is a single batch only if there is a single record.
     """
     header, *body = batch.build_wire_segments()
     records = decode_records(

@@ -1,18 +1,18 @@
-"""BufferPool: a producer's memory, limited to buffer.memory and reserved in the order of the calls.
+"""BufferPool: a producer's memory, limited to buffer.memory and reserved in call order.
 
 The pool counts bytes but does not own the memory. All memory of a record, from append to acknowledgement, is reserved
 here before it is allocated: the staged Arrow rows, their encoded form and, with compression, the compressed form. A
-call whose reservation does not fit waits in a queue. While the queue is not empty, freed memory goes only to its head,
-so that small reservations cannot starve a large reservation that came first.
+call that needs more than the free memory waits in a queue. While calls are waiting, freed memory goes only to the first
+one, so that small reservations cannot starve an earlier large one.
 
-A MemoryLease is one reservation that several batches share. The encoder writes the records of many batches into one
-buffer, and the lease owns this buffer until the last of these batches no longer needs it. Only then does the lease
-return its bytes to the pool, so the pool counts exactly the memory that is in use. A batch must keep its lease while a
-socket may still read its request, even if the batch has expired (CVE-2026-35554: memory was reused under a request that
-was still being sent).
+A MemoryLease is a reservation that several batches share. The encoder writes the records of many batches into one
+buffer, and the lease owns that buffer until none of these batches needs it. Only then does the lease return its bytes
+to the pool, so the pool counts exactly the memory in use. A batch must keep its lease while a socket may still be
+reading its request, even if the batch has expired (CVE-2026-35554: memory was reused while a request was still being
+sent from it).
 
-A single small batch whose leader is unresponsive would keep a whole buffer alive. `is_sparse` finds such leases, and
-the accumulator copies their remaining batches so that the buffer can be freed (batch_filler.py).
+A single small batch with an unresponsive leader would keep a whole buffer alive. `is_sparse` identifies such leases.
+When memory is short, their remaining batches are copied so that the buffer can be freed (batch_filler.py).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 
 _SPARSE_DIVISOR = 8
-"""A lease is sparse when its holders need at most one eighth of its bytes. Copying their records briefly needs at most
-that much additional memory, and nothing is copied unless memory is short. With a quarter instead of an eighth, the
-copies took 4 % of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied."""
+"""A lease is sparse if its holders need at most one eighth of its bytes. Copying their records briefly takes at most
+that much extra memory, and nothing is copied unless memory is short. With a quarter instead of an eighth, the copies
+took 4 % of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied."""
 
 
 WaitForEvent = Callable[[threading.Event, "float | None"], bool]
-"""Wait for an event for at most the given milliseconds, without a limit for None. Return whether the event is set."""
+"""Wait for an event for at most the given milliseconds (None: no limit). Return whether the event is set."""
 
 
 def _wait(event: threading.Event, timeout_ms: float | None) -> bool:
@@ -44,7 +44,7 @@ class BufferPool:
     def __init__(self, total_bytes: int, clock: Callable[[], float]) -> None:
         """`clock`: returns milliseconds; only used for `total_wait_ms`."""
         self.total_bytes = total_bytes
-        self.total_wait_ms = 0.0  # time that calls have waited for memory
+        self.total_wait_ms = 0.0  # total time that calls have waited for memory
         self.exhausted_total = 0  # number of calls that raised BufferExhaustedError
         self._clock = clock
         self._lock = threading.Lock()
@@ -62,11 +62,11 @@ class BufferPool:
 
     @property
     def waiter_count(self) -> int:
-        """Number of calls that wait for memory. While it is not zero, the sender must not wait for linger.ms."""
+        """Number of calls that are waiting for memory. While there are any, the sender must not wait for linger.ms."""
         return len(self._waiters)
 
     def try_reserve(self, nbytes: int) -> bool:
-        """Reserve `nbytes` if they are free and no call waits for memory. Return whether they were reserved.
+        """Reserve `nbytes` if they are free and no call is waiting for memory. Return whether they were reserved.
 
         Raise ProducerClosedError if the pool is closed.
         """
@@ -79,10 +79,10 @@ class BufferPool:
             return True
 
     def reserve(self, nbytes: int, max_block_ms: float, wait: WaitForEvent = _wait) -> None:
-        """Reserve `nbytes`, after waiting for at most `max_block_ms` until they are free.
+        """Reserve `nbytes`, waiting up to `max_block_ms` for them to become free.
 
-        Raise BufferExhaustedError if they are not free in time, ProducerClosedError if the pool is closed, and
-        RecordTooLargeError if the pool is smaller than `nbytes`.
+        Raise BufferExhaustedError if they do not become free in time, ProducerClosedError if the pool is closed, and
+        RecordTooLargeError if the whole pool is smaller than `nbytes`.
         """
         if nbytes > self.total_bytes:
             raise RecordTooLargeError(
@@ -117,7 +117,7 @@ class BufferPool:
             )
 
     def release(self, nbytes: int) -> None:
-        """Return `nbytes` to the pool, and reserve memory for the calls that wait."""
+        """Return `nbytes` to the pool, and serve the waiting calls."""
         with self._lock:
             if self._free_bytes + nbytes > self.total_bytes:
                 raise IllegalStateError(f"{nbytes} bytes were released to {self!r}, but fewer are reserved.")
@@ -125,14 +125,14 @@ class BufferPool:
             self._serve_waiters()
 
     def close(self) -> None:
-        """Wake all waiting calls, which raise ProducerClosedError. Reserved bytes may still be released."""
+        """Wake all waiting calls, which then raise ProducerClosedError. Reserved bytes can still be released."""
         with self._lock:
             self._is_closed = True
             for waiter in self._waiters:
                 waiter.wake_event.set()
 
     def _serve_waiters(self) -> None:
-        """Reserve memory for the calls that wait, oldest first, and wake them. The caller must hold the lock."""
+        """Reserve memory for waiting calls, oldest first, and wake them. The caller must hold the lock."""
         while self._waiters and self._free_bytes >= self._waiters[0].nbytes:
             waiter = self._waiters.popleft()
             self._free_bytes -= waiter.nbytes
@@ -141,7 +141,7 @@ class BufferPool:
 
 
 class _Waiter:
-    """A call of `reserve` that waits for memory. Guarded by the pool's lock."""
+    """A `reserve` call that is waiting for memory. Guarded by the pool's lock."""
 
     __slots__ = ("is_served", "nbytes", "wake_event")
 
@@ -152,20 +152,20 @@ class _Waiter:
 
 
 class MemoryLease:
-    """Reserved bytes that several holders share. Removing the last holder returns them to the pool. Thread-safe.
+    """Reserved bytes shared by several holders, returned to the pool when the last holder is removed. Thread-safe.
 
-    A holder is a batch, or a stage from which batches are filled.
+    A holder is a batch, or a stage from which batches are being filled.
     """
 
     __slots__ = ("__weakref__", "_holders", "_lock", "_needed_bytes", "_pool", "_reserved_bytes", "buffer")
 
     def __init__(self, pool: BufferPool, nbytes: int) -> None:
-        """Take over `nbytes` that are already reserved in `pool`. The new lease has no holder."""
+        """Take over `nbytes` that are already reserved in `pool`. The new lease has no holders."""
         self._pool = pool
-        self.buffer: memoryview | None = None  # the encoder's buffer that the holders share, if any, until its release
+        self.buffer: memoryview | None = None  # the encoder's buffer that the holders share, until its release
         self._lock = threading.Lock()  # guards the fields below
         self._reserved_bytes = nbytes
-        self._needed_bytes = 0  # the sum over all holders
+        self._needed_bytes = 0  # total over all holders
         self._holders: dict[object, int] = {}  # the bytes that each holder needs
 
     @property
@@ -191,13 +191,13 @@ class MemoryLease:
             self._needed_bytes += nbytes
 
     def add_holders(self, holders: Sequence[object], sizes: Sequence[int]) -> None:
-        """Add several holders, each of which needs the number of bytes in `sizes`."""
+        """Add several holders, which need the corresponding numbers of bytes in `sizes`."""
         with self._lock:
             self._holders.update(zip(holders, sizes, strict=True))
             self._needed_bytes += sum(sizes)
 
     def remove_holder(self, holder: object) -> None:
-        """Remove a holder, if the object is one. After the last holder, return all bytes to the pool."""
+        """Remove a holder, and return all bytes to the pool if it was the last. Other objects are ignored."""
         with self._lock:
             self._needed_bytes -= self._holders.pop(holder, 0)
             if self._holders:
@@ -207,11 +207,11 @@ class MemoryLease:
             self._pool.release(released_bytes)
 
     def create_empty(self) -> MemoryLease:
-        """Create a lease without bytes on the same pool."""
+        """Create a lease on the same pool that reserves no bytes yet."""
         return MemoryLease(self._pool, 0)
 
     def transfer(self, nbytes: int, target: MemoryLease) -> None:
-        """Move `nbytes`, or all reserved bytes if they are fewer, to another lease of the same pool."""
+        """Move `nbytes`, or all reserved bytes if there are fewer, to another lease on the same pool."""
         with self._lock:
             moved_bytes = max(0, min(nbytes, self._reserved_bytes))
             self._reserved_bytes, target._reserved_bytes = (

@@ -1,8 +1,8 @@
-"""EncodedPieces: records that were encoded into one buffer, divided into one piece for each batch.
+"""EncodedPieces: records encoded into one buffer, divided into one piece per batch.
 
-With ten thousand partitions, a batch receives some hundred bytes at a time and has a handful of pieces in the end. So a
-piece is not an object of its own, which the garbage collector would have to visit, but an index into lists that all
-pieces of a buffer share.
+With ten thousand partitions, a batch receives a few hundred bytes at a time and ends up with a handful of pieces. If
+each piece were an object, the garbage collector would have to visit it. So a piece is only an index into lists that all
+of the buffer's pieces share.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_kafka_sink.records.encoder import EncodedSlices
 
 
 class EncodedPieces:
-    """The pieces of one buffer. The lease owns the buffer and frees it when no batch needs it any more."""
+    """The pieces of one buffer. The lease owns the buffer and frees it once no batch needs it."""
 
     __slots__ = (
         "_piece_offsets",
@@ -40,10 +40,10 @@ class EncodedPieces:
         stops: Sequence[int],
         first_offset_deltas: Sequence[int],
     ) -> None:
-        """Piece i is slice i of `encoded_slices`, and encodes the rows [starts[i], stops[i]) of `origins`.
+        """Piece i is slice i of `encoded_slices`. It encodes the rows [starts[i], stops[i]) of `origins`.
 
-        Its first record has the offset delta first_offset_deltas[i] in its batch. `lease`: reserves the buffer and the
-        overhead of its rows.
+        Its first record has the offset delta first_offset_deltas[i] in its batch. `lease`: reserves the memory of the
+        buffer and of its rows' overhead.
         """
         self.lease = lease
         lease.buffer = encoded_slices.data
@@ -55,7 +55,7 @@ class EncodedPieces:
         self.base_timestamps = encoded_slices.base_timestamps
         self.max_timestamps = encoded_slices.max_timestamps
         self.charged_bytes = origins.charged_bytes(starts, stops, encoded_slices.sizes)
-        """Bytes of the lease that each piece needs for its records and for the overhead of their rows."""
+        """Number of the lease's bytes that each piece needs for its records and the overhead of their rows."""
 
     def __len__(self) -> int:
         return len(self.sizes)

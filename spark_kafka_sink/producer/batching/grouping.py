@@ -1,8 +1,8 @@
-"""Grouping of staged rows by partition, in the order in which they are encoded.
+"""Group staged rows by partition, which is the order in which they are encoded.
 
-A stable sort of the partition numbers brings the rows of each partition together and keeps their order. Nothing else
-reorders rows. The columns themselves are not reordered: the encoder reads their rows in the order that the sort found.
-Single records are converted to columns first.
+A stable sort of the partition numbers brings each partition's rows together and keeps them in order. Nothing else
+reorders rows. The columns themselves are not rearranged: the encoder reads their rows in the sorted order. Single
+records are converted to columns first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GroupedRows(NamedTuple):
 
     columns: RecordColumns
     order: NDArray[np.int32] | None
-    """Index of each row in the columns; None if the columns are already grouped by partition."""
+    """Each row's index in the columns; None if the columns are already grouped by partition."""
     sizes: NDArray[np.int64]
     """Upper bound of each row's encoded size."""
     partitions: list[int]
@@ -53,9 +53,9 @@ class GroupedRows(NamedTuple):
     origins: RowOrigins
 
     def build_partition_slices(self, open_batches: Sequence[ProducerBatch | None]) -> PartitionSlices:
-        """Return each partition's row range, and the size of the open batch to which the rows can be appended.
+        """Return each partition's row range, and the state of the open batch to which its rows can be appended.
 
-        `open_batches`: one for each partition, or None if the partition has no open batch.
+        `open_batches`: one item per partition; None if the partition has no open batch.
         """
         record_counts = [0 if batch is None else batch.record_count for batch in open_batches]
         batch_sizes = [HEADER_BYTES if batch is None else HEADER_BYTES + batch.body_bytes for batch in open_batches]
@@ -64,10 +64,10 @@ class GroupedRows(NamedTuple):
 
 
 def split_into_compatible_runs(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
-    """Split a stage's entries into runs of entries that can be grouped together.
+    """Split a stage's entries into runs that can be grouped together.
 
-    All entries in a run that have headers have the same headers type. A run has at most MAX_GROUPED_BYTES, unless it is
-    a single entry.
+    Within a run, all entries with headers have the same headers type. A run has at most MAX_GROUPED_BYTES unless it
+    consists of a single entry.
     """
     run: list[Rows] = []
     run_headers_type: Any = None
@@ -87,9 +87,9 @@ def split_into_compatible_runs(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
 
 
 def group_by_partition(run: Sequence[Rows]) -> GroupedRows:
-    """Group a run's rows by partition, keeping the order of each partition's rows.
+    """Group a run's rows by partition, and keep each partition's rows in order.
 
-    The columns of the run's entries are deleted, so that the encoded records can reuse their memory.
+    This deletes the columns of the run's entries, so that the encoded records can reuse their memory.
     """
     columns = RecordColumns.concat([rows.columns for rows in run])
     for rows in run:
@@ -130,8 +130,8 @@ def _build_origins(run: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOr
 def convert_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:
     """Convert single records to columns and assign them to partitions.
 
-    The row sizes may be smaller than the sizes with which the single records were staged, because these count every
-    varint at its maximum width.
+    The row sizes may be smaller than the sizes given when the records were staged, which count every varint at its
+    maximum width.
     """
     values, keys, headers, explicit_partitions, timestamps = zip(*staged_records.records, strict=True)
     record_count = len(values)
@@ -162,7 +162,7 @@ def convert_records(staged_records: StagedRecords, assign_partitions: AssignPart
 
 
 def _compute_byte_lengths(column: ArrowColumn | None, row_count: int) -> NDArray[np.int32]:
-    """Return each value's length in bytes, or -1 for null and for a missing column."""
+    """Return each value's length in bytes; -1 for nulls, and for all rows if there is no column."""
     return np.full(row_count, -1, np.int32) if column is None else read_byte_column(combine_chunks(column)).lengths
 
 
@@ -185,6 +185,6 @@ def _is_ascending(partitions: NDArray[np.int32]) -> bool:
 
 
 def _narrow_dtype(partitions: NDArray[np.int32], partition_count: int) -> NDArray[Any]:
-    """Convert partition numbers to the narrowest dtype, because numpy's stable sort of 8 or 16 bits is a radix sort."""
+    """Convert to the narrowest dtype, because numpy's stable sort is a radix sort for integers of 8 or 16 bits."""
     dtype = np.uint8 if partition_count <= 1 << 8 else np.uint16 if partition_count <= 1 << 16 else np.int32
     return partitions.astype(dtype)

@@ -1,4 +1,4 @@
-"""IncompleteBatches: the batches that are neither acknowledged nor failed, their deadlines, and the running flushes.
+"""IncompleteBatches: the batches that are neither acknowledged nor failed, their deadlines, and current flushes.
 
 Guarded by the accumulator's lock.
 """
@@ -13,10 +13,9 @@ from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
 
 
 class Flush:
-    """A running call of flush().
+    """A flush() call in progress.
 
-    `batches`: the batches for which the flush waits. None until all rows that were appended before the flush are in
-    batches.
+    `batches`: the batches that the flush waits for; None until all rows appended before the flush are in batches.
     """
 
     __slots__ = ("batches", "done_event")
@@ -33,8 +32,8 @@ class IncompleteBatches:
         self._deadlines_ms: dict[ProducerBatch, float] = {}  # inf for batches that take_expired has returned
         self._flushes: set[Flush] = set()  # in progress
         self.next_deadline_ms = INFINITE_MS
-        """Lower bound of the deadlines. It may be the deadline of a batch that has completed: finding the exact minimum
-        takes a scan of all batches, which is deferred until this time has come."""
+        """A lower bound on all deadlines. It may be the deadline of a batch that has since completed, because finding
+        the exact minimum takes a scan of all batches, which is deferred until this time is reached."""
 
     def __len__(self) -> int:
         return len(self._deadlines_ms)
@@ -53,7 +52,7 @@ class IncompleteBatches:
             self.next_deadline_ms = batch.deadline_ms
 
     def remove(self, *batches: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
-        """Remove completed batches, and complete the flushes that no longer wait for any batch.
+        """Remove completed batches, and complete the flushes that have no batch left to wait for.
 
         `successors`: the batches into which the removed batch was split. Flushes wait for these instead.
         """
@@ -69,9 +68,9 @@ class IncompleteBatches:
                     flush.done_event.set()
 
     def take_expired(self, now_ms: float) -> list[ProducerBatch]:
-        """Return the batches whose deadline has passed, in the order of their deadlines, each only once.
+        """Return the batches whose deadline has passed, ordered by deadline, each only once.
 
-        A pinned batch is returned by a later call, after it was unpinned.
+        A pinned batch is left for a later call, after it has been unpinned.
         """
         expired_batches = [
             batch
@@ -88,7 +87,7 @@ class IncompleteBatches:
         self._flushes.add(flush)
 
     def end_flush(self, flush: Flush) -> None:
-        """Unregister a flush that has completed, has timed out, or was interrupted, even before `begin_flush`."""
+        """Unregister a flush that has completed, timed out or been interrupted, even before `begin_flush`."""
         self._flushes.discard(flush)
 
     def find_unstarted_flushes(self) -> list[Flush]:
@@ -96,7 +95,7 @@ class IncompleteBatches:
         return [flush for flush in self._flushes if flush.batches is None]
 
     def start_waiting(self, flushes: Iterable[Flush]) -> None:
-        """Let flushes wait for the currently incomplete batches. If there are none, complete the flushes."""
+        """Make flushes wait for all currently incomplete batches. If there are none, complete the flushes."""
         for flush in flushes:
             flush.batches = set(self._deadlines_ms)
             if not flush.batches:

@@ -1,7 +1,7 @@
-"""NodeLatencyStats: the nodes that accept no requests, so that the partitioner avoids their partitions (KIP-794).
+"""NodeLatencyStats: tracks nodes that accept no requests, so that the partitioner avoids their partitions (KIP-794).
 
-A node is unavailable if it has had ready batches for longer than partitioner.availability.timeout.ms, but none of them
-could be drained. As in Java's client, two times are recorded for each node.
+A node is unavailable if it has had ready batches for longer than partitioner.availability.timeout.ms and none of them
+could be drained. As in the Java client, two times are recorded per node.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from spark_kafka_sink.producer.partitioner import PartitionLoads
 
 
 class _NodeTimes(NamedTuple):
-    """Last time at which a node had ready batches, and last time at which its batches could be drained."""
+    """The last time a node had ready batches, and the last time these could be drained."""
 
     ready_ms: float
     drained_ms: float
 
 
 class NodeLatencyStats:
-    """The ready time and the drain time of each node. The caller must hold the accumulator's lock."""
+    """The last ready and drain times of each node. The caller must hold the accumulator's lock."""
 
     def __init__(self, availability_timeout_ms: float) -> None:
         self._availability_timeout_ms = availability_timeout_ms
@@ -37,7 +37,7 @@ class NodeLatencyStats:
     ) -> PartitionLoads:
         """Return the queue lengths of the candidate partitions whose leader is known and available.
 
-        `candidates`: None for partitions that are not in the metadata. `queue_lengths`: one for each candidate.
+        `candidates`: None stands for a partition that is not in the metadata. `queue_lengths`: one per candidate.
         """
         partitions: list[int] = []
         lengths: list[int] = []

@@ -1,22 +1,23 @@
 """PartitionQueues: one batch queue per topic-partition, and an index of the queues that are ready to be drained.
 
-At any moment, most of a thousand partitions have nothing to send. So the sender does not visit all queues. A queue is
-scheduled only when an event concerns it (a batch was added, completed or retried; the leader changed; linger was
-suspended), or when its timer expires. Scheduling puts the queue into one of these places, depending on its head, which
-is its oldest batch:
+With a thousand partitions, most have nothing to send at any given moment, so the sender does not visit all queues. A
+queue is scheduled only after an event that concerns it (a batch was added, completed or retried; the leader changed;
+linger was suspended), or when its timer expires. Depending on its head (its oldest batch), scheduling puts the queue
+into one of these places:
 
     none         the queue is empty or muted, or another thread has pinned its head
     timers       the head lingers or backs off until a known time
     ready        the head can be sent now; ready queues are grouped by leader, so that draining a node needs no search
 
-The ready queues of a node are drained in turn. A drained queue moves to the end. A queue whose head did not fit into
-the request stays at the front.
+A node's ready queues are drained in turn. A drained queue moves to the end. If a queue's head does not fit into the
+request, the queue stays at the front.
 
-Idempotence may reject a head for the moment (`AdmitBatch`). Java's client then stops draining the node and begins with
-the same partition in the next round, so that the node's other partitions wait and the sender spins. Here the queue is
-muted and the other queues are drained. The next event that concerns the queue, or idempotence itself, unmutes it.
+Idempotence may reject a head for now (`AdmitBatch`). The Java client then stops draining the node and begins with the
+same partition in the next round, so the node's other partitions wait and the sender spins. Here only that queue is
+muted, and the others are drained. The completion or retry of one of its batches unmutes it, and so does idempotence
+(`unmute`).
 
-The accumulator's lock guards everything in this module. Times are milliseconds of the producer's monotonic clock.
+The accumulator's lock guards everything in this module. Times are in milliseconds on the producer's monotonic clock.
 """
 
 from __future__ import annotations
@@ -35,22 +36,24 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 INFINITE_MS = float("inf")
 _NO_TOPICS: frozenset[str] = frozenset()
 _MAX_EXTRA_LINGER_MS = 100.0
-"""Maximum extra linger (see `extra_linger_ms`). With a thousand partitions, the extra linger halves the cost of a row.
-It is limited because of unresponsive leaders: staged rows must become batches in order to expire, and to release the
-memory that is reserved for encoding them."""
+"""Maximum extra linger (see `extra_linger_ms`). With a thousand partitions, the extra linger halves the cost per row.
+It is limited in case leaders are unresponsive: staged rows must become batches before they can expire, and before the
+memory reserved for encoding them can be released."""
 _FILL_PAUSE_FACTOR = 2
-"""Ratio of a fill pause to the preceding fill, so that the sender fills batches with lingering rows in at most a third
-of its time. With many partitions, filling takes long, but the longer the pause, the more rows each batch gets."""
+"""Ratio of a fill pause to the fill before it, so that the sender spends at most a third of its time filling batches
+with rows that have lingered. With many partitions, filling takes long, but the longer the pause, the more rows each
+batch gets."""
 _MIN_FILL_PAUSE_MS = 5.0
-"""Minimum duration of a fill pause. Shorter ones are omitted, because a wait may end up to a millisecond late."""
+"""Minimum duration of a fill pause. Shorter pauses are skipped, because a wait may end up to a millisecond late."""
 
 
 AdmitBatch = Callable[[ProducerBatch, int, float], bool]
-"""Decide whether the head of a queue may be sent to its leader now. Arguments: batch, node id of the leader, time.
+"""Decide whether the head of a queue may be sent to its leader now. Arguments: the batch, the leader's node id, the
+time.
 
-If the result is True, idempotence has assigned a sequence to the batch and counts it as in flight. If the result is
-False, the queue is muted until `unmute` is called. The accumulator's lock is held during the call, so the function must
-not call the accumulator."""
+If the result is True, the batch has a sequence (unless idempotence is disabled) and counts as in flight. If it is
+False, the queue is muted. The accumulator's lock is held during the call, so the function must not call the
+accumulator."""
 
 
 class PartitionQueue:
@@ -62,14 +65,14 @@ class PartitionQueue:
         self.topic_partition = topic_partition
         self.batches: list[ProducerBatch] = []  # with thousands of queues, deques would take megabytes
         self.is_ready = False
-        self.due_ms = INFINITE_MS  # time of the current timer; timers of this queue with other times are stale
-        self.leader_id: int | None = None  # None if the leader is not known or not among the known nodes
+        self.due_ms = INFINITE_MS  # time of the current timer; this queue's timers with other times are stale
+        self.leader_id: int | None = None  # None if the leader is unknown or not among the known nodes
         self.leader_epoch: int | None = None
 
     def pin_open_batch(self) -> ProducerBatch | None:
         """Pin and return the last batch if it accepts more records. Otherwise return None.
 
-        A ready queue remains ready, because the sender skips a pinned head.
+        A ready queue stays ready, because the sender skips a pinned head.
         """
         last_batch = self.batches[-1] if self.batches else None
         if last_batch is None or last_batch.state is not OPEN:
@@ -78,7 +81,7 @@ class PartitionQueue:
         return last_batch
 
     def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
-        """Insert a batch before the batches that have a later sequence or no sequence.
+        """Insert a batch in front of the batches with a later sequence or none.
 
         A batch without a sequence becomes the head.
         """
@@ -96,7 +99,7 @@ class PartitionQueue:
 def has_earlier_sequence(batch: ProducerBatch, other: ProducerBatch) -> bool:
     """Return whether `batch` precedes `other` by producer id, then epoch, then base sequence.
 
-    Sequences wrap around: 2^31 - 1 is followed by 0.
+    Sequences wrap around: 0 follows 2^31 - 1.
     """
     if (batch.producer_id, batch.producer_epoch) != (other.producer_id, other.producer_epoch):
         return (batch.producer_id, batch.producer_epoch) < (other.producer_id, other.producer_epoch)
@@ -112,9 +115,9 @@ class PartitionQueues:
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._queues_by_topic: dict[str, dict[int, PartitionQueue]] = {}  # by topic and partition
         self._ready_queues: defaultdict[int | None, dict[PartitionQueue, None]] = defaultdict(dict)
-        """Ready queues by leader, in the order in which they are drained. The key None stands for no known leader."""
+        """Ready queues by leader, in the order in which they are drained. The key None stands for an unknown leader."""
         self._timers: list[tuple[float, int, PartitionQueue]] = []  # heap of due time, tie breaker and queue
-        self._tie_breakers = itertools.count()  # heapq compares them when times are equal, instead of the queues
+        self._tie_breakers = itertools.count()  # if times are equal, heapq compares these and not the queues
         self._snapshot = ClusterSnapshot()
         self._topic_leaders: dict[str, frozenset[int]] = {}  # cached for the current snapshot
         self._fill_pause_ends_ms: dict[str, float] = {}  # by topic
@@ -134,7 +137,7 @@ class PartitionQueues:
         return queue
 
     def get_many(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
-        """Return the queues of some of a topic's partitions. They are created on first use."""
+        """Return the queues of the given partitions of a topic. They are created on first use."""
         queues = self._queues_by_topic.get(topic, {})
         return [queues.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
 
@@ -153,8 +156,8 @@ class PartitionQueues:
     def set_snapshot(self, snapshot: ClusterSnapshot, now_ms: float) -> None:
         """Update the leaders of the queues whose topic has changed, or of all queues if the nodes have changed.
 
-        A metadata response about a few new topics does not touch the queues of other topics. Visiting all queues for
-        each response would take quadratic time while many topics become known one after another.
+        A metadata response about a few new topics must not touch other topics' queues: if many topics become known one
+        after another, visiting all queues for each response would take quadratic time.
         """
         if snapshot is self._snapshot:
             return
@@ -180,7 +183,7 @@ class PartitionQueues:
     def set_linger_suspended(self, suspended: bool, now_ms: float) -> None:
         """Set whether open batches are ready without lingering.
 
-        Linger is suspended while memory is short, during a flush or the close, and inside `without_linger` blocks.
+        Linger is suspended while memory is short, during a flush or close, and inside `without_linger` blocks.
         """
         if suspended and not self._is_linger_suspended:
             self._is_linger_suspended = True
@@ -190,7 +193,7 @@ class PartitionQueues:
         self._is_linger_suspended = suspended
 
     def schedule(self, queue: PartitionQueue, now_ms: float) -> None:
-        """Make a queue ready, set its timer or do neither, depending on the current state of its head."""
+        """Make a queue ready, set its timer, or do neither, depending on its head's current state."""
         due_ms = self._compute_head_due_ms(queue)
         if due_ms <= now_ms:
             queue.due_ms = INFINITE_MS
@@ -212,7 +215,7 @@ class PartitionQueues:
                 self.schedule(queue, now_ms)
 
     def next_due_ms(self) -> float:
-        """Return the time of the next timer, or inf if there is none, and remove the stale timers before it."""
+        """Return the time of the next timer, or inf if there is none. Remove the stale timers before it."""
         while self._timers and self._timers[0][0] != self._timers[0][2].due_ms:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else INFINITE_MS
@@ -223,15 +226,15 @@ class PartitionQueues:
         return bool(self._muted_queues)
 
     def unmute(self, queue: PartitionQueue, now_ms: float) -> None:
-        """Let `drain_node` offer the queue's head to `AdmitBatch` again. Do nothing if the queue is not muted."""
+        """Let `drain_node` submit the queue's head to `AdmitBatch` again. Do nothing if the queue is not muted."""
         if queue in self._muted_queues:
             self._muted_queues.discard(queue)
             self.schedule(queue, now_ms)
 
     def reenqueue(self, batches: list[ProducerBatch], now_ms: float) -> None:
-        """Put batches of one topic-partition into their queue for a retry or after a split, and unmute the queue.
+        """Put batches of one topic-partition into their queue, for a retry or after a split, and unmute the queue.
 
-        `batches`: in the order of their sequences.
+        `batches`: in sequence order.
         """
         queue = self.get(batches[0].topic_partition)
         for batch in reversed(batches):
@@ -249,9 +252,10 @@ class PartitionQueues:
             self.schedule(queue, now_ms)
 
     def is_queued_and_unpinned(self, batch: ProducerBatch) -> bool:
-        """Return whether a batch is in its queue and not pinned, so that the lock's holder may change it.
+        """Return whether a batch is in its queue and not pinned, which means that the lock's holder may change it.
 
-        A batch that has left its queue belongs to the sender, which may send or fail it at any moment without the lock.
+        After a batch has left its queue, it belongs to the sender, which may send or fail it at any moment without the
+        lock.
         """
         return batch.state is not PINNED and batch in self.get(batch.topic_partition).batches
 
@@ -260,18 +264,18 @@ class PartitionQueues:
         return frozenset([node_id for node_id, queues in self._ready_queues.items() if queues and node_id is not None])
 
     def unknown_leader_topics(self) -> frozenset[str]:
-        """Return the topics that have a ready queue without a known leader."""
+        """Return the topics that have a ready queue whose leader is unknown."""
         leaderless_queues = self._ready_queues.get(None)
         return (
             frozenset([queue.topic_partition.topic for queue in leaderless_queues]) if leaderless_queues else _NO_TOPICS
         )
 
     def extra_linger_ms(self, topic: str) -> float:
-        """Return how long a topic's rows remain staged after linger.ms has passed: 0 or _MAX_EXTRA_LINGER_MS.
+        """Return how long a topic's rows stay staged beyond linger.ms: 0 or _MAX_EXTRA_LINGER_MS.
 
-        The extra linger applies while each leader of the topic already has enough ready batches to fill a request.
-        Rows that could not be sent anyway remain staged, just as they would remain in open batches in Java's client.
-        Only the head of each queue is counted, so that one partition's long queue does not delay the rows of others.
+        The extra linger applies while each of the topic's leaders already has enough ready batches to fill a request.
+        Rows that could not be sent yet anyway stay staged, just as they would stay in open batches in the Java client.
+        Only the head of each queue counts, so that one partition's long queue does not delay other partitions' rows.
         """
         leaders = self._topic_leaders.get(topic)
         if leaders is None:
@@ -279,7 +283,7 @@ class PartitionQueues:
         return _MAX_EXTRA_LINGER_MS if leaders and all(self._has_full_request(leader) for leader in leaders) else 0.0
 
     def schedule_fill_pause(self, topic: str, started_ms: float, ended_ms: float) -> None:
-        """Begin a topic's fill pause, in proportion to the time that filling batches with lingering rows took."""
+        """Begin a topic's fill pause, whose length is proportional to the time that the last fill took."""
         pause_ms = min(_FILL_PAUSE_FACTOR * (ended_ms - started_ms), _MAX_EXTRA_LINGER_MS)
         self._fill_pause_ends_ms[topic] = ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
 
@@ -306,7 +310,7 @@ class PartitionQueues:
             batch_bytes = batch.body_bytes + HEADER_BYTES  # batch.size_bytes, without a call
             if drained_batches and drained_bytes + batch_bytes > max_bytes:
                 break
-            del ready_queues[queue]  # added again at the end if the next batch is ready
+            del ready_queues[queue]  # re-added at the end if its next batch is ready
             queue.is_ready = False
             if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._compute_head_due_ms(
                 queue
@@ -332,7 +336,7 @@ class PartitionQueues:
     # -- implementation -----------------------------------------------------------------------------------------------
 
     def _compute_head_due_ms(self, queue: PartitionQueue) -> float:
-        """Return the time at which the head may be sent: -inf if it may be sent now, inf if it waits for an event."""
+        """Return when the head may be sent: -inf if it may be sent now, inf if it is waiting for an event."""
         batches = queue.batches
         if not batches or (self._muted_queues and queue in self._muted_queues):
             return INFINITE_MS
@@ -357,7 +361,7 @@ class PartitionQueues:
         return frozenset(leader for leader in leaders if leader is not None and leader in self._snapshot.nodes)
 
     def _has_full_request(self, node_id: int) -> bool:
-        """Return whether the heads of a node's ready queues have at least max.request.size bytes in total."""
+        """Return whether the heads of a node's ready queues add up to at least max.request.size bytes."""
         total_bytes = 0
         for queue in self._ready_queues.get(node_id, ()):
             total_bytes += queue.batches[0].size_bytes

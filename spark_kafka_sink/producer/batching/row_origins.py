@@ -1,10 +1,10 @@
-"""RowOrigins: the call and the row index of each row in a batch. They identify the future to complete for the row.
+"""RowOrigins: the call and row index of each row in a batch, which identify the future to complete for the row.
 
-Rows of many calls are grouped together and then split into batches. With a thousand partitions, a call of ten thousand
-rows has ten rows in each batch. With ten thousand partitions, it has one row in each. Creating an object for the rows
-of each call in each batch would be too expensive. Instead, a batch refers to a row group and to a range of its rows.
-The ranges are split by call when batches are acknowledged or have failed. The ranges of all batches in a response are
-split together, as one array.
+Rows of many calls are grouped together and then split into batches. With a thousand partitions, a call with ten
+thousand rows has ten rows in each batch; with ten thousand partitions, it has one. Creating an object for each call's
+rows in each batch would be too expensive. Instead, a batch refers to a row group and to a range of its rows. The ranges
+are split by call only once the batches are acknowledged or have failed. When many batches are acknowledged together,
+their ranges are split as one array.
 
 Vocabulary of this module:
 
@@ -31,12 +31,13 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import Call, StoredRange, StoredRanges
 
 _MIN_ARRAY_RANGES = 4
-"""Minimum number of stored ranges that are split as an array. Splitting fewer of them one by one is faster."""
+"""Minimum number of stored ranges that are split as an array. If there are fewer, splitting them one by one is
+faster."""
 _group_numbers = count()
 
 
 class StoredRows(NamedTuple):
-    """Rows of one call that brokers have stored. The fields after `call` are the arguments of its method `stored`."""
+    """Rows of one call that brokers have stored. The fields after `call` are the arguments of Call.complete_rows."""
 
     call: Call
     row_indices: NDArray[np.int64]
@@ -47,7 +48,7 @@ class StoredRows(NamedTuple):
 class CallRows(NamedTuple):
     """Consecutive records of a batch that came with one call.
 
-    `first_offset_delta`: offset delta of the first of these records in the batch.
+    `first_offset_delta`: offset delta of the first of these records.
     """
 
     call: Call
@@ -56,7 +57,7 @@ class CallRows(NamedTuple):
 
 
 class RowOrigins:
-    """The call and the row index of each row of a row group, in the order in which the rows are encoded."""
+    """The call and row index of each row in a row group, in the order in which the rows are encoded."""
 
     __slots__ = ("_calls", "_has_futures", "_run_calls", "_run_starts", "group_number", "row_indices")
 
@@ -70,12 +71,13 @@ class RowOrigins:
         """`row_indices`: the row index of each row.
 
         `calls`: the calls in the order in which they were appended.
-        `call_indices`: the call index of each row, or None if there is only one call.
+        `call_indices`: the call index of each row; None if there is only one call.
         `group_number`: the number of the row group; defaults to a new number.
         """
         self.row_indices = row_indices
         self.group_number = next(_group_numbers) if group_number is None else group_number
-        """Numbers ascend in the order in which row groups are created. A copy keeps the number of its newest rows."""
+        """Row groups are numbered in the order of their creation. A copy keeps the number of the group with its newest
+        rows."""
         self._calls = calls
         self._has_futures = any(call.bytes_per_row for call in calls)
         if call_indices is None:
@@ -87,7 +89,7 @@ class RowOrigins:
         """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]), which came with call _run_calls[i]."""
 
     def overhead_bytes(self, start: int, stop: int) -> int:
-        """Return the number of bytes that the row indices and futures of rows [start, stop) need."""
+        """Return the number of bytes that the row indices and futures of rows [start, stop) take."""
         index_bytes = (stop - start) * self.row_indices.itemsize
         if not self._has_futures:
             return index_bytes
@@ -103,10 +105,10 @@ class RowOrigins:
         return [size + row_index_bytes * (stop - start) for start, stop, size in ranges]
 
     def split_by_call(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
-        """Split rows [start, stop) into runs, and return the call, start and stop of each run.
+        """Split rows [start, stop) into runs, and return each run's call, start and stop.
 
-        The runs are plain tuples, because creating objects would cost more than finding the runs, and the method is
-        called for each batch of single records.
+        The runs are plain tuples because this is called for each batch of single records, and creating other objects
+        would cost more than finding the runs.
         """
         calls, run_calls, run_starts = self._calls, self._run_calls.data, self._run_starts.data
         run = bisect_right(run_starts, start) - 1
@@ -122,7 +124,7 @@ class RowOrigins:
     def split_stored_ranges(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
         """Split stored ranges of this row group by call.
 
-        The calls, and each call's rows of a partition, are in the order in which they were appended.
+        The calls are in append order, and so are each call's rows within a partition.
         """
         if len(stored_ranges) < _MIN_ARRAY_RANGES:
             if len(self._calls) == 1:  # the common case, without anything to split
@@ -139,7 +141,7 @@ class RowOrigins:
         range_array = np.fromiter(chain.from_iterable(stored_ranges), np.int64, 5 * len(stored_ranges)).reshape(-1, 5)
         call_indices, run_ranges = self._split_range_array(range_array)
         row_counts = np.bincount(call_indices, run_ranges[:, 1] - run_ranges[:, 0]).astype(np.int64).tolist()
-        # Sorted by call, the ranges of each call are a view of the array.
+        # Once the array is sorted by call, each call's ranges are a view of it.
         run_ranges = run_ranges.take(call_indices.argsort(kind="stable"), axis=0)
         start = 0
         for call_index, stop in enumerate(np.bincount(call_indices).cumsum().tolist()):
@@ -161,7 +163,8 @@ class RowOrigins:
         run_ranges = stored_ranges.repeat(run_counts, axis=0)
         runs = np.arange(len(run_ranges)) + (first_runs + run_counts - run_counts.cumsum()).repeat(run_counts)
         run_starts, run_stops, _, offsets, _ = run_ranges.T
-        # A run's base offset is that of its range plus the number of rows before the run. Unknown offsets stay -1.
+        # A run's base offset is its range's base offset plus the number of rows before the run. Unknown offsets stay
+        # -1.
         has_offset = offsets >= 0
         offsets -= run_starts * has_offset
         np.maximum(run_starts, self._run_starts[runs], out=run_starts)
@@ -175,7 +178,7 @@ def _count_rows(stored_ranges: Sequence[StoredRange]) -> int:
 
 
 class BatchRows(NamedTuple):
-    """Rows [start, stop) of a row group, encoded as consecutive records of a batch from `first_offset_delta` on."""
+    """Rows [start, stop) of a row group, encoded as consecutive batch records that begin at `first_offset_delta`."""
 
     origins: RowOrigins
     start: int
@@ -184,11 +187,11 @@ class BatchRows(NamedTuple):
 
     @property
     def overhead_bytes(self) -> int:
-        """Number of bytes that the row indices and futures of these rows need."""
+        """Number of bytes that these rows' row indices and futures take."""
         return self.origins.overhead_bytes(self.start, self.stop)
 
     def split_by_call(self) -> list[CallRows]:
-        """Split the rows into runs, which come with one call each."""
+        """Split the rows into runs, each of which came with one call."""
         origins = self.origins
         return [
             CallRows(call, origins.row_indices[run_start:run_stop], run_start - self.start + self.first_offset_delta)
@@ -197,14 +200,14 @@ class BatchRows(NamedTuple):
 
 
 def build_batch_rows(call: Call, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
-    """Build BatchRows of a new row group, whose rows all came with one call."""
+    """Build the BatchRows for a new row group whose rows all came with one call."""
     return BatchRows(RowOrigins(row_indices, [call]), 0, len(row_indices), first_offset_delta)
 
 
 def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: int) -> tuple[BatchRows, ...]:
-    """Select the rows of the records with the offset deltas [first_delta, stop_delta) in a batch.
+    """Select the rows whose records have the offset deltas [first_delta, stop_delta) in a batch.
 
-    The offset deltas in the result are relative to `first_delta`, as in a new batch of the selected records.
+    The offset deltas in the result are relative to `first_delta`, as in a new batch with the selected records.
     """
     selected_rows: list[BatchRows] = []
     for origins, range_start, range_stop, first_offset_delta in batch_rows:

@@ -1,8 +1,8 @@
-"""Staging buffers, which keep a topic's rows in arrival order until there are enough rows to group by partition.
+"""Staging buffers, which hold a topic's rows in arrival order until there are enough to group by partition.
 
-Ten thousand rows over a thousand partitions are ten rows for each partition, and adding ten rows to a batch costs as
-much as adding a thousand. So rows are not sorted into their partitions when they arrive. They are staged as Arrow
-columns, next to an array of their partition numbers, until their stage is due. A stage becomes due in three ways:
+Ten thousand rows over a thousand partitions are only ten rows per partition, and adding ten rows to a batch costs as
+much as adding a thousand. So rows are not grouped by partition when they arrive. They are staged as Arrow columns,
+along with an array of their partition numbers, until their stage is due. A stage becomes due in three ways:
 
     full          one partition has enough rows for a batch, or all rows together have 4 MiB (and 64 KiB for each of
                   their partitions), or the rows or the memory reserved for them reach a share of buffer.memory. The
@@ -10,20 +10,21 @@ columns, next to an array of their partition numbers, until their stage is due. 
     linger        linger.ms has passed, or memory is short. The sender thread fills the batches.
     flush         a flush or the producer's close is in progress. The sender thread fills the batches immediately.
 
-With skewed keys, one of a thousand partitions may have a full batch while most partitions have a few rows. Then only
-the rows of the full partitions become batches (`split`), and the other rows remain staged. Splitting copies the
-remaining rows. So once the rows fill half of the stage's share of buffer.memory, the stage is no longer split: the full
-partitions wait as well, until the stage is full and all its rows become batches.
+With skewed keys, one of a thousand partitions may have a full batch while most have only a few rows. In that case, only
+the rows of full partitions become batches (`split`), and the other rows stay staged. Splitting copies the remaining
+rows. So once the rows fill half of the stage's share of buffer.memory, the stage is no longer split: the full
+partitions wait, too, until the stage is full and all of its rows become batches.
 
-Single records from send() are staged as tuples in a list, which is the cheapest way to accept them. When they amount to
+Single records from send() are staged as tuples in a list, which is the cheapest way to accept them. When they add up to
 one batch, or when their stage is due, they are converted to columns and assigned to partitions all at once
-(`assign_partitions`). Usually no partition is full at that point, so all records remain staged, and the caller's thread
-assigns the next records when these amount to four batches. Fewer records can also fill a batch, if all of them go to
-the partition that already has the most bytes. So once this is possible, the sender thread assigns the records after
-ASSIGNMENT_DELAY_MS, and a full batch is sent even if no more records arrive.
+(`assign_partitions`). Usually no partition is full at that point, so all records stay staged, and the caller's thread
+assigns the next records when these add up to four batches. Fewer records can also fill a batch if all of them go to the
+partition that already has the most bytes. So once that is possible, the sender thread assigns the records after
+ASSIGNMENT_DELAY_MS, which ensures that a full batch is sent even if no more records arrive.
 
-A stage lives from its first row until all its rows are in batches. Its rows are first in `entries`, where an entry is
-the Rows of one call or StagedRecords. Encoded rows move to `pending_appends`, from which they are appended to batches.
+A stage exists from its first row until all of its rows are in batches. Its rows are first held in `entries`, where an
+entry is either the Rows of one call or StagedRecords. Encoded rows move to `pending_appends`, from which they are
+appended to batches.
 """
 
 from __future__ import annotations
@@ -48,28 +49,29 @@ from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.joined_rows import MAX_JOINED_BYTES
 
 _MAX_ROW_SIZE_EXCESS_BYTES = 8
-"""Maximum number of bytes by which `Rows.sizes`, which are upper bounds, exceed the encoded size of a row
+"""Maximum number of bytes by which an item of `Rows.sizes`, an upper bound, exceeds the row's encoded size
 (records/batch_slicing.py)."""
 MAX_GROUPED_BYTES = MAX_JOINED_BYTES // 2
-"""Maximum total size of rows that are grouped together, because their bytes become one array with 32-bit offsets. The
-other half of MAX_JOINED_BYTES is headroom for rows that other threads add concurrently."""
+"""Maximum total size of rows that are grouped together. It is limited because their bytes become one array with 32-bit
+offsets. The other half of MAX_JOINED_BYTES is headroom for rows that other threads add concurrently."""
 _FULL_STAGE_BYTES = 4 << 20
 _FULL_STAGE_BYTES_PER_PARTITION = 64 << 10
-"""A stage is full if it has _FULL_STAGE_BYTES, because twice as many bytes would not reduce the cost per row, and also
-_FULL_STAGE_BYTES_PER_PARTITION for each partition with rows, because a partition costs as much as some hundred rows."""
+"""A stage is full if it has both _FULL_STAGE_BYTES and _FULL_STAGE_BYTES_PER_PARTITION for each partition with rows.
+Twice the former would not reduce the cost per row. The latter is needed because a partition costs as much as a few
+hundred rows."""
 _MAX_SPLITS = 64
-"""Maximum number of splits before all rows of a stage become batches. Each split visits all entries of the stage, and
+"""Maximum number of splits before all of a stage's rows become batches. Each split visits all entries of the stage, and
 with a long linger.ms the entries would keep accumulating."""
 _MAX_UNASSIGNED_BATCHES = 4
-"""Number of batches that single records must fill before they are assigned to partitions. The first records of a stage
-are assigned when they fill one batch. Assigning a few records costs as much as staging a hundred."""
+"""Number of batches' worth of single records at which they are assigned to partitions. A stage's first records are
+already assigned when they would fill one batch. Assigning a few records costs as much as staging a hundred."""
 ASSIGNMENT_DELAY_MS = 5.0
 """Delay after which the sender thread assigns single records that may fill a batch. A caller that sends without pauses
-fills four batches in less time, and its own thread assigns the records."""
+fills four batches sooner, and then its own thread assigns the records."""
 
 
 SingleRecord = tuple["bytes | None", "bytes | None", "Headers | None", "int | None", int]
-"""A serialized record of send(): value, key, headers, requested partition, and timestamp in milliseconds."""
+"""A serialized record from send(): value, key, headers, requested partition, and timestamp in milliseconds."""
 
 
 class StagedRecords:
@@ -83,7 +85,7 @@ class StagedRecords:
     def __init__(self, topic: str, snapshot: ClusterSnapshot) -> None:
         self.call = RecordFutures(topic)
         self.records: list[SingleRecord] = []
-        self.snapshot = snapshot  # metadata at the last `add`, by which all records are assigned to partitions
+        self.snapshot = snapshot  # metadata as of the last `add`, used to assign all records to partitions
 
     @property
     def row_indices(self) -> NDArray[np.int64]:
@@ -109,7 +111,7 @@ StageEntry = StagedRecords | Rows
 
 
 class BatchAppends(NamedTuple):
-    """Encoded records that are to be appended to batches.
+    """Encoded records, and the batches to append them to.
 
     Piece i, counted across all buffers, is appended to batches[i], which belongs to queues[i].
     """
@@ -122,8 +124,8 @@ class BatchAppends(NamedTuple):
 class Stage:
     """The staging buffer of one topic.
 
-    Guarded by the accumulator's lock until a thread takes it to fill batches. After that, only the thread that holds
-    the topic's fill lock uses it (batch_filler.py).
+    Guarded by the accumulator's lock until a thread takes the stage to fill batches. After that, only the thread that
+    holds the topic's fill lock uses the stage (batch_filler.py).
     """
 
     __slots__ = (
@@ -148,26 +150,27 @@ class Stage:
     )
 
     def __init__(self, topic: str, now_ms: float, max_bytes: int, max_reserved_bytes: int) -> None:
-        """`now_ms`: arrival time of the first row in milliseconds.
+        """`now_ms`: arrival time of the first row.
 
-        `max_bytes`: the number of bytes of buffer.memory that the encoded rows may fill.
-        `max_reserved_bytes`: the number of bytes of buffer.memory that may be reserved for the rows.
+        `max_bytes`: number of bytes that the encoded rows may fill, a share of buffer.memory.
+        `max_reserved_bytes`: number of bytes that may be reserved for the rows, a larger share of buffer.memory.
         """
         self.topic = topic
         self.oldest_row_ms = now_ms
         self._max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
         self._max_reserved_bytes = max_reserved_bytes
-        self._split_count = 0  # number of splits that left the rows of this stage behind
+        self._split_count = 0  # number of splits that left this stage's rows behind
         self.entries: list[StageEntry] = []  # rows that are not encoded yet, oldest first
-        self.pending_appends = BatchAppends()  # records that left `entries` to be appended to batches
+        self.pending_appends = BatchAppends()  # records that were moved from `entries` to be appended to batches
         self.reserved_bytes = 0  # in the buffer pool, for all entries
-        self.assigned_bytes = 0  # upper bound of the encoded size of all Rows
-        self.unassigned_bytes = 0  # upper bound of the encoded size of all StagedRecords
+        self.assigned_bytes = 0  # upper bound of the total encoded size of all Rows
+        self.unassigned_bytes = 0  # upper bound of the total encoded size of all StagedRecords
         self.largest_partition_bytes = 0  # the maximum of _bytes_by_partition
-        self._bytes_by_partition = np.zeros(0, np.int64)  # lower bounds of the encoded size of all Rows
+        self._bytes_by_partition = np.zeros(0, np.int64)  # lower bound of the encoded size of each partition's Rows
         self._nonempty_partition_count = 0
         self._cached_sparse_remainder: tuple[int, bool] | None = None
-        """Argument and result of the last `_has_sparse_remainder`, or None if _bytes_by_partition has changed since."""
+        """Argument and result of the last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since
+        then."""
         self._has_decided_assignment = False  # schedule_assignment decides only once for each stage
         self.assignment_due_ms = (
             math.inf
@@ -175,7 +178,7 @@ class Stage:
         self.should_recheck = False
         """Whether the sender must check the topic again: it found the stage due while another thread was filling
         batches from it, or rows that were returned to the stage are due earlier than the sender knows."""
-        self.leases: list[MemoryLease] = []  # own the reserved memory while batches are filled from the stage
+        self.leases: list[MemoryLease] = []  # own the reserved memory while batches are being filled from the stage
 
     def __repr__(self) -> str:
         size = f"{len(self.entries)} entries, {self.assigned_bytes} bytes"
@@ -214,7 +217,7 @@ class Stage:
         return last_entry.add(record, callbacks)
 
     def assign_partitions(self, convert_records: Callable[[StagedRecords], Rows]) -> None:
-        """Convert all single records to rows with partitions. Without single records, do nothing."""
+        """Convert all single records to rows with partitions. Do nothing if there are no single records."""
         entries: list[StageEntry] = []
         for entry in self.entries if self.unassigned_bytes else ():
             rows = convert_records(entry) if isinstance(entry, StagedRecords) else entry
@@ -234,7 +237,8 @@ class Stage:
     def _update_partition_totals(self) -> None:
         """Recompute the values that depend on _bytes_by_partition.
 
-        They are stored because is_full reads them for every single record, and single records do not change them.
+        They are cached because is_full reads them for every single record, and adding a single record does not change
+        them.
         """
         self.largest_partition_bytes = int(self._bytes_by_partition.max(initial=0))
         self._nonempty_partition_count = int(np.count_nonzero(self._bytes_by_partition))
@@ -263,10 +267,10 @@ class Stage:
         )
 
     def schedule_assignment(self, max_body_bytes: int, linger_ms: float, clock: Callable[[], float]) -> bool:
-        """Set `assignment_due_ms` if the single records may fill a batch. Return whether this call has set it.
+        """Set `assignment_due_ms` if the single records may fill a batch. Return whether this call set it.
 
-        The records may fill a batch if they are enough to complete the batch of the largest partition. Nothing is
-        scheduled if linger.ms ends earlier, because its end assigns the records anyway.
+        The records may fill a batch if all of them together would complete the largest partition's batch. If linger.ms
+        ends earlier, nothing is scheduled, because the records are then assigned anyway.
         """
         if self._has_decided_assignment or self.largest_partition_bytes + self.unassigned_bytes < max_body_bytes:
             return False
@@ -280,10 +284,10 @@ class Stage:
         return True
 
     def _should_release_full_batch(self, max_body_bytes: int) -> bool:
-        """Return whether a full batch is sent without waiting for a full stage.
+        """Return whether a full batch should be released without waiting for the stage to be full.
 
-        A full batch waits if the stage is at least half full and the other partitions are sparse, because splitting the
-        stage would copy many rows.
+        It should wait if the stage is at least half full and the other partitions are sparse, because splitting the
+        stage would then copy many rows.
         """
         total_bytes = self.assigned_bytes + self.unassigned_bytes
         return total_bytes < self._max_bytes // 2 or not self._has_sparse_remainder(max_body_bytes)
@@ -308,7 +312,7 @@ class Stage:
     def find_ready_partitions(self, max_body_bytes: int) -> NDArray[np.bool_] | None:
         """Return a mask of the partitions whose rows should become batches now.
 
-        Return None if all rows of the stage should become batches. The mask is all False if none should.
+        Return None if all of the stage's rows should become batches, and an all-False mask if none should.
         """
         full_partitions = self._bytes_by_partition >= max_body_bytes
         if not self.is_full(max_body_bytes):
@@ -320,7 +324,7 @@ class Stage:
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Stage, Stage]:
         """Return a new stage with the rows of the partitions in the mask, and a new stage with the remaining rows.
 
-        All entries must have partitions. Both stages keep `oldest_row_ms`. This stage does not change.
+        All entries must have partitions. Both new stages keep `oldest_row_ms`. This stage itself does not change.
         """
         ready_stage, remaining_stage = (
             Stage(self.topic, self.oldest_row_ms, self._max_bytes, self._max_reserved_bytes) for _ in range(2)
@@ -343,7 +347,7 @@ class Stage:
             if remaining_rows is not None:
                 remaining_stage.entries.append(remaining_rows)
                 remaining_stage.assigned_bytes += int(remaining_rows.sizes.sum())
-        # The memory reserved for futures follows their rows. The rest is divided in proportion to the encoded size.
+        # The memory reserved for futures goes with their rows. The rest is divided in proportion to the encoded sizes.
         record_reserved_bytes = self.reserved_bytes - futures_bytes
         total_bytes = ready_stage.assigned_bytes + remaining_stage.assigned_bytes
         ready_stage.reserved_bytes += record_reserved_bytes * ready_stage.assigned_bytes // max(1, total_bytes)
@@ -351,7 +355,7 @@ class Stage:
         return ready_stage, remaining_stage
 
     def extend(self, later_stage: Stage) -> None:
-        """Append the entries of another stage, whose rows arrived after the rows of this stage."""
+        """Append the entries of another stage whose rows arrived later."""
         self._ensure_partitions(len(later_stage._bytes_by_partition))
         self._bytes_by_partition[: len(later_stage._bytes_by_partition)] += later_stage._bytes_by_partition
         self._update_partition_totals()
@@ -374,7 +378,7 @@ class Stage:
         numbered_pieces = [(pieces, index) for pieces in appends.buffers for index in range(len(pieces))]
         for batch, (pieces, index) in zip(appends.batches, numbered_pieces, strict=True):
             batch_rows = pieces.rows(index)
-            # A piece is appended as a whole, so it is in the batch if the batch has the first record of the piece.
+            # A piece is appended as a whole, so it is in the batch if its first record is.
             first_offset_delta = batch_rows.first_offset_delta
             if not select_rows(batch.rows, first_offset_delta, first_offset_delta + 1):
                 failed_batches.append(ProducerBatch.from_failed_rows(batch.topic_partition, batch_rows, error))
@@ -382,7 +386,7 @@ class Stage:
 
 
 class Chunk(NamedTuple):
-    """Rows [start, stop) of a call. `nbytes` is an upper bound of their encoded size."""
+    """Rows [start, stop) of a call. `nbytes` is an upper bound on their encoded size."""
 
     start: int
     stop: int
@@ -390,7 +394,7 @@ class Chunk(NamedTuple):
 
 
 def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[Chunk]:
-    """Split a call's rows into chunks, which are staged one by one.
+    """Split a call's rows into chunks, which are staged one at a time.
 
     `sizes`: upper bound of each row's encoded size. A row of more than `max_bytes` gets a chunk of its own.
     """
