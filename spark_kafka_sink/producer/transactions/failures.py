@@ -1,4 +1,4 @@
-"""Errors of transactions whose records failed. The error names the records, and commit_transaction() raises it."""
+"""Errors for transactions with failed records. They name the records, and commit_transaction() raises them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def fail_transaction(
 
     `errors_by_record` holds the errors of records that the broker rejected individually, by their indices in the batch.
     """
-    if not manager.drops_unsent_batches:  # otherwise an earlier error or an abort has already ended the transaction
+    if not manager.drops_unsent_batches:  # otherwise the transaction already failed or is being aborted
         error = _describe_failed_records(batch, error, errors_by_record or {})
     manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
 
 
 def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
-    """Create the error of a record that is dropped because its transaction cannot be committed or is aborted."""
+    """Create the error for a record that is dropped because its transaction cannot be committed or is aborted."""
     text = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
     cause = manager.error
     if cause is None:
@@ -56,9 +56,9 @@ def _describe_failed_records(
 
 
 def _read_key(batch: ProducerBatch, index: int) -> str | None:
-    """Return the key of a record for an error message. Long keys are cut.
+    """Return a record's key for an error message, truncated if it is long.
 
-    None for a null key, or for a batch that has no sequence yet or is already done.
+    Return None if the key is null, or if the batch has no sequence yet or is already done.
     """
     if not batch.has_sequence or batch.is_done:
         return None

@@ -1,4 +1,4 @@
-"""TransactionManager: the state machine of a transactional producer, and its next request.
+"""TransactionManager: the state machine of a transactional producer, which also derives its next request.
 
     callers' threads    init, begin, commit, abort, ...    return an Operation to wait for, or raise
     sender's thread     next_request -> begin_sending          send one request at a time
@@ -8,9 +8,9 @@
                         admit_batch                            return whether a batch may be sent now
                         handle_failed_batch, fail_fatally      failures of batches and of the producer
 
-The manager does no I/O and reads no clock; times are arguments. It has no queue of requests. `_derive_request` computes
-the next request from the state before each attempt, in the order of priority: first a producer id, then additions to
-the transaction, then its end. The engine of requests/pending.py routes and retries the requests (transaction_call.py).
+The manager does no I/O and reads no clock; callers pass the time. It keeps no queue of requests: before each attempt,
+`_derive_request` computes the next request from the state. A producer id comes first, then additions to the
+transaction, then its end. The engine in requests/pending.py routes and retries the requests (transaction_call.py).
 Each request in requests/transactions.py interprets its response and calls the matching listener method below.
 
 EndTxn is sent only when all batches of the transaction are done and none of their requests is in flight (`is_flushed`).
@@ -19,7 +19,7 @@ An empty transaction ends without a request.
 A transaction is in doubt if a request that adds partitions or a group may have been executed although its response was
 lost, or although the coordinator rejected it because it could not store it in time. Aborting such a transaction sends
 EndTxn, and the response that no transaction had begun is not an error. If that EndTxn were executed late, it would end
-the next transaction. Therefore the next transaction begins under a new epoch, like each transaction of version 2.
+the next transaction. Therefore the next transaction gets a new epoch, as every transaction of version 2 does.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ Request = TransactionRequest[Any]
 class TransactionManager:
     """The state of a transactional producer. Thread-safe: `_lock` guards all fields.
 
-    `state`, `error` and `transactional_id` are read without the lock, and may be stale.
+    `state`, `error` and `transactional_id` are read without the lock, so their values may be stale.
     """
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
@@ -110,7 +110,7 @@ class TransactionManager:
     # --- calls, from any thread
 
     def init(self, transactional_id: str | None = None) -> Operation:
-        """Fence earlier producers with this transactional id, abort the transaction they left open, and get an id.
+        """Fence earlier producers with this transactional id, abort the transaction they left open, and get a producer id.
 
         May be called again, with the same or another transactional id, if the producer is ready or if another process
         has ended its prepared transaction. In other states, the state transition raises IllegalStateError.
@@ -189,7 +189,7 @@ class TransactionManager:
     def prepare(self) -> TransactionIdentity | None:
         """Leave the transaction open for another process to end, and return its identity.
 
-        All records must be acknowledged and all offsets written. Ends an empty transaction and returns None.
+        All records must be acknowledged and all offsets written. If the transaction is empty, end it and return None.
         """
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
@@ -255,7 +255,7 @@ class TransactionManager:
     def admit_batch(self, topic_partition: TopicPartition, *, is_retry: bool) -> bool:
         """Return whether a batch for this partition may be sent now.
 
-        If its partition must be added to the transaction first (version 1), request that.
+        If the partition must first be added to the transaction (version 1), request the addition and return False.
         """
         with self._lock:
             transaction = self._transaction
@@ -282,8 +282,8 @@ class TransactionManager:
     def record_rejected(self, number: int, error: KafkaSinkError) -> None:
         """Make the transaction abortable because a record could not be added to it.
 
-        An IllegalStateError is ignored: it means that the call came too late, so that its record belongs to no
-        transaction, and the transaction that is being committed is complete without it.
+        An IllegalStateError is ignored. It means that the call came too late: its record belongs to no transaction, and
+        the transaction that is being committed is complete without it.
         """
         with self._lock:
             if isinstance(error, IllegalStateError):
@@ -294,7 +294,7 @@ class TransactionManager:
     def handle_failed_batch(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
         """Make the transaction abortable because a batch is not stored, or may not be stored.
 
-        `has_sequence`: whether the batch had sequence numbers, which now may have a gap.
+        `has_sequence`: whether the batch had sequence numbers, in which case the sequence may now have a gap.
         """
         with self._lock:
             transaction = self._transaction
@@ -306,10 +306,10 @@ class TransactionManager:
                 self._make_abortable(error)
 
     def handle_stored_batch(self, topic: str, topic_id: UUID | None) -> None:
-        """Make the transaction abortable if earlier records of it went to another topic of this name.
+        """Make the transaction abortable if a topic was recreated after the transaction had written to it.
 
-        Those records were deleted with their topic, so a commit would show a part of the transaction. `topic_id` is
-        None where the cluster has no topic ids.
+        The earlier records were deleted with the old topic, so a commit would expose only part of the transaction.
+        `topic_id` is None if the cluster has no topic ids.
         """
         with self._lock:
             transaction = self._transaction
@@ -340,8 +340,8 @@ class TransactionManager:
     def begin_sending(self, request: Request) -> bool:
         """Record that the request is being sent. Call this immediately before its bytes are sent.
 
-        Return False, and record nothing, if the request must not be sent any more: a record has failed since
-        `next_request` returned an EndTxn that commits, and the transaction can only be aborted.
+        Return False, and record nothing, if the request must no longer be sent: a record has failed since `next_request`
+        returned an EndTxn that commits, so the transaction can only be aborted.
         """
         with self._lock:
             if isinstance(request, EndTransaction) and self.state is not (
@@ -487,7 +487,7 @@ class TransactionManager:
         self._complete()
 
     def _complete(self) -> None:
-        """Leave the transaction after its end, and request a new epoch if its sequences may have gaps."""
+        """Leave the ended transaction. In version 1, request a new epoch if the sequence numbers may have gaps."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
             self._needs_producer_id, self._expected_identity = True, self.id_and_epoch

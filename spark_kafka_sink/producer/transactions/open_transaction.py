@@ -28,31 +28,31 @@ class OpenTransaction:
     version: int
     """The transaction protocol version: 2 for KIP-890, else 1."""
     number: int = 0
-    """The number of the transaction within the producer. A waiting call compares it to detect that its transaction
-    has ended."""
+    """The transaction's number within the producer. A call that has waited compares it with the open transaction's number
+    to detect that its own transaction has ended."""
     partitions: set[TopicPartition] = field(default_factory=set)
     """The partitions of the transaction: batches for them may be sent."""
     partitions_to_add: set[TopicPartition] = field(default_factory=set)
     """Partitions that must be added before a batch for them may be sent (version 1)."""
     topic_ids: dict[str, UUID] = field(default_factory=dict)
-    """The topic ids by topic name when records of the transaction were acknowledged."""
+    """Topic ids by topic name, as of the transaction's first acknowledged records for the topic."""
     groups: list[GroupOffsets] = field(default_factory=list)
     is_started: bool = False
     """Whether brokers know of the transaction, so that it must be ended with EndTxn."""
     started_ms: float | None = None
-    """The time when the sender noticed the start. The coordinator's timeout began at the same time or earlier
-    (version 1), or begins when the first request arrives (version 2)."""
+    """When the sender noticed the start. The coordinator's timeout started no later than that (version 1), or starts
+    when the first request arrives (version 2)."""
     in_doubt: bool = False
     """Whether a request that adds a partition or a group may have been executed without the producer knowing."""
     needs_new_epoch: bool = False
-    """Whether sequence numbers may have gaps after the transaction."""
+    """Whether the transaction may leave gaps in the sequence numbers, so that a new epoch is needed after it."""
     is_end_sent: bool = False
     """Whether EndTxn was sent, so that no record may follow and the coordinator decides the outcome."""
     accepts_records: bool = True
     """Whether records and offsets may still be added. False once the transaction is being prepared."""
 
     def is_empty(self, *, aborting: bool) -> bool:
-        """Return whether brokers do not know the transaction, and nothing remains to be added before its end."""
+        """Return whether brokers cannot know the transaction and nothing remains to be added before it ends."""
         has_pending_additions = not aborting and bool(self.partitions_to_add or self.groups)
         return not (self.is_started or self.in_doubt or has_pending_additions)
 
@@ -66,7 +66,7 @@ class OpenTransaction:
         self.groups[0].is_group_added = True
 
     def remove_written_offsets(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove written offsets of the first group. The remaining offsets are sent again."""
+        """Remove offsets that were written from the first group. Offsets that remain are sent again."""
         for partition in partitions:
             self.groups[0].offsets.pop(partition, None)
         if not self.groups[0].offsets:

@@ -18,8 +18,8 @@ A READY producer may be initialized again, under any transactional id, and gets 
 be ended by any process that knows its transactional id, producer id and epoch. After that, the producer that prepared
 it may be initialized again.
 
-If a call times out, its operation stays pending, because its outcome is unknown. Only the same call may follow, and
-waits for the same operation. Exception: an abort may follow a commit whose EndTxn was not sent yet.
+If a call times out, its operation stays pending, because its outcome is unknown. Only the same call may follow; it
+waits for the same operation. As an exception, an abort may follow a commit whose EndTxn was not sent yet.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRANSITIONS: dict[TransactionManagerState, frozenset[TransactionManagerState]] =
     _State.ABORTABLE_ERROR: frozenset({_State.ABORTING, _State.ABORTABLE_ERROR}),
     _State.FATAL_ERROR: frozenset(),
 }
-"""The next states of each state, without FATAL_ERROR, which may follow every state."""
+"""The allowed next states of each state, except FATAL_ERROR, which may follow every state."""
 
 _ALLOWED_CALLS = {
     _State.UNINITIALIZED: "init_transactions() first",
@@ -70,7 +70,7 @@ _ALLOWED_CALLS = {
     _State.ABORTABLE_ERROR: "abort_transaction() first",
     _State.FATAL_ERROR: "close(), and create a new producer",
 }
-"""The advice in the error for a call that is not allowed in a state."""
+"""The advice shown in the error if a call is not allowed in a state."""
 
 WRITABLE_STATES = frozenset({_State.IN_TRANSACTION, _State.COMMITTING})
 """States in which records may be added to the transaction, or are being sent."""
@@ -122,7 +122,7 @@ class Operation:
 
 
 def mark_already_aborted(error: TransactionAbortableError) -> None:
-    """Change the remedy of an error of `build_abortable_error` whose transaction was already aborted."""
+    """Change the remedy of an error from `build_abortable_error`, because its transaction was already aborted."""
     error.remedy = _ABORTED_REMEDY
 
 

@@ -1,4 +1,4 @@
-"""TransactionCall: adapter of a TransactionManager to the request engine (requests/pending.py)."""
+"""TransactionCall: adapts a TransactionManager to the request engine (requests/pending.py)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class TransactionCall(Call[Any]):
-    """A call that never completes: it sends one request at a time, derived from the manager's state at each attempt.
+    """A call that never completes. It sends one request at a time, derived from the manager's state at each attempt.
 
     `is_flushed` returns whether all batches of the transaction are done and none of their requests is in flight.
-    `on_change` is called after each final result of a request, which may change the manager's state. All methods must
-    be called by the sender thread.
+    `on_change` is called after each request's final result, because the result may have changed the manager's state.
+    Only the sender's thread may call the methods.
     """
 
     def __init__(
