@@ -1,6 +1,6 @@
-"""Transactional calls of a producer: they wait for operations of the sender's thread.
+"""A producer's transactional calls, which wait for operations on the sender's thread.
 
-Each call waits for at most max.block.ms. After that its outcome is unknown, and the same call may be repeated.
+An operation is awaited for at most max.block.ms. After that, its outcome is unknown and the call may be repeated.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class ProducerTransactions:
     def close(self, timeout: float | None) -> float | None:
         """Abort an open transaction before the producer closes, or wait for a pending operation.
 
-        Return the remaining part of `timeout` in seconds.
+        Return what remains of `timeout`, in seconds; None if there is no timeout.
         """
         if self._loop.join(0):
             return timeout  # the producer is already closed, and no sender could end the transaction
@@ -156,7 +156,7 @@ class ProducerTransactions:
     def _abort_if_open(self) -> bool:
         """Abort the transaction after an error, and return whether the abort succeeded.
 
-        An error of the abort is logged and not raised, because the caller raises the first error.
+        If the abort fails, its error is logged instead of raised, because the caller raises the original error.
         """
         if not self.manager.is_open:
             return False

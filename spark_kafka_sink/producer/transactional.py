@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not import these
 
 @dataclass(frozen=True)
 class OpenTransactionCheck:
-    """Callable that raises if the transaction in which a call began has ended, or accepts no more records."""
+    """A callable that raises if the transaction in which a call began has ended or accepts no more records."""
 
     manager: TransactionManager
     transaction_number: int
@@ -57,7 +57,7 @@ class TransactionalProducer:
 
         Earlier producers with the same id are fenced, and their open transaction is aborted. Call it again after
         another process has ended a transaction of this producer. `transactional_id` replaces the configured id, so that
-        a program that runs one task after another can reuse its producer with the id of each task.
+        a program that runs tasks one after another can reuse one producer with each task's id.
 
         Example:
 
@@ -67,7 +67,7 @@ class TransactionalProducer:
         self._require_transactions().init(transactional_id)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. Consumers with read_committed see all of its records after the commit, or none.
+        """Begin a transaction. Consumers with read_committed see either all of its records, once committed, or none.
 
         Example:
 
@@ -81,8 +81,8 @@ class TransactionalProducer:
     def commit_transaction(self) -> None:
         """Send all records, wait for their acknowledgements and commit the transaction.
 
-        Raise TransactionAbortableError, which names the failed records, if any failed: the transaction must be aborted.
-        After a TransactionTimeoutError the outcome is unknown; call the method again to learn it.
+        If a record failed, raise TransactionAbortableError, which names the failed records. The transaction must then
+        be aborted. After a TransactionTimeoutError the outcome is unknown; call the method again to learn it.
 
         Example:
 
@@ -98,7 +98,7 @@ class TransactionalProducer:
         self._require_transactions().commit()
 
     def abort_transaction(self) -> None:
-        """Abort the transaction, and drop its records that were not sent yet.
+        """Abort the transaction and drop its records that have not been sent yet.
 
         This is also possible after commit_transaction() has timed out, unless its EndTxn request was already sent.
 
@@ -140,9 +140,10 @@ class TransactionalProducer:
     def prepare_transaction(self) -> TransactionIdentity | None:
         """Wait for all acknowledgements and leave the transaction open, so that another process can end it.
 
-        Return the identity of the transaction for take_over_transaction(). Return None, and end the transaction, if
-        nothing was sent in it. The call also waits for the offsets of consumer groups, for at most max.block.ms; it may
-        be repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after its beginning.
+        Return the identity of the transaction for take_over_transaction(). If nothing was
+        sent in the transaction, end it and return None. The call also waits at most max.block.ms for the offsets of
+        consumer groups; it may be repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after
+        it began.
 
         Example:
 
@@ -177,7 +178,7 @@ class TransactionalProducer:
         from spark_kafka_sink.producer.transaction_waits import (
             WaitContext,
             create_transactions,
-        )  # not for other producers
+        )  # only transactional producers need this module
 
         waits = WaitContext(self._loop, self._metrics, self._system)
         return create_transactions(self.config, self._client, self._accumulator, self._requests, waits)
@@ -193,7 +194,7 @@ class TransactionalProducer:
         return self._transactions
 
     def _record_rejection(self, count: int, error: KafkaSinkError, check_open: OpenTransactionCheck | None) -> None:
-        """Count rows that were not accepted, and prevent the commit of the transaction that they belong to."""
+        """Count rows that were not accepted and prevent the commit of their transaction, if any."""
         self._metrics.record_rejected_rows(count, self._system.now())
         if check_open is not None:
             check_open.manager.record_rejected(check_open.transaction_number, error)
@@ -201,8 +202,8 @@ class TransactionalProducer:
     def _prevent_commit(self, call_name: str, error: BaseException, check_open: OpenTransactionCheck | None) -> None:
         """Prevent the commit of the transaction in which a call began, because the call raises this error.
 
-        Without this, a program that catches a KeyboardInterrupt could commit the transaction without knowing whether
-        it has the records of the call.
+        Otherwise, a program that catches a KeyboardInterrupt could commit the transaction without knowing whether it
+        contains the call's records.
         """
         if check_open is None:
             return
@@ -216,7 +217,7 @@ class TransactionalProducer:
         """Raise if the producer cannot send now.
 
         In a transaction, return a check that raises if the transaction ends while the call waits.
-        `transaction_number`: raise also if another transaction is open.
+        `transaction_number`: also raise unless this is the number of the open transaction.
         """
         check_open = None
         if self._transactions is not None and not self._is_closed:
