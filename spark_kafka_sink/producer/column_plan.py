@@ -1,4 +1,4 @@
-"""ColumnPlan: the mapping of record fields to the columns of a batch, or to encoders.
+"""ColumnPlan: maps each record field to a column of the batch, or to the encoder that computes the field.
 
 The Spark sink builds a plan from the schema of a DataFrame (spark/columns.py). send_table() builds a plan from its
 arguments and the schema of the table (table_plan.py).
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a task imports the formats only if its plan has an encoder
 class ColumnPlan:
     """The position of each field's column in a batch, or the encoder that computes the field.
 
-    `fixed_topic` and `fixed_partition` apply to all rows, and take precedence over columns.
+    `fixed_topic` and `fixed_partition` apply to all rows and take precedence over columns.
     """
 
     value: int | ColumnsEncoder
@@ -69,10 +69,10 @@ class ColumnPlan:
         return split_by_topic(batch.column(self.topic), columns, partition)
 
     def _build_headers(self, batch: pa.RecordBatch, value: ArrowColumn, key: ArrowColumn | None) -> pa.Array | None:
-        """Return the headers of the rows, with those of the encoders after the row's own.
+        """Return each row's own headers, followed by the headers that the encoders add.
 
-        A null value or key has no schema, so the encoder's header is not added to its row. Confluent's serializers do
-        the same.
+        If a row's value or key is null, the encoder's header is not added to the row, because a null has no schema.
+        Confluent's serializers do the same.
         """
         column = _get_column(batch, self.headers)
         new_headers: dict[str, pa.Array] = {}

@@ -3,9 +3,9 @@
     batch  ->  rows by topic  ->  send_columns()  ->  pending calls  ->  results, in the order of the calls
 
 The caller attaches a context to each call and gets it back with the result. A Spark task attaches the rows, for errors
-and dead letters; send_table() attaches the positions of the rows in the table. The memory of all pending contexts is
-limited to buffer.memory, in addition to the producer's own: above the limit, the writer waits for the oldest results.
-Therefore a stream may be endless, and its calls may be small.
+and dead letters; send_table() attaches the positions of the rows in the table. Pending calls and
+their contexts may occupy up to buffer.memory, in addition to the memory of the producer itself. Above that limit, the
+writer waits for the oldest results, so memory stays bounded even if a stream is endless or its calls are small.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark_kafka_sink.records.topic_rows import TopicRows
 _log = logging.getLogger(__name__)
 
 PENDING_CALL_BYTES = 2_048
-"""The memory of a pending call without its context: the future and the stored ranges.
+"""The memory of a pending call excluding its context: the future and the stored ranges.
 
 Measured with tracemalloc: 2,000 bytes before the first response, 2,300 with the response for one partition.
 """
@@ -70,7 +70,7 @@ class _PendingCall(Generic[ContextT]):
 
 
 class ColumnsWriter(Generic[ContextT]):
-    """Writes rows through one producer, and returns the result of each call together with the caller's context.
+    """Writes rows through one producer and returns the result of each call together with the caller's context.
 
     The caller must iterate over collect_results() at least once per batch, and over collect_all_results() at the end.
     Not thread-safe.
@@ -85,7 +85,7 @@ class ColumnsWriter(Generic[ContextT]):
         system: System | None = None,
     ) -> None:
         self.blocked_ms = 0.0
-        """The time for which collect_results() has waited for memory."""
+        """The total time that collect_results() has waited for memory."""
         self.pending_bytes = 0
         """The memory of all pending calls, including their contexts."""
         self._system = system if system is not None else OperatingSystem()
@@ -111,7 +111,7 @@ class ColumnsWriter(Generic[ContextT]):
         return bool(self._pending) and self._pending[0].future.done()
 
     def split(self, batch: pa.RecordBatch) -> Iterable[TopicRows]:
-        """Split the rows of a batch by topic, and request the metadata of all its topics in one request.
+        """Split the rows of a batch by topic. If there are several topics, request all missing metadata at once.
 
         Log a warning, at most once, if the timestamps look like seconds instead of milliseconds.
         """
@@ -130,7 +130,7 @@ class ColumnsWriter(Generic[ContextT]):
                 _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
 
     def send(self, rows: TopicRows, context: ContextT, context_bytes: int) -> None:
-        """Send rows, and add the call to the pending ones. Raise what send_columns() raises.
+        """Send the rows and add the call to the pending calls. Any error of send_columns() is raised.
 
         `context_bytes`: the memory that `context` keeps alive until the result is collected.
         """
@@ -139,7 +139,7 @@ class ColumnsWriter(Generic[ContextT]):
         self._add_pending(future, context, context_bytes)
 
     def fail(self, rows: TopicRows, error: KafkaSinkError, context: ContextT, context_bytes: int) -> None:
-        """Add a failed result for rows that were not sent, after the results of all earlier calls."""
+        """Add a failed result for rows that were not sent. It is collected after the results of all earlier calls."""
         future = ColumnsFuture(rows.topic or "", rows.columns.num_rows)
         future.fail_rows(FailedRows(np.arange(rows.columns.num_rows), error, rows.topic))
         self._add_pending(future, context, context_bytes)
@@ -152,7 +152,7 @@ class ColumnsWriter(Generic[ContextT]):
     def collect_results(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
         """Yield all available results. If the pending calls exceed their memory limit, wait for more results.
 
-        The wait ends when half of the memory is free, which is enough for batches of a useful size.
+        The wait ends once half of the memory is free, which leaves room for batches of a useful size.
         """
         while self.has_result:
             yield self._await_oldest()
@@ -166,9 +166,9 @@ class ColumnsWriter(Generic[ContextT]):
                 yield collected_result
 
     def collect_all_results(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
-        """Wait for all calls that are pending now, and yield their results.
+        """Wait for all calls that are pending now and yield their results.
 
-        Calls that are added during the iteration remain pending.
+        Calls that are added during the iteration stay pending.
         """
         for _ in range(len(self._pending)):
             with nullcontext() if self.has_result else self._producer.without_linger():
@@ -178,7 +178,7 @@ class ColumnsWriter(Generic[ContextT]):
     def _await_oldest(self) -> tuple[ContextT, ColumnsResult]:
         call = self._pending[0]
         result = call.future.result(self._max_result_seconds)
-        # The call stays pending if a signal handler raises during the wait: its rows are sent, and their result counts.
+        # If a signal handler raises during the wait, the call stays pending: its rows were sent, so its result counts.
         self._pending.popleft()
         self.pending_bytes -= call.nbytes
         return call.context, result

@@ -1,9 +1,9 @@
 """ProducerConfig: the Java producer's options, parsed and validated together.
 
-One ConfigurationError reports all invalid options of a configuration. It has one sentence for each of them, which
-begins with the option's name. Unknown options are errors, too, because a misspelled option that is ignored is noticed
-only in production. Errors show invalid values but no secrets: secrets are parsed in network/security_config.py, and the
-value of an unknown option is never shown, because it may be a secret.
+One ConfigurationError reports all invalid options. It has one sentence per option, which begins with the option's name.
+Unknown options are errors too, because otherwise a misspelled option would go unnoticed until production. Errors show
+invalid values but never secrets: secrets are parsed in network/security_config.py, and the value of an unknown option
+is not shown, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class ProducerConfig:
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> ProducerConfig:
-        """Parse and validate options. Raise one ConfigurationError with the errors of all options."""
+        """Parse and validate options. Raise one ConfigurationError that lists all errors."""
         return cls.from_parsed_options(parse_producer_options(options))
 
     @classmethod
     def from_parsed_options(cls, parsed_options: ParsedOptions) -> ProducerConfig:
-        """Build the configuration from options that were parsed one by one, after validating their combination.
+        """Validate the combination of options that were parsed individually, and build the configuration.
 
-        Raise one ConfigurationError with the errors of all options, including those that parsing has found.
+        Raise one ConfigurationError that lists all errors, including those found during parsing.
         """
         connection_values = resolve_connection_values(parsed_options)
         _check_codec(parsed_options)
@@ -130,19 +130,19 @@ class ProducerConfig:
 
 
 def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
-    """Parse each option on its own, and collect the errors in the result.
+    """Parse each option individually and collect the errors in the result.
 
-    TLS and SASL options are accepted but not parsed. ProducerConfig.from_parsed_options parses them, and validates all
+    TLS and SASL options are accepted here but parsed by ProducerConfig.from_parsed_options(), which also validates all
     options together.
     """
     return parse_option_values(PRODUCER_OPTIONS, options, SECURITY_OPTIONS, "producer")
 
 
 def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the options together with those given as keyword arguments, such as `linger_ms` for linger.ms.
+    """Merge the options with keyword arguments, such as `linger_ms` for linger.ms.
 
-    A keyword that is not the name of an option, even with dots, is kept unchanged, so that the later error can
-    recognize another client's option name. Raise ConfigurationError for an option that appears in both arguments.
+    If replacing the underscores with dots does not yield an option name, the keyword is kept unchanged, so that the
+    later error can recognize another client's option name. Raise ConfigurationError if an option is set in both.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigurationError(
@@ -193,7 +193,7 @@ def _check_rack(parsed_options: ParsedOptions) -> None:
 def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
     """Return the effective delivery.timeout.ms, which is at least linger.ms + request.timeout.ms.
 
-    A default below this minimum is raised to it. An explicit value below it is added to the faults.
+    If the default is below this minimum, it is raised to the minimum. An explicit value below it is a fault.
     """
     values = parsed_options.values
     timeout_ms: int = values["delivery_timeout_ms"]
@@ -215,8 +215,9 @@ def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
 def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
     """Return whether the producer is idempotent.
 
-    Conflicting options are added to the faults if idempotence was requested explicitly or by a transactional id.
-    Otherwise they disable idempotence with a warning, except for too many requests in flight, which are always a fault.
+    If idempotence was requested, explicitly or by setting a transactional id, conflicting options are faults. Otherwise
+    they disable idempotence with a warning. The exception is too many in-flight requests, which are a fault unless
+    enable.idempotence is false.
     """
     is_idempotent: bool = parsed_options.values["enable_idempotence"]
     is_transactional = parsed_options.values["transactional_id"] is not None
@@ -245,7 +246,7 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
 
 
 def find_idempotence_conflicts(parsed_options: ParsedOptions) -> dict[str, str]:
-    """Return idempotence's requirements of the options that violate them, such as {"acks": "must be all"}."""
+    """Return the options that conflict with idempotence and its requirements, such as {"acks": "must be all"}."""
     values = parsed_options.values
     conflicts = {}
     if values["acks"] != -1:

@@ -28,23 +28,23 @@ from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 _log = logging.getLogger(__name__)
 
 FUTURE_BYTES = 256
-"""Bytes of buffer.memory that a record of send() needs in addition to its encoded bytes, for Python objects: its
-future, key and value.
+"""Bytes of buffer.memory reserved for the Python objects of each send() record: its future, key and value.
 
-Measured with tracemalloc: 326 bytes for a staged record whose encoded size is 113 bytes.
+They are reserved in addition to the encoded size. Measured with tracemalloc: 326 bytes for a staged record whose
+encoded size is 113 bytes.
 """
 
 NO_RECORD_ERRORS: Mapping[int, KafkaSinkError] = {}
-"""Empty `errors_by_position`, for a batch that the broker rejected as a whole."""
+"""An empty `errors_by_position`, for rows that have no errors of their own."""
 _NO_VALUES: NDArray[Any] = np.empty(0, np.int64)
 T = TypeVar("T")
 
 
 Callback = Callable[[RecordMetadata, "Exception | None"], None]
-"""Callback of send(). Arguments: metadata, error.
+"""A callback of send(), which is called with (metadata, error).
 
-The error is None if the record was written. Otherwise the metadata contains the topic, the partition if it is known,
-and -1 in all other fields.
+The error is None if the record was written. Otherwise the metadata contains the topic, the partition if known, and
+-1 in all other fields.
 """
 
 
@@ -54,7 +54,7 @@ class _ProducerFuture(Future[T]):
 
     Coroutines can await the future without blocking the event loop.
 
-    The future cannot be cancelled, because its records may have been sent already. All exceptions of its done-callbacks
+    The future cannot be cancelled, because its records may have been sent already. Exceptions raised by done-callbacks
     are logged, so that a callback cannot prevent the futures of other records from completing. `Future` itself logs
     only subclasses of Exception, so a SystemExit would end the sender's thread.
     """
@@ -85,17 +85,17 @@ def _run_done_callback(callback: Callable[[Future[T]], object], future: Future[T
 class SendFuture(_ProducerFuture[RecordMetadata]):
     """The future of one record.
 
-    Most callers drop the futures of records unread. Future.__init__ creates a condition and two lists (1.5 kB), which
-    costs as much as the rest of send(). Therefore __init__ does not call it, and RecordFutures stores the outcomes of
-    all records of a call together. The first access to an attribute of Future creates an ordinary Future and copies its
-    attributes to this object.
+    Most callers never read the futures of their records. Future.__init__ creates a condition and two lists (1.5 kB),
+    which costs as much as the rest of send(). Therefore __init__ does not call it, and RecordFutures stores the
+    outcomes of all records of a call together. The first access to an attribute of Future creates an ordinary Future
+    and copies its attributes to this object.
 
-    The sender's thread and the thread of the first access need no common lock:
+    The sender's thread and the thread that first accesses an attribute need no common lock:
 
-        sender's thread     1. stores the outcome                    2. completes the watched future, if there is one
+        sender's thread     1. stores the outcome                    2. completes the watched future, if any
         first access        1. adds the future to watched_futures    2. completes the future if it has an outcome
 
-    Each thread stores before it looks, so at least one of them finds what the other has stored.
+    Each thread stores before it looks, so at least one of them sees what the other has stored.
     """
 
     def __init__(self, call: RecordFutures, row_index: int) -> None:
@@ -103,7 +103,7 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
         self._row_index = row_index
 
     def _create_future(self) -> Future[RecordMetadata]:
-        """Return the Future behind this object, which the first call creates.
+        """Return the Future behind this object, creating it at the first call.
 
         setdefault() is atomic, so all threads get the same Future.
         """
@@ -123,10 +123,10 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
 
 
 class _FutureAttribute:
-    """Descriptor of an attribute that Future.__init__ sets, and that SendFuture sets at the first access.
+    """Descriptor for an attribute that Future.__init__ sets but SendFuture sets only at the first access.
 
     Every method of Future, and every function that works on futures, starts by reading such an attribute. The
-    descriptor has no __set__, so Python bypasses it once the attribute is in the instance.
+    descriptor has no __set__, so Python bypasses it once the attribute is in the instance's __dict__.
     """
 
     def __init__(self, name: str) -> None:
@@ -155,8 +155,8 @@ def _complete(future: Future[RecordMetadata], outcome: RecordMetadata | Exceptio
 class _RowsOutcome(NamedTuple):
     """The outcome of several rows of a call.
 
-    If `error` is None, the rows are stored at consecutive offsets from `base_offset` on, which is -1 if not known.
-    Otherwise a row failed with its error in `errors_by_position`, or with `error` if it has none.
+    If `error` is None, the rows are stored at consecutive offsets that start at `base_offset` (-1 if unknown).
+    Otherwise each row failed with its own error in `errors_by_position` or, without an entry there, with `error`.
     """
 
     row_indices: NDArray[np.int64]
@@ -182,15 +182,15 @@ class RecordFutures:
 
     def __init__(self, topic: str) -> None:
         self.callbacks: dict[int, tuple[Callback, ...]] = {}
-        """Callbacks by row index, for rows with callbacks that have no outcome yet."""
+        """Callbacks by row index, for rows that have no outcome yet."""
         self.watched_futures: dict[int, SendFuture] = {}
         """Futures by row index, for rows whose future was read before they had an outcome."""
         self._topic = topic
         self._outcomes: list[_RowsOutcome] = []
         self._indexed_count = 0
-        """The number of outcomes, from the first on, whose rows are in _positions."""
+        """The number of leading items of _outcomes whose rows are in _positions."""
         self._positions: dict[int, tuple[_RowsOutcome, int]] = {}
-        """The outcome of each row and the row's position in it, by row index."""
+        """Each row's outcome and the row's position in that outcome, by row index."""
         self._timestamps = self._key_sizes = self._value_sizes = _NO_VALUES
 
     def set_record_fields(
@@ -212,8 +212,8 @@ class RecordFutures:
     def reject(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
         """Run the callbacks of one record that was not accepted, and return its failed future.
 
-        This runs on the thread that calls send(). Raise a callback's BaseException, such as KeyboardInterrupt, unless
-        it is an Exception, which is only logged.
+        This runs on the thread that calls send(). An Exception raised by a callback is only logged. Any other
+        BaseException, such as KeyboardInterrupt, is raised again.
         """
         self.callbacks[0] = callbacks
         outcome = _RowsOutcome(np.zeros(1, np.int64), -1 if partition is None else partition, -1, -1, error)
@@ -257,7 +257,7 @@ class RecordFutures:
     def _add_outcome(self, outcome: _RowsOutcome) -> BaseException | None:
         """Run the callbacks of the rows, store the outcome and complete the watched futures.
 
-        Return the last BaseException of a callback that is not an Exception, such as KeyboardInterrupt, or None.
+        If callbacks raised a BaseException that is not an Exception, such as KeyboardInterrupt, return the last one.
         """
         try:
             return self._run_callbacks(outcome) if self.callbacks else None
@@ -299,7 +299,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     """The future of all rows of one send_columns() call.
 
     The calling thread and the sender's thread both add results, so _lock guards the fields. The stored ranges of each
-    response are kept, and added up only when the result's `partitions` are read.
+    response are kept, and merged only when the result's `partitions` property is read.
     """
 
     bytes_per_row = 0
@@ -347,7 +347,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self._complete()
 
     def _complete(self) -> None:
-        """Set the future's result. All rows must have results, so that no thread changes the fields any more."""
+        """Set the future's result. All rows must have results, because then no thread changes the fields anymore."""
         result = ColumnsResult(
             self._topic, tuple(self._failures), self._rows_written, self._stored_ranges, self._row_indices or ()
         )

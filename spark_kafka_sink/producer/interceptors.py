@@ -1,9 +1,10 @@
-"""Interceptors: user code that is called with each ProducerRecord before it is sent, and with its result.
+"""Interceptors: user code that is called with each ProducerRecord before it is sent, and later with its result.
 
-Interceptors run in the order of the constructor's argument. As in the Java client, an interceptor that raises is logged
-and skipped: the next one receives the record that the previous one returned. `on_send` runs on the caller's thread and
-may return another record. `on_acknowledgement` runs on the sender's thread, before the callback of send(), and should
-return quickly. Interceptors are called for records of send() only, because send_columns() never creates single records.
+Interceptors run in the order in which they were passed to KafkaProducer. As in the Java client, if an interceptor
+raises, the exception is logged and the next interceptor receives the record unchanged. `on_send` runs on the caller's
+thread and may return another record. `on_acknowledgement` runs on the sender's thread, before the callback of send(),
+and should return quickly. Interceptors are called for records of send() only, because send_columns() never creates
+single records.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ class Interceptor(Protocol[Record, Metadata]):
     def on_acknowledgement(self, metadata: Metadata, error: Exception | None) -> None:
         """Handle the result of a record.
 
-        With an error, the metadata holds the topic, the partition if it is known, and -1 in all other fields.
+        If `error` is set, the metadata contains the topic, the partition if known, and -1 in all other fields.
         """
         ...
 
 
 class Interceptors(Generic[Record, Metadata]):
-    """Calls all interceptors of a producer in order."""
+    """Calls a producer's interceptors in order."""
 
     def __init__(self, interceptors: Sequence[Interceptor[Record, Metadata]]) -> None:
         self._interceptors = tuple(interceptors)
         self.acknowledgement_callbacks: tuple[Callable[[Metadata, Exception | None], None], ...] = tuple(
             interceptor.on_acknowledgement for interceptor in interceptors
         )
-        """The callbacks for each record's result. The caller must handle their exceptions."""
+        """The callbacks for each record's result. The caller must handle exceptions that they raise."""
 
     def on_send(self, record: Record) -> Record:
         for interceptor in self._interceptors:

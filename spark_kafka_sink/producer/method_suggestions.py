@@ -1,8 +1,8 @@
 """Suggestions for method names of other Python clients for Kafka.
 
-Reading such a name raises AttributeError with the equivalent call; client/option_suggestions.py does the same for
-options. Each name is a descriptor in the class. A `__getattr__` would slow down every attribute access of the class: it
-took 2 of the 15 microseconds of a send().
+Accessing such a name raises an AttributeError that shows the equivalent call; client/option_suggestions.py does the
+same for options. Each name is a descriptor in the class, because a `__getattr__` would slow down every attribute
+access: it took 2 of the 15 microseconds of a send().
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 
 class Counterpart(NamedTuple):
-    """The client that uses a name, and the equivalent call or argument of KafkaProducer."""
+    """The client that a name comes from, and KafkaProducer's equivalent call or argument."""
 
     client: str
     replacement: str
@@ -54,7 +54,7 @@ ClassT = TypeVar("ClassT", bound=type)
 
 
 def suggest_counterparts(counterparts: Mapping[str, Counterpart]) -> Callable[[ClassT], ClassT]:
-    """Return a class decorator that makes these names raise AttributeError with their counterparts."""
+    """Return a class decorator that makes these names raise AttributeErrors that suggest their counterparts."""
 
     def decorate(owner: ClassT) -> ClassT:
         for name, counterpart in counterparts.items():
@@ -76,7 +76,7 @@ class _MissingMethod:
 
 
 def build_unexpected_argument_error(names: Iterable[str]) -> TypeError:
-    """Create the error for the first of these keyword arguments, which send() does not accept."""
+    """Create the error for keyword arguments that send() does not accept. It names the first of them."""
     name = next(iter(names))
     message = f"KafkaProducer.send() got an unexpected keyword argument {name!r}"
     return TypeError(f"{message}. {_describe(SEND_ARGUMENTS[name])}" if name in SEND_ARGUMENTS else message)

@@ -1,11 +1,11 @@
-"""Metrics of a producer. Metrics that the Java client also has keep their Java names.
+"""Producer metrics. Metrics that the Java client also has keep their Java names.
 
 Averages, maxima and rates cover the last metrics.num.samples windows of metrics.sample.window.ms (2 x 30 s by default).
 Totals cover the producer's lifetime. Recording costs a few additions per batch and nothing per record: sent batches are
-summed up, and added to the windows ten times a second and at each read. A name that ends in `{topic=...}` belongs to
-one topic, and a name that ends in `{node-id=...}` to the connections of one node.
+summed up, and the sums are added to the windows ten times a second and at each read. A metric whose name ends in
+`{topic=...}` belongs to one topic; a metric whose name ends in `{node-id=...}` belongs to one node's connections.
 
-Several threads record, so one lock guards all state. Times are arguments.
+Several threads record, so one lock guards all state. Callers pass the current time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 
 
 class _MutableTotals(SimpleNamespace):
-    """The running counters. Totals, with the same attributes, is their immutable snapshot."""
+    """The running counters. Totals is their immutable snapshot, with the same attributes."""
 
     def add_acknowledged(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
         header_bytes = HEADER_BYTES * len(batches)
@@ -108,7 +108,7 @@ class ProducerMetrics:
     def __init__(
         self, window_ms: float, num_samples: int, io: IoCounts, pool: BufferPool, gauges: Mapping[str, Gauge]
     ) -> None:
-        """`io` holds the counters of the client's selector. `gauges` are further metrics by their names."""
+        """`io`: the counters of the client's selector. `gauges`: additional metrics by name."""
         self._window = (window_ms, num_samples)
         self._lock = threading.Lock()
         self._averages = {
@@ -160,15 +160,15 @@ class ProducerMetrics:
     # -- recording ----------------------------------------------------------------------------------------------------
 
     def record_row_sizes(self, row_count: int, total_bytes: int, max_row_bytes: int, now_ms: float) -> None:
-        """Record the sizes of rows that a send accepted, for the metric record-size."""
+        """Record the sizes of rows that a send accepted, for the record-size metrics."""
         with self._lock:
             self._averages["record-size"].record(total_bytes, now_ms, row_count, max_row_bytes)
 
     def record_rejected_rows(self, row_count: int, now_ms: float) -> None:
         """Count rows that failed before they were staged.
 
-        As in Java, they count as errors, but not for their topic. Otherwise a topic that does not exist would have
-        metrics for the lifetime of the producer.
+        As in the Java client, they count as errors of the producer but not of their topic. Otherwise a topic that does
+        not exist would have metrics for the producer's lifetime.
         """
         with self._lock:
             self._counts.errors += row_count
@@ -193,7 +193,7 @@ class ProducerMetrics:
             self._counts.throttle_ms += throttle_ms
 
     def record_acknowledged_batches(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
-        """Count acknowledged batches. Call this before their futures complete, so that callers see the new totals."""
+        """Count acknowledged batches. Call this before completing their futures, so that callers see the new totals."""
         with self._lock:
             self._counts.add_acknowledged(batches, now_ms)
 
@@ -214,18 +214,18 @@ class ProducerMetrics:
             self._meters["batch-split"].mark(1, now_ms)
 
     def record_wait(self, name: str, milliseconds: float) -> None:
-        """Add the time that a calling thread waited to one of WAIT_TIME_METRICS."""
+        """Add the time that a calling thread waited to the metric `name`, one of WAIT_TIME_METRICS."""
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 
     def _update_windows(self, now_ms: float) -> None:
-        """Add all sums since the last call to the windows."""
+        """Update the windows with everything that was counted since the last call."""
         self._update_send_windows()
         self._network.update(now_ms)
         self._pool_metrics.update(now_ms)
 
     def _update_send_windows(self) -> None:
-        """Move the sums of the batches sent since the last call into the windows, at the time of the first batch."""
+        """Move the sums over the batches sent since the last call into the windows, dated to `_sent_since_ms`."""
         now_ms, records = self._sent_since_ms, 0
         for name, sent in self._send_counts.items():
             self._averages["batch-size"].record(sent.bytes, now_ms, sent.batches, sent.max_bytes)
@@ -280,7 +280,7 @@ class ProducerMetrics:
             return gauge(now_ms)
 
     def totals(self, now_ms: float) -> Totals:
-        """Return the current totals. This is cheap, because the Spark sink reads them before and after each task."""
+        """Return the current totals. It must be cheap, because the Spark sink reads them before and after each task."""
         with self._lock:
             self._counts.blocked_ms = self._pool.total_wait_ms
             counts = vars(self._counts)
@@ -291,7 +291,7 @@ class ProducerMetrics:
 
 
 class MetricName(NamedTuple):
-    """The parts of `record-send-total{topic=t}`; most metrics have no tag."""
+    """The parts of a metric name such as `record-send-total{topic=t}`. Most names have no tag."""
 
     stem: str
     tag: str | None = None
@@ -305,7 +305,7 @@ def parse_metric_name(name: str) -> MetricName:
 
 
 def build_client_gauges(client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:
-    """Return the metrics that the network client and the metadata hold. Each reads one number, without a lock."""
+    """Return gauges of the network client and the metadata. Each gauge reads one number without a lock."""
     return {
         "requests-in-flight": lambda now_ms: float(client.in_flight_request_count()),
         "metadata-age": lambda now_ms: metadata.age_ms(now_ms) / 1000,

@@ -1,21 +1,21 @@
-"""murmur2 hashes of a column of keys, equal to the Java client's hash of each key.
+"""murmur2 hashes of a column of keys, identical to those of the Java client.
 
     h = seed ^ length
     for each complete little-endian word k:    k *= M; k ^= k >>> 24; k *= M; h *= M; h ^= k
     the last 1 to 3 bytes are xored into h, then h *= M
     h ^= h >>> 13; h *= M; h ^= h >>> 15
 
-Words have 32 bits. All keys are hashed one word at a time: first the first word of every key, then the second word of
-every key that has one, and so on. The loop runs over the words of the longest key instead of over the keys. It works
-in place, in a few arrays that fit into the processor's cache.
+Words have 32 bits. All keys are hashed together, one word at a time: the first word of every key, then the second word
+of every key that has one, and so on. The loop therefore runs over the words of the longest key instead of over the
+keys. It works in place, in a few arrays that fit into the CPU cache.
 
-Keys of one length form a table with one row per key, and word i of every key is a column of this table. Keys of mixed
-lengths start at arbitrary offsets, so their words are gathered. The keys are sorted by length first, so that the keys
-that have a word i are the last ones.
+Keys of equal length form a table with one row per key, in which column i holds word i of every key. Keys of different
+lengths start at arbitrary offsets, so their words must be gathered. They are sorted by length first, so that the keys
+that have a word i come last.
 
-Hashing one word costs about as much for a single key as for a hundred keys. When only a few long keys remain, each is
-hashed separately, so that the time stays proportional to the bytes: one key of 100 kB among short keys does not cost
-25,000 passes.
+Hashing one word of a single key costs about as much as hashing one word of a hundred keys. When only a few long keys
+remain, each is hashed separately, so that the time stays proportional to the number of bytes. Otherwise one 100 kB key
+among short keys would cost 25,000 passes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _M = _to_uint32_scalar(_MURMUR2_M)
 _NON_NEGATIVE_MASK = _to_uint32_scalar(0x7FFF_FFFF)
 _ONE, _SHIFT_13, _SHIFT_15, _SHIFT_24 = (_to_uint32_scalar(value) for value in (1, 13, 15, 24))
 _WORDS_PER_PASS = 4
-"""Words of each key that are hashed in one pass: few passes, and arrays that fit into the processor's cache."""
+"""Words of each key hashed per pass: enough to keep passes few, and few enough for arrays that fit the CPU cache."""
 _MAX_GATHERED_BYTES = 2 << 20
-"""Limit of the key bytes that are gathered at once: gathering needs three copies of them."""
+"""Maximum number of key bytes that are gathered at once, because gathering needs three copies of them."""
 _MAX_SEPARATE_KEYS = 64
 """Maximum number of remaining keys for which separate hashing is faster than further passes over all of them."""
 _MIN_SEPARATE_WORDS = 64
-"""Minimum number of remaining words for separate hashing: starting on a key costs as much as a few passes."""
+"""Minimum number of remaining words for separate hashing, because starting a key costs as much as a few passes."""
 
 
 def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
@@ -107,7 +107,7 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
         return hashes
     tail_word = np.empty_like(hashes)
     if key_length > tail_bytes:
-        # The last four bytes of a key are its tail and bytes of the last complete word, which are shifted out.
+        # The last four bytes of a key are bytes of its last complete word, which are shifted out, and then its tail.
         tail_word[:] = np.ndarray((key_count,), "<u4", keys.data, data_start + key_length - 4, (key_length,))
         tail_word >>= _to_uint32_scalar(32 - 8 * tail_bytes)
         hashes ^= tail_word

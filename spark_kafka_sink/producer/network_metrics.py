@@ -1,10 +1,10 @@
-"""Network metrics named as in the Java client: bytes, requests, connections and times of the client's selector.
+"""Network metrics under their Java names: bytes, requests, connections and the selector's I/O times.
 
-The selector counts (network/io_counts.py). The increases are added to the windows ten times a second while requests are
-sent, and at each read. The caller must hold the lock of ProducerMetrics.
+The selector keeps the counters (network/io_counts.py). Their increases are added to the windows ten times a second
+while requests are being sent, and at each read. Callers must hold the lock of ProducerMetrics.
 
-Requests, responses and their bytes are also counted per node. As in the Java client, a node is named after the id with
-which the client connects: `node-3` is broker 3, and `node--1` is the first bootstrap server.
+Requests, responses and their bytes are also counted per node. Nodes have the same names as in the Java
+client: `node-3` is broker 3, and `node--1` is the first bootstrap server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRAFFIC = {
     "outgoing-byte": "bytes_sent",
     "incoming-byte": "bytes_received",
 }
-"""Metrics with a rate and a total, and the attribute of TrafficCounts that each one follows."""
+"""Maps each metric that has a rate and a total to the attribute of TrafficCounts that it is computed from."""
 _COUNTERS = {
     "network-io": "operations",
     "connection-creation": "connections_opened",
@@ -32,9 +32,9 @@ _COUNTERS = {
     "failed-reauthentication": "failed_reauthentications",
     "select": "selects",
 }
-"""Metrics with a rate and a total, and the attribute of IoCounts that each one follows."""
+"""Maps each metric that has a rate and a total to the attribute of IoCounts that it is computed from."""
 _TIMERS = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
-"""Metrics in nanoseconds per select, and the attribute of IoCounts in milliseconds that each one follows."""
+"""Maps each metric in nanoseconds per select to the attribute of IoCounts, in milliseconds, that it comes from."""
 
 
 class TrafficMetrics:
@@ -46,7 +46,7 @@ class TrafficMetrics:
         self._request_size = WindowedStat(window_ms, num_samples)
 
     def update(self, now_ms: float) -> None:
-        """Add the increases since the last call to the windows."""
+        """Update the windows with the increases since the last call."""
         for name, attribute in _TRAFFIC.items():
             self._meters[name].mark_total(getattr(self._counts, attribute), now_ms)
         sizes = self._counts.send_sizes
@@ -77,7 +77,7 @@ class NetworkMetrics:
         self._times = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMERS}
 
     def update(self, now_ms: float) -> None:
-        """Add the increases since the last call to the windows."""
+        """Update the windows with the increases since the last call."""
         self._traffic.update(now_ms)
         selects_before = self._meters["select"].total
         for name, attribute in _COUNTERS.items():

@@ -1,8 +1,8 @@
-"""Table of all options of the Java producer, with their current defaults and limits.
+"""Table of all Java producer options, with their current defaults and limits.
 
 Each option has a parser. An option that cannot work in Python has an `unsupported_reason`, and only its default is
-accepted. An option without effect says so in its description. The options of connections, requests and metadata
-come from client/options.py. The options of TLS and SASL are in network/security_options.py.
+accepted. An option without effect says so in its description. The options for connections, requests and
+metadata come from client/options.py. The TLS and SASL options are in network/security_options.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNSUPPORTED_PARTITIONER_MESSAGE = (
 
 
 def _parse_partitioner_class(value: object) -> str:
-    """Parse the class name of a partitioner of the Java client, with or without its package."""
+    """Parse the class name of a Java partitioner, with or without its package."""
     class_name = parse_text(value).removeprefix(_PARTITIONER_PACKAGE).removeprefix("internals.")
     if class_name not in ("DefaultPartitioner", "UniformStickyPartitioner", ROUND_ROBIN_PARTITIONER, ""):
         raise ValueError(f"{UNSUPPORTED_PARTITIONER_MESSAGE}; pass a Python callable as KafkaProducer(partitioner=...)")

@@ -5,16 +5,15 @@
     has a key                    murmur2 of the key, modulo the number of partitions, as in Kafka's Java client
     neither                      the sticky partition of the topic
 
-A partition is sticky for one batch (KIP-480, KIP-794): rows without a key fill a batch of one partition before they go
-to the next, because many small batches cost more than a few large ones. Columns are therefore assigned in ranges: as
-many rows as fit into batch.size go to one partition, and another partition is chosen at random for the following rows.
+A partition is sticky for one batch (KIP-480, KIP-794): rows without a key fill a batch of one partition before the next
+partition is chosen, because many small batches cost more than a few large ones. Columns are therefore assigned in
+ranges: one partition receives as many rows as fit into batch.size, then another partition is chosen at random.
 
-The choice is among the candidates: the partitions that have a leader, or, with partitioner.rack.aware, those of them
-whose leader is in client.rack (KIP-1123). The choice is uniform until all candidates have been written to. After that,
-each candidate is weighted by the length of its queue of batches (longest queue + 1 - own queue), so that a slow broker
-receives fewer rows. Partitions of a broker that has not accepted a batch for partitioner.availability.timeout.ms are
-excluded; the accumulator determines them. If no partition of the rack remains, the partitions of all racks are the
-candidates.
+The candidates are the partitions that have a leader or, with partitioner.rack.aware, only those whose leader is in
+client.rack (KIP-1123). The choice is uniform until all candidates have been written to. After that, each candidate is
+weighted by the length of its queue of batches (longest queue + 1 - own queue), so that a slow broker receives fewer
+rows. Partitions of a broker that has not accepted a batch for partitioner.availability.timeout.ms are excluded; the
+accumulator determines which. If no partition in the rack remains, the candidates are the partitions of all racks.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class PartitionLoads(NamedTuple):
 
 
 LoadsSupplier = Callable[[Sequence[int]], "PartitionLoads | None"]
-"""Return the loads of the candidates, which are partition indexes; None if one of them was never written to."""
+"""Takes the partition indexes of candidates. Returns their loads, or None if one of them was never written to."""
 
 
 class _TopicState:
@@ -85,15 +84,15 @@ class _TopicState:
         self.latest_metadata: tuple[object, object] | None = None
         self.indexes: list[int] = []
         self.available: list[int] = []
-        self.in_rack: list[int] = []  # those whose leader is in the rack of the client; empty without rack awareness
+        self.in_rack: list[int] = []  # those whose leader is in client.rack; empty without rack awareness
         self.sticky_partition = INVALID_PARTITION
         self.sticky_bytes = 0  # assigned to the sticky partition since it was chosen
-        self.next_position = 0  # of the round-robin partitioner, in `available`
+        self.next_position = 0  # index into `available`, for the round-robin partitioner
 
     def update(self, topic: str, snapshot: ClusterSnapshot, rack: str | None) -> None:
-        """Read the partitions from the snapshot, unless its metadata is the same as before.
+        """Update the partitions from the snapshot if the topic or the nodes have changed.
 
-        `rack`: the rack of the client; None without rack awareness.
+        `rack`: the client's rack; None without rack awareness.
         """
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
@@ -214,7 +213,7 @@ def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: i
     """Return the requested partition of each row; None if no row requests one.
 
     The array holds UNSPECIFIED_PARTITION for nulls, and INVALID_PARTITION for numbers that no topic can have. Raise
-    SchemaError for a column of another length or of another type than integers.
+    SchemaError if the column has a different length or does not hold integers.
     """
     if partition is None:
         return None
@@ -237,7 +236,7 @@ def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: i
 
 
 def strip_key_prefix(columns: RecordColumns, prefix_bytes: int) -> RecordColumns:
-    """Return the columns for a partitioner that ignores the first bytes of each key. Null keys stay null."""
+    """Remove the first bytes of each key, which the partitioner must ignore. Null keys stay null."""
     if columns.key is None:
         return columns
     return RecordColumns(columns.value, pc.binary_replace_slice(columns.key, 0, prefix_bytes, b""))
@@ -280,7 +279,7 @@ def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[N
 def _build_partition_choice(state: _TopicState, loads: LoadsSupplier | None) -> Callable[[Random], int]:
     """Return a function that chooses the next sticky partition.
 
-    It calls `loads` only when it chooses the first partition; without `loads` the choice is uniform.
+    The function calls `loads` only once, at its first choice. If `loads` is None, the choice is uniform.
     """
     weighted_partitions: list[tuple[Sequence[int], list[int] | None]] = []
 
@@ -298,8 +297,8 @@ def _build_partition_choice(state: _TopicState, loads: LoadsSupplier | None) -> 
 def _weigh_partitions(state: _TopicState, loads: LoadsSupplier | None) -> tuple[Sequence[int], list[int] | None]:
     """Return the partitions to choose from and their cumulative weights; None for the weights if all are equal.
 
-    Java's client waits for the queues of all partitions, which it never has while all rows go to one rack. Here the
-    queues of the rack suffice.
+    The Java client uses weights only once all partitions have queues, which never happens while all rows go to one
+    rack. Here, queues for the rack's partitions suffice.
     """
     candidates, usable = state.indexes, state.available
     if state.in_rack:

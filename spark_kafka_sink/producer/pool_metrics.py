@@ -1,7 +1,7 @@
-"""Metrics of the buffer pool named as in the Java client: free memory, and the waits of callers for memory.
+"""Buffer pool metrics under their Java names: free memory, and the time that callers wait for memory.
 
-The pool counts. The increases are added to the windows ten times a second while requests are sent, and at each read.
-The caller must hold the lock of ProducerMetrics.
+The pool keeps the counters. Their increases are added to the windows ten times a second while requests are being sent,
+and at each read. Callers must hold the lock of ProducerMetrics.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.windows import Gauge, Meter, WindowedStat, comput
 
 
 class PoolMetrics:
-    """Windows and totals of the waits for a BufferPool, and its current memory."""
+    """A BufferPool's current memory, and windows and totals of the waits for it."""
 
     def __init__(self, pool: BufferPool, window_ms: float, num_samples: int) -> None:
         self._pool = pool
@@ -19,7 +19,7 @@ class PoolMetrics:
         self._exhausted = Meter(WindowedStat(window_ms, num_samples))
 
     def update(self, now_ms: float) -> None:
-        """Add the increases since the last call to the windows."""
+        """Update the windows with the increases since the last call."""
         self._wait_ns.mark_total(self._pool.total_wait_ms * 1_000_000, now_ms)
         self._exhausted.mark_total(self._pool.exhausted_total, now_ms)
 

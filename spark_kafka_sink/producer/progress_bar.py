@@ -1,4 +1,4 @@
-"""Progress of a command or a call: a tqdm bar on a terminal, and a final line with the total."""
+"""Progress of a command or call: a tqdm bar if stderr is a terminal, and a final line with the total."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_kafka_sink.network.system import OperatingSystem
 
 
 class Progress:
-    """A context manager that shows progress on stderr, because stdout belongs to the output of a command."""
+    """A context manager that shows progress on stderr, because stdout is reserved for the command's output."""
 
     def __init__(
         self,
@@ -23,8 +23,8 @@ class Progress:
     ) -> None:
         """Create a progress display.
 
-        `noun`: the counted things in the plural. `total`: None if it is unknown. `prints_total`: print a line with the
-        total at the end. `delay_s`: show no bar before this time has passed.
+        `noun`: a plural noun for what is counted. `total`: the expected count; None if unknown. `prints_total`: whether
+        to print a final line with the total. `delay_s`: how long to wait before showing the bar.
         """
         self.done_count = 0
         self._prints_total = prints_total
@@ -53,7 +53,7 @@ class Progress:
 
 
 def _create_bar(noun: str, total: int | None, delay_s: float) -> Any | None:
-    """Create a tqdm bar. Return None if tqdm, which the extra `cli` installs, is missing."""
+    """Create a tqdm bar. Return None if tqdm is not installed; the extra `cli` installs it."""
     try:
         from tqdm import tqdm
     except ImportError:

@@ -1,4 +1,4 @@
-"""ProducerRecord, and the validation of the arguments of send() and send_columns()."""
+"""ProducerRecord, and validation of the arguments of send() and send_columns()."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ count a null key or value as -1 byte.
 
 
 class ProducerRecord(NamedTuple):
-    """Record to send. The key and the value are objects that the producer's serializers accept.
+    """A record to send.
 
-    bytes and str need no serializer.
+    The key and the value may be any objects that the producer's serializers accept. bytes and str need no serializer.
 
     Example:
 
@@ -42,14 +42,14 @@ class ProducerRecord(NamedTuple):
 
 
 EMPTY_FIELDS = (None,) * 5
-"""Default value, key, headers, partition and timestamp of a send() call."""
+"""Defaults for the value, key, headers, partition and timestamp of a send() call."""
 
 
 def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
     """Return the record and the callback of a send() call.
 
-    A call passes a topic and fields, or a ProducerRecord and a callback. The fields are value, key, headers, partition
-    and timestamp. Raise InvalidRecordError, whose message shows a correct call, for other arguments.
+    A call passes either a topic and fields (value, key, headers, partition and timestamp) or a ProducerRecord and a
+    callback. For other arguments, raise InvalidRecordError with a message that explains the correct call.
     """
     value, key, headers, partition, timestamp_ms = fields
     if isinstance(topic_or_record, str):
@@ -106,7 +106,7 @@ def check_columns(columns: object) -> None:
 
 
 def validate_record(record: object) -> ProducerRecord:
-    """Check the types of a record, and return the record with a copy of its headers.
+    """Check the types of a record and return it with a copy of its headers.
 
     The headers are copied because the caller may change them after the call. Types are checked within the call, so that
     the traceback of an InvalidRecordError shows the caller.
@@ -158,7 +158,7 @@ def _is_header(header: object) -> bool:
 
 
 def _can_encode_as_utf8(text: str) -> bool:
-    """Return whether a str can be encoded as UTF-8. Some file names contain a lone surrogate, which cannot."""
+    """Return whether a str can be encoded as UTF-8. A lone surrogate, as in some file names, cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

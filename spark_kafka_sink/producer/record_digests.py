@@ -1,4 +1,4 @@
-"""DigestCollector: digests of the written rows, by topic and partition."""
+"""DigestCollector: computes digests of the written rows by topic and partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_kafka_sink.records.record_hash import UInt64Array, hash_records, join
 
 
 class DigestCollector:
-    """Adds up the hashes of the rows that brokers have stored. The results must have row indices."""
+    """Sums the hashes of the rows that brokers have stored. The results must contain row indices."""
 
     def __init__(self) -> None:
         self._digests: dict[str, UInt64Array] = {}
@@ -25,7 +25,7 @@ class DigestCollector:
         if not result.rows_written:
             return
         hashes = hash_records(columns)
-        # Responses usually share an array of row indices. Adding their ranges at once takes fewer calls of numpy.
+        # Responses usually share an array of row indices, so adding their ranges together takes fewer numpy calls.
         stored_by_group: dict[int, tuple[NDArray[np.int64], list[StoredRanges]]] = {}
         for stored, row_indices in zip(result.stored, result.row_indices, strict=True):
             stored_by_group.setdefault(id(row_indices), (row_indices, []))[1].append(stored)
@@ -35,7 +35,7 @@ class DigestCollector:
             )
 
     def attach_to(self, ranges: dict[str, dict[int, OffsetRange]]) -> dict[str, dict[int, OffsetRange]]:
-        """Return the offset ranges of the same rows with their digests."""
+        """Return the offset ranges, which must cover the same rows, with their digests."""
         return {
             topic: {
                 partition: replace(written, digest=join_sums(*self._digests[topic][partition].tolist()))
@@ -56,7 +56,7 @@ class DigestCollector:
         np.add.at(self._ensure_partition(topic, int(partitions.max())), partitions, range_sums)
 
     def _ensure_partition(self, topic: str, partition: int) -> UInt64Array:
-        """Return the sums of a topic, extended to at least this partition."""
+        """Return the topic's sums, extended to include this partition if necessary."""
         digests = self._digests.get(topic)
         if digests is None or len(digests) <= partition:
             extended = np.zeros((partition + 1, 2), np.uint64)

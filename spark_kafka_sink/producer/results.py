@@ -1,6 +1,6 @@
-"""Results of the futures of send() and send_columns(), and the offset ranges of written rows.
+"""Results of send() and send_columns(), and offset ranges of written rows.
 
-The future of send_columns() never raises for failed rows: its result contains the failures with their row indices.
+The future of send_columns() does not raise if rows fail; its result contains the failures with their row indices.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets of the rows written to one partition. Records of other producers may lie between them.
+    """The offsets of the rows written to one partition. Records of other producers may lie in between.
 
     An offset is -1 if the broker did not return it (acks=0, or a retry of a batch that was already stored).
     """
@@ -50,7 +50,7 @@ class OffsetRange:
     digest: int | None = None
     """The sum of the hashes of the rows modulo 2^128 (records/record_hash.py), or None if it was not computed."""
     rows_without_offset: int = 0
-    """The number of these rows for which the broker returned no offset. They may lie outside of the range."""
+    """The number of these rows for which the broker returned no offset. These rows may lie outside the range."""
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
         known_offsets = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
@@ -67,7 +67,7 @@ def _add_digests(first_digest: int | None, second_digest: int | None) -> int | N
     """Add two digests. The sum is None if one of them is, because it would not cover all rows."""
     if first_digest is None or second_digest is None:
         return None
-    from spark_kafka_sink.records.record_hash import DIGEST_MODULUS  # few writes have receipts
+    from spark_kafka_sink.records.record_hash import DIGEST_MODULUS  # imported here because few writes have receipts
 
     return (first_digest + second_digest) % DIGEST_MODULUS
 
@@ -90,8 +90,11 @@ def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, Offs
 
 
 _MAX_UNMERGED_RANGES = 1 << 16
-"""The number of stored ranges that are merged at once. With thousands of partitions, a call has about one row in each,
-and merging the ranges of each call separately would cost as much as sending its rows."""
+"""The number of stored ranges that are collected before they are merged.
+
+With thousands of partitions, a call has about one row in each, so merging the ranges of each call separately would cost
+as much as sending its rows.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +122,7 @@ class ColumnsResult:
 
     @property
     def partitions(self) -> dict[int, OffsetRange]:
-        """The written rows by partition, computed at each access because most callers never read them."""
+        """The written rows by partition, computed at each access, because most callers never read them."""
         return merge_stored_ranges(self.stored)
 
     @property

@@ -1,7 +1,7 @@
-"""Rows of one call in columns, before they are grouped with those of other calls, and their validation.
+"""Rows of one call, in columns, before they are grouped with the rows of other calls; and their validation.
 
-The rows of send_columns() that cannot be sent are found before any row is staged. Invalid and oversized rows are found
-before partitions are assigned: hashing a key of 100 MB that is rejected anyway would cost a second.
+send_columns() finds the rows that cannot be sent before it stages any row. It finds invalid and oversized rows before
+it assigns partitions, because hashing a 100 MB key that is rejected anyway would cost a second.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Rows:
     requested_partitions: NDArray[np.int32] | None
     """The partition that the caller requested for each row (partitioner.parse_requested_partitions).
 
-    None if no row requests a partition, and after `assign`.
+    None if no row requests a partition, or once `assign` has been called.
     """
     partitions: NDArray[np.int32] = field(init=False, repr=False)
     """The assigned partition of each row; set by `assign`."""
@@ -53,7 +53,7 @@ class Rows:
 
     @property
     def futures_bytes(self) -> int:
-        """Bytes that are reserved for the futures of these rows."""
+        """Bytes of buffer.memory that are reserved for the futures of these rows."""
         return self.call.bytes_per_row * len(self)
 
     @property
@@ -86,7 +86,7 @@ class Rows:
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Rows | None, Rows | None]:
         """Split assigned rows into those of the partitions that are True in the mask, and the other rows.
 
-        None takes the place of a part without rows.
+        A part without rows is returned as None.
         """
         if not self.row_counts[partition_mask[: len(self.row_counts)]].any():
             return None, self
@@ -168,9 +168,9 @@ def find_missing_partition_rows(
 
 
 def ensure_partitions_requested(rows: Rows) -> None:
-    """Raise ConfigurationError if a row requests no partition. Call this for a producer with a custom partitioner.
+    """Raise ConfigurationError if a row requests no partition. Call this if the producer has a custom partitioner.
 
-    A custom partitioner is called with one record of send(), and cannot assign the rows of send_columns().
+    A custom partitioner takes a single record of send(), so it cannot assign the rows of send_columns().
     """
     if (
         rows.requested_partitions is None

@@ -1,4 +1,4 @@
-"""SenderLoop: the interface that runs the sender and lets calling threads wait for it.
+"""SenderLoop: the interface for running the sender and for waiting for it in calling threads.
 
 Producers use SenderThread (sending/sender_thread.py). Tests use implementations without a thread.
 """
@@ -13,7 +13,7 @@ from spark_kafka_sink.producer.sending.sender import Sender
 
 
 class SenderLoop(Protocol):
-    """Runs one sender, and waits for it."""
+    """Runs one sender and lets other threads wait for it."""
 
     def start(self, sender: Sender, name: str) -> None: ...
 
@@ -27,7 +27,7 @@ class SenderLoop(Protocol):
         """
 
     def join(self, timeout_ms: float | None) -> bool:
-        """Wait for the sender's end. Return False after the timeout."""
+        """Wait until the sender has ended. Return False after the timeout."""
 
     def is_current(self) -> bool:
-        """Return whether the sender itself is the caller, as in a callback."""
+        """Return whether the sender itself is calling, as it does through a callback."""

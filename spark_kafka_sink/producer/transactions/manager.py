@@ -110,7 +110,7 @@ class TransactionManager:
     # --- calls, from any thread
 
     def init(self, transactional_id: str | None = None) -> Operation:
-        """Fence earlier producers with this transactional id, abort the transaction they left open, and get a producer id.
+        """Fence earlier producers with this transactional id, abort their open transaction, and get a producer id.
 
         May be called again, with the same or another transactional id, if the producer is ready or if another process
         has ended its prepared transaction. In other states, the state transition raises IllegalStateError.
@@ -340,8 +340,8 @@ class TransactionManager:
     def begin_sending(self, request: Request) -> bool:
         """Record that the request is being sent. Call this immediately before its bytes are sent.
 
-        Return False, and record nothing, if the request must no longer be sent: a record has failed since `next_request`
-        returned an EndTxn that commits, so the transaction can only be aborted.
+        Return False, and record nothing, if the request must no longer be sent: a record has failed since
+        `next_request` returned an EndTxn that commits, so the transaction can only be aborted.
         """
         with self._lock:
             if isinstance(request, EndTransaction) and self.state is not (

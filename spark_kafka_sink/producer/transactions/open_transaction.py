@@ -28,8 +28,8 @@ class OpenTransaction:
     version: int
     """The transaction protocol version: 2 for KIP-890, else 1."""
     number: int = 0
-    """The transaction's number within the producer. A call that has waited compares it with the open transaction's number
-    to detect that its own transaction has ended."""
+    """The transaction's number within the producer. A call that has waited compares it with the open transaction's
+    number to detect that its own transaction has ended."""
     partitions: set[TopicPartition] = field(default_factory=set)
     """The partitions of the transaction: batches for them may be sent."""
     partitions_to_add: set[TopicPartition] = field(default_factory=set)
