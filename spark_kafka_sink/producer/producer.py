@@ -89,10 +89,10 @@ if TYPE_CHECKING:  # Spark's workers import neither module
 _log = logging.getLogger(__name__)
 _client_numbers = itertools.count(1)
 _FORCED_CLOSE_TIMEOUT_MS = 2_000.0
-"""The time that close() waits for a sender that was forced to close.
+"""How long close() waits for a sender that was forced to close.
 
-Such a sender fails the remaining records at once. It can only hang if close() was called in a signal handler and the
-interrupted call holds a lock that the sender needs.
+Such a sender fails the remaining records immediately. It can hang only if close() was called in a signal handler and
+the interrupted call holds a lock that the sender needs.
 """
 
 
@@ -216,14 +216,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return self
 
     async def __aexit__(self, exc_type: object, error: object, traceback: object) -> None:
-        """Close the producer in a thread that does not block the event loop. Cancelling the task does not stop it."""
+        """Close the producer in a thread, without blocking the event loop. Cancelling the task does not stop that."""
         from asyncio import to_thread
 
         await to_thread(self.close)
 
     # --- sending
 
-    def send(  # noqa: PLR0913 - one parameter for each field of a record
+    def send(  # noqa: PLR0913 - one parameter per record field
         self,
         topic: str | ProducerRecord,
         value: object = None,
@@ -308,10 +308,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> ColumnsFuture:
         """Send all rows of the columns and return one future. Its result contains the rows that were not written.
 
-        `partition`: a partition for all rows, or an array with the partition of each row. Rows without one are
-        assigned by their keys or, without a key, by the configured partitioner.
+        `partition`: a partition for all rows, or an array with the partition of each row. Rows that request no
+        partition are assigned by key or, without a key, by the configured partitioner.
 
-        `keep_row_indices`: keep in the result which rows each stored range contains, at 8 bytes per row.
+        `keep_row_indices`: record in the result which rows each stored range contains; this takes 8 bytes per row.
 
         `ignored_key_bytes`: the number of bytes at the start of each key that do not affect its partition, such as the
         5 bytes of a schema id.
@@ -346,7 +346,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         keep_row_indices: bool,
         ignored_key_bytes: int,
     ) -> ColumnsFuture:
-        """Send all rows of the columns in the transaction of `check_open`, if there is one."""
+        """Send all rows of the columns, in the transaction of `check_open` if there is one."""
         now_ms = self._system.now()
         try:
             check_columns(columns)
@@ -377,7 +377,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return call
 
     def _fail_rows(self, rows: Rows, failures: list[FailedRows], check_open: OpenTransactionCheck | None) -> Rows:
-        """Fail the rows in `failures`, and return the others."""
+        """Fail the rows in `failures` and return the remaining rows."""
         for failure in failures:
             self._record_rejection(len(failure.rows), failure.error, check_open)
             rows.call.fail_rows(failure)
@@ -386,7 +386,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _await_requested_partitions(
         self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now_ms: float
     ) -> ClusterSnapshot:
-        """Wait for metadata of the highest requested partition, which may have been added recently, as send() does."""
+        """Like send(), wait for metadata of the highest requested partition, which may have been added recently."""
         highest_partition = rows.highest_requested_partition
         if highest_partition < 0 or snapshot.partition(topic, highest_partition) is not None:
             return snapshot
@@ -459,13 +459,13 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             raise
 
     def _compute_remaining_ms(self, began_ms: float) -> float:
-        """Return what remains of max.block.ms. It is 0 in a callback, which runs on the thread that frees memory."""
+        """Return what remains of max.block.ms; 0 in a callback, because it runs on the thread that frees memory."""
         if self._loop.is_current():
             return 0.0
         return max(0.0, began_ms + self.config.max_block_ms - self._system.now())
 
     def _explain_full_buffer(self, error: KafkaSinkError) -> KafkaSinkError:
-        """Replace a BufferExhaustedError of a send in a callback by one that explains why the send did not wait."""
+        """In a callback, replace a BufferExhaustedError with one that explains why the send did not wait."""
         if not self._loop.is_current() or not isinstance(error, BufferExhaustedError):
             return error
         return BufferExhaustedError(
@@ -535,8 +535,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Wait at most `timeout` seconds for all results, fail the remaining records and end the thread.
 
         An open transaction is aborted, unless the timeout is 0. This is the only method that a signal handler may call,
-        and only with a timeout, because the sender may have to wait for the call that the handler interrupted. Records
-        that remain after the timeout then fail when that call has returned.
+        and only with a timeout, because the sender may have to wait for the call that the handler interrupted. In that
+        case, records that remain after the timeout fail once the interrupted call has returned.
 
         Example:
 

@@ -1,15 +1,15 @@
 """Serializers, which convert the key and the value of a ProducerRecord to bytes.
 
 A serializer is any callable of (topic, object) that returns bytes, or None for null. Without a serializer, bytes are
-sent unchanged, a str as UTF-8 and None as null. Any other type raises an error at the call instead of being converted
-by a guess, because a wrong guess would stay in the topic.
+sent unchanged, a str as UTF-8 and None as null. Any other type raises an error at the call. Guessing a conversion would
+risk wrong bytes that stay in the topic.
 
-A serializer that needs the headers is an object with a method `serialize(topic, headers, data)`, as in the Java client
-and in kafka-python. `headers` is a list that belongs to the record. Headers that the serializer adds to the list, such
-as a schema id, are sent with the record. The key is serialized before the value.
+A serializer that needs the record's headers is an object with a method `serialize(topic, headers, data)`, as in the
+Java client and in kafka-python. `headers` is a list of the record's headers. Headers that the serializer adds to the
+list, such as a schema id, are sent with the record. The key is serialized before the value.
 
-The serializers of numbers and UUIDs produce the same bytes as the Java serializers named below, so that Java's
-deserializers can read them. Numbers are big-endian, and a UUID is its text.
+The serializers for numbers and UUIDs produce the same bytes as the Java serializers named below, so that Java's
+deserializers can read them. Numbers are big-endian, and a UUID is written as text.
 
     serialize_short     16 bits     ShortSerializer
     serialize_integer   32 bits     IntegerSerializer
@@ -41,7 +41,7 @@ Serializer = Callable[[str, object], "bytes | None"]
 
 
 class HeaderSerializer(Protocol):
-    """Serializer that reads the headers of the record, and may add headers."""
+    """A serializer that can read the record's headers and add to them."""
 
     def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: object) -> bytes | None:
         """Return the serialized bytes of `data`, or None for null."""
@@ -145,9 +145,9 @@ def _pack_float(topic: str, value: object, layout: Struct) -> bytes | None:
 
 
 class Serializers:
-    """Key and value serializers of a producer.
+    """The key and value serializers of a producer.
 
-    An exception of a serializer, or a result that is not bytes, becomes an InvalidRecordError of the record.
+    If a serializer raises, or returns something other than bytes or None, the record fails with an InvalidRecordError.
     """
 
     def __init__(
@@ -159,19 +159,19 @@ class Serializers:
         self._has_plain_serializers = self._key is self._value is serialize_plain
 
     def check_types(self, record: ProducerRecord) -> None:
-        """Raise InvalidRecordError for a key or a value that needs a serializer and has none."""
+        """Raise InvalidRecordError if the key or the value needs a serializer and has none."""
         _, value, key, _, _, _ = record
         if type(value) is bytes and (key is None or type(key) is bytes):
-            return  # the usual case, which the checks below would slow down
+            return  # fast path for the usual case
         if self._value is serialize_plain and not (value is None or isinstance(value, _PLAIN_TYPES)):
             raise _build_missing_serializer_error(record.topic, value)
         if self._key is serialize_plain and not (key is None or isinstance(key, _PLAIN_TYPES)):
             raise _build_missing_serializer_error(record.topic, key)
 
     def serialize(self, record: ProducerRecord) -> tuple[bytes | None, bytes | None, Headers | None]:
-        """Return the key, the value and the headers of a record as they are sent.
+        """Return the key, the value and the headers of a record in the form in which they are sent.
 
-        Raise InvalidRecordError if a serializer fails or returns something else than bytes, or adds an invalid header.
+        Raise InvalidRecordError if a serializer fails, returns neither bytes nor None, or adds an invalid header.
         """
         topic, value, key, headers, _, _ = record
         if self._has_plain_serializers and type(value) is bytes and (key is None or type(key) is bytes):

@@ -61,7 +61,7 @@ class TableCalls:
             ignored_key_bytes: int,
         ) -> ColumnsFuture: ...
 
-    def send_table(  # noqa: PLR0913 - one argument for each record field
+    def send_table(  # noqa: PLR0913 - one parameter per record field
         self,
         topic: str | None,
         table: Any,
@@ -79,16 +79,16 @@ class TableCalls:
 
         `table` is an object that exports Arrow columns, such as a table of pyarrow, polars, DuckDB, pandas or Daft.
         `key`, `value`, `headers`, `partition` and `timestamp` are the names of columns. Each defaults to the column
-        with the argument's name. `partition` may also be a partition number. `topic` None sends each row to the topic
-        in its column `topic`.
+        with the argument's name. `partition` may also be a partition number. If `topic` is None, each row is sent to
+        the topic in its column `topic`.
 
-        `value_format` and `key_format` encode several columns into the value or the key: those that `value` or `key`
-        names, and for a value without names all other columns. The format arguments (`value_schema`,
+        `value_format` and `key_format` encode the columns that `value` or `key` names into the value or the key. If
+        `value` names no columns, all other columns are encoded into the value. The format arguments (`value_schema`,
         `schema_registry_url`, ...) are options of the Spark sink, written with underscores.
 
         Reading stops after more than `failed_rows_max` rows have failed. An exception, including one that the stream
         raises, has the attribute `table_result`: the result of the rows that were read before the exception. After a
-        KeyboardInterrupt it covers the rows that were completed until then, and rows that were sent may complete later.
+        KeyboardInterrupt it covers only the rows that were completed by then; other sent rows may complete later.
         `progress` draws a progress bar if standard error is a terminal.
 
         In a transaction, any exception that this method raises, even a KeyboardInterrupt, prevents the commit, because
@@ -131,7 +131,7 @@ class TableCalls:
     ) -> TableResult:
         """Send a table as send_table() does, without blocking the event loop.
 
-        A thread reads the table and sends its rows. Cancelling the task stops the reading, and prevents the commit of
+        A thread reads the table and sends its rows. Cancelling the task stops the reading and prevents the commit of
         the open transaction. Outside of a transaction, rows that were already passed to the producer are still sent.
 
         Example:
@@ -158,7 +158,8 @@ class TableCalls:
 class _TableTransaction:
     """Binds a send_table() call to the transaction that was open when the call began, if any.
 
-    The thread of a cancelled send_table_async() may still read rows when the program has begun another transaction.
+    After send_table_async() is cancelled, its thread may still read rows when the program has already begun another
+    transaction, to which these rows must not be added.
     """
 
     def __init__(self, producer: TableCalls) -> None:
@@ -196,16 +197,16 @@ class _TableTransaction:
         )
 
     def prevent_commit(self, error: KafkaSinkError) -> None:
-        """Make the transaction abortable because of rows that are not sent. Raise if the producer cannot send now."""
+        """Make the transaction abortable because some rows are not sent. Raise if the producer cannot send now."""
         check_open = self._ensure_can_send()
         if check_open is not None:
             check_open.manager.record_rejected(check_open.transaction_number, error)
 
     @contextmanager
     def prevent_commit_on_error(self) -> Iterator[None]:
-        """Prevent the commit of the transaction, if there is one, after any exception of the block.
+        """Prevent the commit of the transaction, if any, when the block raises any exception.
 
-        Without this, a program that catches the exception could commit a part of the table.
+        Otherwise a program that catches the exception could commit only part of the table.
         """
         try:
             yield
@@ -237,7 +238,7 @@ def _prepare_table(
 
 
 def _build_interrupted_error(cause: BaseException) -> DeliveryError:
-    """Create the error of a table whose rows were not all sent because of an exception of another library."""
+    """Create the error for a table that was not sent completely because of an exception of another library."""
     text = sanitize(str(cause))
     error = DeliveryError(
         f"send_table() did not send all rows of its table, because {type(cause).__name__} was raised"

@@ -1,4 +1,4 @@
-"""Mapping of the columns of an Arrow table to record fields, from the arguments of send_table().
+"""Map the columns of an Arrow table to record fields, according to the arguments of send_table().
 
     send_table("orders", table)                                  columns named as in the Spark sink: value, key, ...
     send_table("orders", table, key="id", value="text")          columns with other names
@@ -49,7 +49,7 @@ def _to_argument_name(option_name: str) -> str:
 
 
 TABLE_ARGUMENTS = {_to_argument_name(name): option for name, option in _OPTIONS.items() if not name.endswith("Columns")}
-"""Options of formats and schema registries, keyed by argument name."""
+"""Options for formats and schema registries, keyed by argument name."""
 _ARGUMENTS_BY_OPTION = {
     **{option.name: argument for argument, option in TABLE_ARGUMENTS.items()},
     "valueColumns": "value",
@@ -61,7 +61,7 @@ _ARGUMENT_SPELLING = OptionSpelling(lambda option: f"'{_ARGUMENTS_BY_OPTION.get(
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """Column arguments of send_table(). None stands for the column that has the name of the field, if it exists."""
+    """The column arguments of send_table(). None stands for the column with the field's name, if it exists."""
 
     value: str | Sequence[str] | None = None
     key: str | Sequence[str] | None = None
@@ -71,7 +71,7 @@ class ColumnMapping:
 
 
 class TablePlan(NamedTuple):
-    """Steps that turn a batch of the table into records.
+    """The steps that turn a batch of the table into records.
 
     `conversion` is applied first. The column positions in `columns` refer to the converted batch.
     """
@@ -104,8 +104,8 @@ def plan_table(
 ) -> TablePlan:
     """Map the columns of a schema to record fields, and build the encoders of the formats.
 
-    The schema registry is queried last, after all other checks have passed. Raise ConfigurationError with all faults
-    that the first failing step found in the arguments or the columns.
+    The schema registry is queried last, after all other checks have passed. If a step finds
+    faults in the arguments or the columns, raise ConfigurationError with all faults of that step.
     """
     if topic is not None:
         check_topic(topic)
@@ -144,9 +144,9 @@ def plan_table(
 def _build_conversion(
     schema: pa.Schema, target_types: Mapping[int, pa.DataType], timestamp_position: int | None
 ) -> BatchConversion:
-    """Build the conversion that keeps the column positions and appends a column of record timestamps.
+    """Build a conversion that keeps the column positions and appends the record timestamps, if there are any.
 
-    The record timestamps are a column of their own because a format may encode the same column with another type.
+    The record timestamps need a column of their own, because a format may encode the same column as another type.
     """
     columns = [(position, target_types.get(position, field.type)) for position, field in enumerate(schema)]
     if timestamp_position is not None:
@@ -162,7 +162,7 @@ def _raise_faults(faults: Sequence[str]) -> None:
 def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
     """Return a fault for each argument that is not the name of a column.
 
-    Ignoring a number or a list would write every row without the field.
+    If a number or a list were ignored, every row would be written without the field.
     """
     faults: list[str] = []
     for field_name in ("value", "key", "headers", "partition", "timestamp"):
@@ -183,7 +183,7 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
 def _parse_formats(
     topic: str | None, mapping: ColumnMapping, arguments: Mapping[str, object]
 ) -> tuple[list[FormatOptions], RegistryOptions | None, list[str]]:
-    """Parse the format arguments. Return the formats, the schema registry and the faults of the arguments."""
+    """Parse the format arguments. Return the formats, the schema registry options and the faults that were found."""
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
     name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
     for side in SIDES:
@@ -200,7 +200,7 @@ def _parse_formats(
 def _describe_unknown_argument(name: str) -> str:
     """Return the error text for an unknown argument, with a suggestion.
 
-    The suggestion for the name of a Spark option is the argument that corresponds to the option.
+    For the name of a Spark option, suggest the corresponding argument.
     """
     argument = _ARGUMENTS_BY_LOWER_CASE_OPTION.get(name.lower())
     if argument is None and _to_argument_name(name) in TABLE_ARGUMENTS:
@@ -261,7 +261,8 @@ def _find_column_positions(
 def _fill_encoded_columns(side: FormatOptions, schema: pa.Schema, positions: Mapping[str, int]) -> FormatOptions:
     """Choose the columns to encode for a format without explicit columns.
 
-    All columns are encoded except the index of pandas and columns that another record field reads or gives its name.
+    All columns are encoded except pandas' index, columns that another record field reads, and columns that have the
+    name of another record field.
     """
     if side.columns:
         return side
@@ -279,7 +280,7 @@ def _find_target_types(
 ) -> dict[int, pa.DataType]:
     """Return the target type of each column that must be converted, by column position.
 
-    The target types are those that the formats and the validation of records accept.
+    Formats and record validation accept only the target types.
     """
     read_positions = {positions[field_name] for field_name in ("headers", "topic") if field_name in positions}
     read_positions |= {
@@ -305,7 +306,7 @@ def _find_type_faults(
 ) -> list[str]:
     """Return the faults of the column types, found by converting an empty column of each type.
 
-    Columns are checked one by one, so that each fault can show the argument that named the column.
+    Columns are checked one by one, so that each fault can name the argument that selected the column.
     """
     faults: list[str] = []
     for position, arrow_field in enumerate(schema):
@@ -354,7 +355,7 @@ def _explain_unreadable_column(record_field: str, arrow_field: pa.Field, empty_c
 def _to_timestamp_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type to which a column of record timestamps is converted.
 
-    The unit stays that of the column, so that only the rows with a timestamp out of range fail.
+    The unit does not change, so that only the rows whose timestamp is out of range fail.
     """
     value_type = find_dictionary_value_type(data_type)
     return pa.int64() if pa.types.is_uint64(value_type) else value_type

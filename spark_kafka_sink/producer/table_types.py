@@ -1,4 +1,4 @@
-"""Conversion of Arrow types that Spark lacks to the types that formats and records accept.
+"""Convert Arrow types that Spark lacks to the types that formats and records accept.
 
 Polars, DuckDB and pandas export string views, 64-bit offsets, dictionaries, unsigned integers and nanoseconds. Such
 types also occur inside lists, maps and structs. Each column is converted to the Spark type that holds the same values.
@@ -82,8 +82,8 @@ def _to_spark_field(field: pa.Field) -> pa.Field:
 def convert_column(column: pa.Array, target_type: pa.DataType, name: str) -> pa.Array:
     """Convert a column to its target type.
 
-    Nanoseconds are rounded down to microseconds, as Spark does. Raise SchemaError if Arrow has no such conversion,
-    and InvalidRecordError if a value does not fit the target type. Both errors show the name of the column.
+    Nanoseconds are rounded down to microseconds, as in Spark. Raise SchemaError if Arrow has no such conversion,
+    and InvalidRecordError if a value does not fit the target type. Both errors name the column.
     """
     try:
         return _convert(column, target_type)
@@ -110,7 +110,7 @@ class BatchConversion:
 
 
 def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
-    """Convert a column, decoding its dictionaries first: Arrow casts neither nested dictionaries nor those of views."""
+    """Convert a column. Decode dictionaries first: Arrow can cast neither nested dictionaries nor those of views."""
     source_type, types = column.type, pa.types
     if source_type == target_type:
         return column
@@ -133,7 +133,7 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     if types.is_list(target_type) and (
         types.is_list(source_type) or types.is_large_list(source_type) or types.is_fixed_size_list(source_type)
     ):
-        # flatten() omits the elements of null lists, so the offsets are computed anew.
+        # flatten() omits the elements of null lists, so the offsets are recomputed.
         elements = _convert(column.flatten(), target_type.value_type)
         return pa.ListArray.from_arrays(
             _flatten_offsets(column), elements, type=target_type, mask=_build_null_mask_array(column)
@@ -161,12 +161,12 @@ def _build_null_mask_array(column: pa.Array) -> pa.Array | None:
 
 
 def _map_entries(column: pa.Array) -> pa.Array:
-    """Convert a column of maps to a column of lists, whose elements are structs of a key and a value."""
+    """Convert a map column to a list column whose elements are structs of a key and a value."""
     return column.cast(pa.list_(pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])))
 
 
 def _flatten_offsets(lists: pa.Array) -> pa.Array:
-    """Compute the offsets of lists in the result of flatten(), which has no elements for null lists."""
+    """Compute the offsets of lists in the result of flatten(), which omits the elements of null lists."""
     lengths = integers_to_numpy(pc.list_value_length(lists))
     return numbers_to_arrow(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).cast(pa.int32())
 
@@ -203,7 +203,7 @@ def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
         sizes: NDArray[np.int64] = np.diff(ends[integers_to_numpy(_flatten_offsets(column))])
         return sizes
     if len(column) and (types.is_string_view(data_type) or types.is_binary_view(data_type)):
-        # A view has 16 bytes. The first four are the length of the value (Arrow columnar format).
+        # A view takes 16 bytes, of which the first four are the length of the value (Arrow columnar format).
         lengths = np.frombuffer(column.buffers()[1], np.int32, 4 * len(column), 16 * column.offset)[::4]
         return np.where(build_null_mask(column), 0, lengths).astype(np.int64)
     if types.is_null(data_type) or data_type in _OFFSET_TYPES:

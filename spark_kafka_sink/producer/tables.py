@@ -1,9 +1,9 @@
-"""Sending of Arrow tables and streams through send_columns(), with one result for all rows.
+"""Send Arrow tables and streams through send_columns(), with one result for all rows.
 
     table  ->  record batches  ->  slices  ->  columns of one topic  ->  send_columns()  ->  TableResult
 
-Results of calls are added up while the table is read (columns_writer.py). The TableResult has the offsets of the
-written rows by topic and partition, and the failed rows by row index in the table.
+The results of the calls are summed up while the table is being read (columns_writer.py). TableResult contains the
+offsets of the written rows by topic and partition, and the failed rows by their row index in the table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_SLICE_BYTES = 16 << 20
 
 @dataclass(eq=False)
 class TableResult:
-    """Result of a send_table() call: the written rows by topic and partition, and the failed rows.
+    """The result of a send_table() call: the written rows by topic and partition, and the failed rows.
 
     Example:
 
@@ -59,13 +59,14 @@ class TableResult:
     """Offsets of the written rows, by topic and partition."""
     failures: list[FailedRows] = field(default_factory=list)
     is_complete: bool = True
-    """Whether all rows were read. Reading stops when more than `failed_rows_max` rows fail, or at an exception."""
+    """Whether all rows were read. Reading stops when more than `failed_rows_max` rows fail or an exception occurs."""
 
     @property
     def rows_processed(self) -> int:
         """Number of rows that were written or have failed.
 
-        Rows are sent in the order of the table, so rows from this row index on were not sent.
+        Rows are sent in the order of the table. Unless a KeyboardInterrupt ended the call, rows from this row index on
+        were not sent.
         """
         return self.rows_written + self.rows_failed
 
@@ -74,7 +75,7 @@ class TableResult:
         return f"TableResult({self.rows_written} rows written, {self.rows_failed} failed{end})"
 
     def raise_for_failures(self) -> None:
-        """Raise DeliveryError if a row was not written. The error's cause is that of the first failed row."""
+        """Raise DeliveryError if a row was not written. The cause is the error of the first failed row, if any."""
         if not self.failures:
             if self.is_complete:
                 return
@@ -88,7 +89,7 @@ class TableResult:
 
 
 class _CallRows(NamedTuple):
-    """Position in the table of the rows that one send_columns() call sends."""
+    """The position in the table of the rows that one send_columns() call sends."""
 
     batch_start: int
     """Row index in the table of the first row of the batch."""
@@ -134,7 +135,7 @@ def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
 def _find_polars_object_columns(table: Any) -> list[str]:
     """Return the names of the columns with polars' type Object.
 
-    Polars exports each value of such a column as 8 bytes that are an address in this process.
+    Polars exports each value of such a column as 8 bytes, which are a memory address in this process.
     """
     if _format_type(table) != "polars.DataFrame":
         return []
@@ -166,10 +167,10 @@ def _describe_conversion_remedy(table: object) -> str:
 
 
 class TableSender:
-    """Sender of one table. `result` grows while the table is sent.
+    """Sends one table and updates `result` while doing so.
 
-    `prevent_commit`: called with the error of rows that are not sent. It prevents the commit of the transaction that
-    they belong to, and may raise.
+    `prevent_commit`: called with the error of rows that are not sent, in order to prevent the commit of their
+    transaction. It may raise.
     """
 
     def __init__(
@@ -191,13 +192,13 @@ class TableSender:
         self._written_offsets = OffsetRangeCollector()
         self._read_row_count = 0
         self._unavailable_topics: dict[str, KafkaSinkError] = {}
-        """Errors of topics whose last call failed. Rows of such a topic fail at once until its metadata is known."""
+        """Errors of topics whose last call failed. Their rows fail immediately until the topic's metadata is known."""
 
     def send_slices(self, reader: pa.RecordBatchReader) -> Iterator[int]:
         """Send the rows of a reader slice by slice, and yield the number of newly completed rows after each slice.
 
-        The iterator ends when all rows are written or have failed. An exception, such as one of the reader, is raised
-        after all sent rows are completed. Its attribute `table_result` holds the result.
+        The iterator ends when all rows are written or have failed. If the reader or a call raises an
+        exception, it is raised again once all sent rows are completed. Its attribute `table_result` holds the result.
         """
         try:
             for batch in _split_batches(reader):
@@ -216,7 +217,7 @@ class TableSender:
             raise
 
     def attach_result(self, error: BaseException) -> None:
-        """Set the result of all rows that are known to be written or to have failed as the error's `table_result`."""
+        """Set the error's `table_result` to the result of all rows that are known to be written or to have failed."""
         self.result.is_complete = False
         self.result.partitions = self._written_offsets.by_topic()
         error.table_result = self.result  # type: ignore[attr-defined]
@@ -233,7 +234,7 @@ class TableSender:
     def _send_batch(self, batch: pa.RecordBatch, batch_start: int) -> None:
         """Send the rows of a batch.
 
-        A batch with a value that cannot be written is halved until only the row with this value fails.
+        If a value cannot be written, the batch is halved repeatedly until only the row with this value fails.
         """
         if self._has_too_many_failures:
             return
@@ -329,7 +330,7 @@ def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> 
 
 
 def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Split the batches of a reader into slices of limited rows and bytes."""
+    """Split a reader's batches into slices of a limited number of rows and bytes."""
     for batch in reader:
         bytes_per_row = max(1, batch.nbytes // max(1, batch.num_rows))
         slice_rows = max(1, min(MAX_SLICE_ROWS, MAX_SLICE_BYTES // bytes_per_row))
@@ -340,7 +341,7 @@ def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 def _split_by_decoded_size(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Halve a batch until its decoded dictionaries fit into a slice.
 
-    A dictionary stores a value once that decoding copies to every row.
+    A dictionary stores each value once, but decoding copies the value to every row that refers to it.
     """
     half = batch.num_rows // 2
     if half and sum(map(compute_decoded_nbytes, batch.columns)) > MAX_SLICE_BYTES:

@@ -1,11 +1,11 @@
-"""TopicMetadataWaiter: waits in calling threads for the metadata of topics.
+"""TopicMetadataWaiter: lets calling threads wait for the metadata of topics.
 
-A send waits until the partitions of its topic are known. It requests metadata immediately, and repeatedly until
+A send waits until the partitions of its topic are known. It requests metadata immediately and keeps requesting it until
 max.block.ms has passed.
 
-A requested partition that is unknown may have been added since the last metadata update. The send then requests
-metadata for a second, and at least once. Usually the partition number is a mistake, so later sends that request a
-missing partition fail without waiting as long as the topic has the same number of partitions. They still request
+If a requested partition is unknown, it may have been added since the last metadata update. The send then requests
+metadata for one second, and at least once. Usually the partition number is a mistake, so as long as the topic has the
+same number of partitions, later sends that request a missing partition fail without waiting. They still request
 metadata, so that an added partition becomes known soon.
 """
 
@@ -24,9 +24,9 @@ from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.protocol.topic_names import is_topic_name
 
 _PARTITION_PROPAGATION_MS = 1_000.0
-"""The time after which every broker knows partitions that were added."""
+"""The time after which every broker is assumed to know newly added partitions."""
 _USE_RECORD_INTERVAL_MS = 1_000.0
-"""Minimum time between two records of a topic's use by sends. metadata.max.idle.ms is at least five seconds."""
+"""How long a topic's use need not be recorded again. metadata.max.idle.ms is at least five seconds."""
 
 
 class _TopicsInUse(NamedTuple):
@@ -34,7 +34,7 @@ class _TopicsInUse(NamedTuple):
 
     snapshot: ClusterSnapshot
     recorded_until_ms: dict[str, float]
-    """The time until which the use of each topic need not be recorded again."""
+    """For each topic, the time until which its use need not be recorded again."""
 
 
 class TopicMetadataWaiter:
@@ -58,13 +58,14 @@ class TopicMetadataWaiter:
         self._system = system
         self._in_use = _TopicsInUse(metadata.snapshot, {})
         self._counts_without_partition: dict[str, int] = {}
-        """The partition count of each topic at the last time that a requested partition was missing."""
+        """Each topic's partition count when a requested partition was last missing."""
 
     def await_partitions(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, including `partition` unless it is None.
 
-        `now_ms` is the time at which the call began. Raise MetadataTimeoutError max.block.ms after that time, and
-        InvalidRecordError earlier if only `partition` is missing. Raise permanent errors of brokers immediately.
+        `now_ms` is the time at which the call began. If the topic is still unknown max.block.ms after that time, raise
+        MetadataTimeoutError. If only `partition` is missing, raise InvalidRecordError, usually earlier. Raise permanent
+        errors of brokers immediately.
         """
         in_use = self._in_use
         if (
@@ -106,7 +107,7 @@ class TopicMetadataWaiter:
                 if (not is_updated or is_missing) and self._find_snapshot(topic, partition) is None:
                     # The last condition is checked again, because the topic may have become known at the last moment.
                     raise self._build_unknown_error(topic, partition)
-                # Only an error of the latest response counts: the permission may have been granted since the last call.
+                # Only an error in the latest response counts: the permission may have been granted since the last call.
                 self._metadata.raise_for_topic(topic)
             return snapshot
         finally:

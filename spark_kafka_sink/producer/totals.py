@@ -1,6 +1,6 @@
-"""Counters that can be added: Totals of a producer, and WriteTotals of a Spark task or of a whole write.
+"""Counters that can be summed: Totals for a producer, and WriteTotals for a Spark task or a whole write.
 
-To add a counter, add a field here, and count it in ProducerMetrics or in the Spark task. Sums and differences, the
+To add a counter, add a field here and count it in ProducerMetrics or in the Spark task. Sums and differences, the
 reports of tasks and writes, their JSON and the exporters iterate over the fields.
 """
 
@@ -20,7 +20,8 @@ SumsT = TypeVar("SumsT")
 class Counter:
     """Metadata of a counter, for reports and exporters.
 
-    The name of a counter in reports ends in its unit if that is `_bytes` or `_ms`. Other counters count `noun`.
+    If a counter's unit is bytes or milliseconds, its name in reports ends in `bytes` or `_ms`. Other counters count the
+    things that `noun` names.
     """
 
     meaning: str
@@ -44,7 +45,7 @@ class Totals:
 
     records: int = _define_counter("Records that brokers have acknowledged", "record", is_reported=False)
     bytes: int = _define_counter("Record batches as they were sent", report_name="wire_bytes")
-    """Includes the headers of the batches."""
+    """Includes the batch headers."""
     uncompressed_bytes: int = _define_counter("These batches before compression")
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     """Times from the send of a batch's first record to the acknowledgement of the batch, including retries."""

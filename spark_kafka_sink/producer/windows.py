@@ -12,7 +12,7 @@ from collections.abc import Callable
 NAN = float("nan")
 
 Gauge = Callable[[float], float]
-"""Return the value of a metric at the given time in milliseconds."""
+"""A function that returns the value of a metric at the given time in milliseconds."""
 
 
 class WindowedStat:
@@ -48,8 +48,8 @@ class WindowedStat:
     def rate(self, now_ms: float) -> float:
         """Return the sum of values per second.
 
-        The elapsed time counts as at least all windows but one, and at least one window. Otherwise a record in the
-        first millisecond would be a rate of a thousand per second.
+        The elapsed time is taken to be at least all windows but one, and at least one window. Otherwise a single record
+        in the first millisecond would count as a rate of a thousand per second.
         """
         samples = self._select_recent_samples(now_ms)
         if not samples:
@@ -77,7 +77,7 @@ class Meter:
         self.windowed.record(value, now_ms, count)
 
     def mark_total(self, total: float, now_ms: float, count: float = 1) -> None:
-        """Add the increase of a total that is counted elsewhere."""
+        """Add the increase since the last call in a total that is counted elsewhere."""
         if total != self.total:
             self.mark(total - self.total, now_ms, count)
             self.total = total  # the exact total, without the rounding errors of the differences
@@ -90,7 +90,7 @@ class Meter:
 
 
 def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
-    """Return the fraction of the sample windows, from 0 to 1, that a meter of nanoseconds has counted."""
+    """Return the fraction of the sample windows, from 0 to 1, that the time recorded by a meter takes up."""
     return nanoseconds.windowed.rate(now_ms) / 1e9
 
 
@@ -103,7 +103,7 @@ _BUCKETS_PER_OCTAVE = 16
 class LatencyHistogram:
     """A histogram of record latencies with logarithmic buckets.
 
-    The upper bound of a bucket is at most 1/16 above its lower bound, so a percentile is too high by at most 1/16.
+    Each bucket's upper bound is at most 1/16 above its lower bound, so percentiles are too high by at most 1/16.
     Histograms of several tasks or micro-batches can be added. Latencies below MIN_LATENCY_MS (1/16 ms) or above
     MAX_LATENCY_MS (4.6 hours) are counted in the first or the last bucket, so there are at most 449 buckets.
     """
@@ -143,7 +143,7 @@ class LatencyHistogram:
         return LatencyHistogram(dict(self.counts))
 
     def percentile(self, fraction: float) -> float:
-        """Return the latency in ms that this fraction (0 to 1) of the records did not exceed; nan without records."""
+        """Return the latency in ms that this fraction (0 to 1) of the records did not exceed; nan if there are none."""
         total = sum(self.counts.values())
         cumulative = 0
         for bucket, records in sorted(self.counts.items()):
