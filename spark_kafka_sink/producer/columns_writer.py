@@ -3,9 +3,9 @@
     batch  ->  rows by topic  ->  send_columns()  ->  pending calls  ->  results, in the order of the calls
 
 The caller attaches a context to each call and gets it back with the result. A Spark task attaches the rows, for errors
-and dead letters; send_table() attaches the positions of the rows in the table. Pending calls and
-their contexts may occupy up to buffer.memory, in addition to the memory of the producer itself. Above that limit, the
-writer waits for the oldest results, so memory stays bounded even if a stream is endless or its calls are small.
+and dead letters; send_table() attaches the positions of the rows in the table. Pending calls and their
+contexts may occupy up to buffer.memory, in addition to the memory of the producer itself. Above that limit, the writer
+waits for the oldest results, so memory stays bounded even if a stream is endless or its calls are small.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
 
 
 def find_idempotence_conflicts(parsed_options: ParsedOptions) -> dict[str, str]:
-    """Return the options that conflict with idempotence and its requirements, such as {"acks": "must be all"}."""
+    """Return what idempotence requires of each option that conflicts with it, such as {"acks": "must be all"}."""
     values = parsed_options.values
     conflicts = {}
     if values["acks"] != -1:

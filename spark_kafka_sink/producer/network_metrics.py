@@ -3,8 +3,8 @@
 The selector keeps the counters (network/io_counts.py). Their increases are added to the windows ten times a second
 while requests are being sent, and at each read. Callers must hold the lock of ProducerMetrics.
 
-Requests, responses and their bytes are also counted per node. Nodes have the same names as in the Java
-client: `node-3` is broker 3, and `node--1` is the first bootstrap server.
+Requests, responses and their bytes are also counted per node. Nodes have the same names as in the Java client: `node-3`
+is broker 3, and `node--1` is the first bootstrap server.
 """
 
 from __future__ import annotations

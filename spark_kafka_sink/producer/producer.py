@@ -216,7 +216,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return self
 
     async def __aexit__(self, exc_type: object, error: object, traceback: object) -> None:
-        """Close the producer in a thread, without blocking the event loop. Cancelling the task does not stop that."""
+        """Close the producer in a thread that does not block the event loop and outlives a cancelled task."""
         from asyncio import to_thread
 
         await to_thread(self.close)

@@ -159,7 +159,7 @@ class _TableTransaction:
     """Binds a send_table() call to the transaction that was open when the call began, if any.
 
     After send_table_async() is cancelled, its thread may still read rows when the program has already begun another
-    transaction, to which these rows must not be added.
+    transaction. These rows must not be added to the new transaction.
     """
 
     def __init__(self, producer: TableCalls) -> None:

@@ -104,8 +104,8 @@ def plan_table(
 ) -> TablePlan:
     """Map the columns of a schema to record fields, and build the encoders of the formats.
 
-    The schema registry is queried last, after all other checks have passed. If a step finds
-    faults in the arguments or the columns, raise ConfigurationError with all faults of that step.
+    The schema registry is queried last, after all other checks have passed. If a step finds faults in the arguments or
+    the columns, raise ConfigurationError with all faults of that step.
     """
     if topic is not None:
         check_topic(topic)

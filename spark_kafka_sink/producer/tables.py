@@ -197,8 +197,8 @@ class TableSender:
     def send_slices(self, reader: pa.RecordBatchReader) -> Iterator[int]:
         """Send the rows of a reader slice by slice, and yield the number of newly completed rows after each slice.
 
-        The iterator ends when all rows are written or have failed. If the reader or a call raises an
-        exception, it is raised again once all sent rows are completed. Its attribute `table_result` holds the result.
+        The iterator ends when all rows are written or have failed. If the reader or a call raises an exception, the
+        exception is raised again once all sent rows are completed. Its attribute `table_result` holds the result.
         """
         try:
             for batch in _split_batches(reader):

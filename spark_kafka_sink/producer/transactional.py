@@ -140,10 +140,9 @@ class TransactionalProducer:
     def prepare_transaction(self) -> TransactionIdentity | None:
         """Wait for all acknowledgements and leave the transaction open, so that another process can end it.
 
-        Return the identity of the transaction for take_over_transaction(). If nothing was
-        sent in the transaction, end it and return None. The call also waits at most max.block.ms for the offsets of
-        consumer groups; it may be repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after
-        it began.
+        Return the identity of the transaction for take_over_transaction(). If nothing was sent in the
+        transaction, end it and return None. The call also waits at most max.block.ms for the offsets of consumer
+        groups; it may be repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after it began.
 
         Example:
 

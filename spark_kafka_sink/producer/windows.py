@@ -90,7 +90,7 @@ class Meter:
 
 
 def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
-    """Return the fraction of the sample windows, from 0 to 1, that the time recorded by a meter takes up."""
+    """Return the fraction of the sample windows, from 0 to 1, that the nanoseconds recorded by a meter take up."""
     return nanoseconds.windowed.rate(now_ms) / 1e9
 
 
