@@ -1,10 +1,10 @@
 """Client side of the SASL mechanism GSSAPI (Kerberos, RFC 4752). Requires the optional package `gssapi`.
 
-    client and server   tokens of the security context, until both have established it
-    server              wrapped: the security layers that it offers, and the maximum message size
-    client              wrapped: the selected layer, and the authorization id
+    client and server   exchange tokens until both have established the security context
+    server              sends the security layers that it offers and the maximum message size (wrapped)
+    client              sends the layer that it selects and the authorization id (wrapped)
 
-Kafka uses no security layer and leaves encryption to TLS. The package contacts the key distribution center itself.
+Kafka uses no security layer; TLS provides encryption. The `gssapi` package contacts the key distribution center itself.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class GssapiClient:
 
 
 def import_gssapi() -> Any:
-    """Import the package gssapi. Raise MissingDependencyError if it cannot be imported."""
+    """Import the `gssapi` package. Raise MissingDependencyError if it cannot be imported."""
     try:
         return importlib.import_module("gssapi")
     except ImportError as error:
@@ -86,7 +86,7 @@ def import_gssapi() -> Any:
 
 @contextlib.contextmanager
 def _translate_errors(gssapi: Any) -> Iterator[None]:
-    """Convert errors of the package gssapi to AuthenticationError."""
+    """Convert errors raised by the `gssapi` package to AuthenticationError."""
     try:
         yield
     except gssapi.exceptions.GSSError as error:

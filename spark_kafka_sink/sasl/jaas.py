@@ -1,10 +1,10 @@
-"""Parser for `sasl.jaas.config` in the syntax of the Java client.
+"""Parse `sasl.jaas.config`, which has the same syntax as in the Java client.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="it's";
 
-The value has one login module, a control flag, options as name=value in double or single quotes, and a semicolon. The
-name of the class, in any package, selects the SASL mechanism. Error messages never quote the value, which may have
-a password.
+The value consists of one login module, a control flag, name=value options and a semicolon. Option values may be in
+double or single quotes. The simple name of the login module's class determines the SASL mechanism; the package is
+ignored. Error messages never quote the value, because it may contain a password.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _TOKEN_PATTERN = re.compile(
 )
 _ESCAPE_PATTERN = re.compile(r"\\(?:(?P<octal>[0-3][0-7]{0,2}|[4-7][0-7]?)|(?P<other>.))", re.DOTALL)
 _ESCAPED_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
-"""Java's escape sequences, by the character after the backslash. Octal numbers are handled separately."""
+"""Java's escape sequences by the character after the backslash. Octal escapes are handled in `_unescape`."""
 
 
 @dataclass(frozen=True)
 class LoginModule:
-    """Parsed value: the simple name of the class, and its options."""
+    """A parsed login module: the simple name of its class and its options."""
 
     name: str
     options: dict[str, str] = field(repr=False)
@@ -47,7 +47,7 @@ class LoginModule:
 
 
 def parse_jaas_config(text: str) -> LoginModule:
-    """Parse a value of sasl.jaas.config. Raise ConfigurationError if it is invalid."""
+    """Parse the value of sasl.jaas.config. Raise ConfigurationError if the value is invalid."""
     tokens = iter(_tokenize(text))
     class_name = next(tokens, "")
     flag = next(tokens, "")

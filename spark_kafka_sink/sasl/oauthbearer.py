@@ -1,11 +1,11 @@
-"""SASL mechanism OAUTHBEARER (RFC 7628, KIP-255), in which the client presents a bearer token.
+"""The SASL mechanism OAUTHBEARER (RFC 7628, KIP-255), in which the client presents a bearer token.
 
     client  n,,^Aauth=Bearer <token>^A[<extension>=<value>^A ...]^A            ^A is the byte 1
-    server  empty: accepted    or    {"status":"invalid_token", ...}
+    server  an empty message if it accepts the token, otherwise {"status":"invalid_token", ...}
     client  ^A                       (only after a rejection, so that the server can end the authentication)
-    server  fails with the same JSON as its error message, as Kafka's broker does
+    server  fails, like a Kafka broker, with the same JSON as its error message
 
-Unsecured tokens are for tests. They are JSON Web Tokens with the algorithm `none`, which have no signature.
+Unsecured tokens are JSON Web Tokens with the algorithm `none`, that is, without a signature. They are meant for tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
 
 _GS2_HEADER = "n,,"
-"""No channel binding and no authorization id."""
+"""The client uses neither channel binding nor an authorization id."""
 _SEPARATOR = "\x01"
 _MAX_MESSAGE_BYTES = 64 * 1024
 _TOKEN_PATTERN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def find_extension_error(name: str, value: str) -> str | None:
-    """Explain why an extension is invalid. Return None if it is valid."""
+    """Explain why an extension is invalid; return None if it is valid."""
     if name == "auth" or not _EXTENSION_NAME_PATTERN.fullmatch(name):
         return f"the name of extension {name!r} must be letters, and not 'auth'"
     return (
@@ -47,7 +47,7 @@ def find_extension_error(name: str, value: str) -> str | None:
 
 
 class OauthBearerClient:
-    """Client side of OAUTHBEARER. `extensions` are sent with the token."""
+    """Client side of OAUTHBEARER. `extensions` are SASL extensions to send with the token."""
 
     name = "OAUTHBEARER"
 
@@ -75,12 +75,12 @@ class OauthBearerClient:
             self.is_complete = True
             return None
         self._error_response = sanitize(challenge.decode(errors="replace"))
-        return _SEPARATOR.encode()  # acknowledges the error, so that the broker ends the authentication (RFC 7628)
+        return _SEPARATOR.encode()  # acknowledges the error so that the broker ends the authentication
 
 
 @dataclass(frozen=True)
 class AcceptedToken:
-    """Principal and remaining lifetime of a valid token. A lifetime of None means that the token does not expire."""
+    """A valid token's principal and remaining lifetime. The lifetime is None if the token does not expire."""
 
     principal: str
     lifetime_ms: float | None = None
@@ -117,7 +117,7 @@ class OauthBearerServer:
 
 
 def _parse_client_first_message(message: bytes) -> tuple[str | None, str]:
-    """Return the authorization id, if any, and the token."""
+    """Return the authorization id (None if there is none) and the token."""
     try:
         parts = _CLIENT_FIRST_PATTERN.fullmatch(message.decode()) if len(message) <= _MAX_MESSAGE_BYTES else None
     except UnicodeDecodeError:
@@ -132,12 +132,12 @@ def _parse_client_first_message(message: bytes) -> tuple[str | None, str]:
 
 
 def build_unsecured_token(claims: Mapping[str, object]) -> str:
-    """Build a token without a signature, for tests."""
+    """Build an unsigned token for tests."""
     return f"{_encode_token_part({'alg': 'none'})}.{_encode_token_part(dict(claims))}."
 
 
 def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str = "sub") -> AcceptedToken:
-    """Accept an unsecured token that has not expired. Its claims are trusted, because it has no signature."""
+    """Accept any unsecured token that has not expired. Without a signature, its claims cannot be verified."""
     header = decode_token_part(token, 0)
     claims = decode_token_part(token, 1)
     if header.get("alg") != "none" or not token.endswith("."):
@@ -152,7 +152,7 @@ def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str =
 
 
 def decode_token_part(token: str, index: int) -> dict[str, object]:
-    """Decode the header (index 0) or the claims (index 1) of a JSON Web Token, without verifying the token."""
+    """Decode a JSON Web Token's header (index 0) or claims (index 1) without verifying the signature."""
     parts = token.split(".")
     try:
         encoded = parts[index]
@@ -165,7 +165,7 @@ def decode_token_part(token: str, index: int) -> dict[str, object]:
 
 
 def parse_token_expiry_s(claims: Mapping[str, object]) -> float | None:
-    """Return the expiry of a token in seconds since the epoch, or None if the claim is missing or invalid."""
+    """Return when a token expires, as a Unix timestamp in seconds; None if `exp` is missing or invalid."""
     expires_at_s = claims.get("exp")
     if (
         not isinstance(expires_at_s, int | float)

@@ -1,6 +1,6 @@
-"""SASL mechanism PLAIN (RFC 4616), which sends the password in clear text.
+"""The SASL mechanism PLAIN (RFC 4616), which sends the password in clear text.
 
-The client sends one message: authorization id, NUL, user name, NUL, password.
+The client sends a single message: the authorization id, the user name and the password, separated by NUL bytes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PlainServer:
             raise AuthenticationError("PLAIN: the authorization id differs from the user name")
         user = username.decode(errors="replace")
         expected_password = self._users.get(user)
-        # Passwords are compared for unknown users as well, so that the response time does not reveal which users exist.
+        # Compare a password for unknown users as well, so that the response time does not reveal which users exist.
         is_equal = hmac.compare_digest(password, (expected_password or "").encode())
         if expected_password is None or not is_equal:
             raise AuthenticationError("PLAIN: invalid user name or password")

@@ -1,13 +1,14 @@
-"""Client side of the SASL mechanisms SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), and common functions.
+"""Client side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), and functions that both sides share.
 
     client  n,,n=user,r=<client nonce>[,tokenauth=true]
     server  r=<client nonce><server nonce>,s=<salt>,i=<iterations>
     client  c=biws,r=<both nonces>,p=<proof>
     server  v=<signature>   or   e=<error>
 
-Both sides prove that they know the password without sending it. The client rejects a server whose nonce does not extend
-the client's nonce, whose iteration count is out of bounds (with few iterations the proof is easy to crack, many waste
-CPU time), or whose signature is wrong. User names are not normalized (SASLprep), as in Kafka's brokers.
+The client proves that it knows the password without sending it, and the server proves that it knows the user's
+credential. The client rejects a server if the server's nonce does not extend the client's, if its iteration count is
+out of bounds, or if its signature is wrong. Too few iterations would make the proof easy to crack; too many would waste
+CPU time. Like Kafka's brokers, we do not normalize user names (SASLprep).
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from spark_kafka_sink.errors import AuthenticationError
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16_384
-"""Maximum that Kafka's brokers accept in a credential (KIP-554). See docs/decisions/0006-scram-iterations.md."""
+"""The most that Kafka's brokers accept in a credential (KIP-554). See docs/decisions/0006-scram-iterations.md."""
 _MAX_MESSAGE_BYTES = 16 * 1024
 _NONCE_BYTES = 24
 
 _HASH_NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 _CHANNEL_BINDING = "biws"
-"""Base64 of "n,,": the client does not support channel binding."""
+"""The Base64 encoding of "n,,", which means that the client does not support channel binding."""
 
 
 @dataclass(frozen=True)
 class ScramCredential:
-    """Keys derived from a password, which a server stores instead of the password."""
+    """Keys derived from a password. Servers store them instead of the password itself."""
 
     salt: bytes
     iterations: int
@@ -47,21 +48,21 @@ class ScramCredential:
 def build_scram_credential(
     mechanism: str, password: str, *, salt: bytes, iterations: int = MIN_ITERATIONS
 ) -> ScramCredential:
-    """Derive the credential of a user from the password."""
+    """Derive a user's credential from the password."""
     salted_password = _compute_salted_password(_HASH_NAMES[mechanism], password, salt, iterations)
     stored_key = _hash(mechanism, _compute_client_key(mechanism, salted_password))
     return ScramCredential(salt, iterations, stored_key, _compute_server_key(mechanism, salted_password))
 
 
 def generate_nonce() -> str:
-    """Return 192 random bits as text without commas."""
+    """Return 192 random bits as text. It contains no commas, because commas separate the fields of a message."""
     return secrets.token_urlsafe(_NONCE_BYTES)
 
 
 class ScramClient:
     """Client side of SCRAM.
 
-    `token_auth`: the user name and password are the id and HMAC of a delegation token (KIP-48).
+    `token_auth`: the user name and password are a delegation token's id and HMAC (KIP-48).
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class ScramClient:
         return f"{message_without_proof},p={proof}".encode()
 
     def _parse_server_first_message(self, message: str) -> tuple[str, bytes, int]:
-        """Return nonce, salt and iteration count."""
+        """Return the nonce, the salt and the iteration count."""
         fields = message.split(",")
         if fields[0].startswith("e="):
             raise self._build_rejected_error(fields[0])
@@ -169,7 +170,7 @@ def _escape_name(name: str) -> str:
 
 
 def is_valid_proof(mechanism: str, proof: bytes, credential: ScramCredential, auth_message: bytes) -> bool:
-    """Return whether the proof was computed from the password of the credential."""
+    """Return whether the proof was computed from the password that the credential was derived from."""
     signature = _hmac(mechanism, credential.stored_key, auth_message)
     if len(proof) != len(signature):
         return False

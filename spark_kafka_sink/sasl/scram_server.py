@@ -1,4 +1,4 @@
-"""Server side of SCRAM. scram.py describes the messages."""
+"""Server side of SCRAM. See scram.py for the messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from spark_kafka_sink.sasl.scram import (
     is_valid_proof,
 )
 
-# "n" and "y" mean no channel binding. Commas and equals signs in names are escaped.
+# The header begins with "n" or "y" if the client does not use channel binding. Commas and equals signs in names are
+# escaped.
 _CLIENT_FIRST_PATTERN = re.compile(
     r"(?P<header>[ny],(?:a=(?P<authzid>[^,]*))?,)(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[^,]+).*)"
 )
@@ -50,7 +51,7 @@ class ScramServer:
         message = decode_message(self.name, token)
         if self._credential is None:
             return self._build_server_first_message(message)
-        self._is_finished = True  # a nonce allows one guess, right or wrong
+        self._is_finished = True  # each nonce allows only one attempt, right or wrong
         return self._build_server_final_message(message, self._credential)
 
     def _build_server_first_message(self, client_first: str) -> bytes:
