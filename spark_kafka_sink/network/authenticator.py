@@ -1,8 +1,8 @@
-"""Authenticator: the authentication of a channel, before and between the frames of its requests.
+"""Authenticator: authenticates a channel when it connects, and again when its session is about to expire.
 
-An authenticator does no I/O. The channel passes it the frames it has received and writes the frames that it returns.
-When a client re-authenticates on an open connection (KIP-368), responses to earlier requests may still arrive;
-`is_authentication_frame` tells them apart from the frames of the authentication.
+An authenticator does no I/O. The channel passes received frames to it and writes the frames that it returns. While a
+client re-authenticates on an open connection (KIP-368), responses to earlier requests may still arrive.
+`is_authentication_frame` tells authentication frames apart from such responses.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.system import Buffer
 
 MAX_AUTHENTICATION_FRAME_BYTES = 1024 * 1024
-"""The longest frame that an unauthenticated peer can make a channel hold in memory."""
+"""The longest frame that a channel accepts from an unauthenticated peer."""
 
 MIN_RESERVED_CORRELATION_ID = 2**31 - 8
-"""The lowest correlation id that is reserved for authentication. The ids of a client's other requests are lower."""
+"""The lowest correlation id reserved for authentication. All other requests of a client have lower ids."""
 
 ANONYMOUS = "ANONYMOUS"
 
@@ -25,43 +25,43 @@ ANONYMOUS = "ANONYMOUS"
 class Authenticator(Protocol):
     @property
     def is_complete(self) -> bool:
-        """Whether authentication has succeeded. Its last frame may not be written yet."""
+        """Whether authentication has succeeded. The last authentication frame may still have to be written."""
 
     @property
     def failure(self) -> AuthenticationError | None:
-        """The reason for rejecting the peer, if it was rejected.
+        """The reason why the peer was rejected; None if it was not.
 
-        The channel raises it once the error response has been written.
+        The channel raises this error once the error response, if there is one, has been written.
         """
 
     @property
     def principal(self) -> str:
-        """The authenticated name of the peer; `ANONYMOUS` if this authenticator does not identify the peer."""
+        """The peer's authenticated name; `ANONYMOUS` if this authenticator does not identify peers."""
 
     def is_reauthentication_due(self, now_ms: float) -> bool:
-        """Return whether the session expires soon, so that `start` must be called before the next request is sent."""
+        """Return whether the session expires soon. If so, call `start` before sending the next request."""
 
     def start(self, now_ms: float) -> Sequence[Buffer] | None:
-        """Begin to authenticate or to re-authenticate.
+        """Start authentication or re-authentication.
 
-        Return the first frame to send, or None if the peer sends first.
+        Return the first frame to send, or None if the peer sends the first frame.
         """
 
     def is_authentication_frame(self, frame: memoryview, now_ms: float) -> bool:
-        """Return whether the frame belongs to an authentication, or begins a new one.
+        """Return whether the frame belongs to the current authentication or starts a new one.
 
         Raise AuthenticationError if the session has expired, in which case the frame must not be processed.
         """
 
     def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
-        """Process a frame of the authentication and return the frame to send next, if any.
+        """Process an authentication frame. Return the next frame to send, or None if there is none.
 
-        Raise AuthenticationError if authentication failed and no frame is to be sent.
+        Raise AuthenticationError if authentication failed and there is no error response to send.
         """
 
 
 class NoAuthentication:
-    """Accepts every peer, for PLAINTEXT and SSL. With mutual TLS, the TLS handshake has verified the client."""
+    """Accepts every peer; used for PLAINTEXT and SSL. With mutual TLS, the handshake has verified the client."""
 
     is_complete = True
     failure: AuthenticationError | None = None

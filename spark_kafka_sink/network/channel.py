@@ -1,14 +1,14 @@
-"""KafkaChannel: a connection with its transport, its authenticator and at most one send and one receive in progress.
+"""KafkaChannel: a connection with a transport, an authenticator and at most one send and one receive in progress.
 
-The states of a channel and the methods that lead from one to the next, which only the Selector calls:
+A channel goes through these states. Only the Selector calls the methods that lead from one state to the next:
 
     connecting --finish_connect--> handshaking --prepare--> authenticating --read/write--> ready
                                                                   ^                          |
                                                                   +--- a client's session expires soon, or
                                                                        a server receives a new SaslHandshake
 
-Authentication frames are written before all others, except the rest of a frame that is partly written. The channel
-references the segments of a send until the send is complete or the channel is closed.
+A partly written frame is always finished first; apart from that, authentication frames are written before all others.
+The channel holds references to a send's segments until the send is complete or the channel is closed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, Byt
 from spark_kafka_sink.network.transport import MAX_SEGMENTS_PER_WRITE, Transport, raise_connect_error
 
 MAX_READ_BYTES_PER_POLL = 1024 * 1024
-"""Maximum number of bytes that one channel reads before the other channels are served."""
+"""Once a channel has read this many bytes, the other channels get their turn."""
 
 
 class ChannelStateKind(Enum):
-    """Progress of a channel, or the reason why it was closed."""
+    """A channel's progress, or the reason why it was closed."""
 
     NOT_CONNECTED = "not connected"
     AUTHENTICATE = "authenticating"
@@ -76,15 +76,15 @@ class KafkaChannel:
         self.is_connecting = is_connecting
         self.is_muted = False
         self.is_ready = False
-        """Whether frames other than those of the authenticator can be sent and received."""
+        """Whether frames other than authentication frames can be sent and received."""
         self.last_active_ms = 0.0
         self.registered_events = 0
-        """Events for which the selector's poller watches the socket."""
+        """The events that the selector's poller watches for on the socket."""
         self.bytes_received = 0
         self.setup_started_ms: float | None = None
-        """The time at which connecting or authenticating began; None while the channel is ready (ChannelTimeouts)."""
+        """When connecting or (re-)authentication started; None while the channel is ready. Set by ChannelTimeouts."""
         self.frame_started_ms: float | None = None
-        """The time at which the current frame began; None between frames and while the channel is not read."""
+        """When the current frame started; None between frames and while reading is paused. Set by ChannelTimeouts."""
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if is_connecting else ChannelStateKind.AUTHENTICATE)
         self._max_frame_bytes = max_frame_bytes
         self._has_started_authentication = False
@@ -107,7 +107,7 @@ class KafkaChannel:
 
     @property
     def has_output(self) -> bool:
-        """Whether the channel has bytes that it could write now."""
+        """Whether the channel has bytes to write now."""
         return (
             (self._send is not None and self.is_ready)
             or self._authentication_writer is not None
@@ -118,7 +118,7 @@ class KafkaChannel:
     def can_read(self) -> bool:
         """Whether the next frame may be read now.
 
-        Until the channel was ready once, it reads no frame before it has written the response to the previous one.
+        Until the channel has been ready once, it must finish writing a frame before it reads the next one.
         """
         is_responding = self._authentication_writer is not None and self.state.kind is ChannelStateKind.AUTHENTICATE
         is_muted = self.is_muted and self.is_ready
@@ -126,32 +126,32 @@ class KafkaChannel:
 
     @property
     def is_reading_frame(self) -> bool:
-        """Whether a part of a frame was received and the rest of it may be read."""
+        """Whether a frame has been received in part and the rest of it may be read now."""
         return self._reader.has_partial_frame and self.can_read
 
     @property
     def has_buffered_input(self) -> bool:
-        """Whether bytes that no poller reports were received and may be read now."""
+        """Whether there is input that may be read now but has already left the socket, so that no poller reports it."""
         return (self._reader.has_buffered_input or self.transport.has_input) and self.can_read
 
     def set_frame_memory(self, frame_memory: FrameMemory[KafkaChannel]) -> None:
-        """Reserve the memory of long frames in `frame_memory`. To be called before anything is read."""
+        """Reserve the memory of long frames in `frame_memory` from now on. Call this before anything is read."""
         self._frame_memory = frame_memory
         self._reader = FrameReader(lambda size: frame_memory.try_reserve(self, size))
 
     def resume_reading(self) -> None:
-        """Begin to read the frame whose memory reservation was granted."""
+        """Start reading the frame whose memory reservation has been granted."""
         self._reader.resume()
 
     @property
     def interest_events(self) -> int:
-        """Events for which the channel can do something."""
+        """The events that the channel can act on now."""
         if self.is_connecting:
             return EVENT_WRITE
         return (EVENT_READ if self.can_read else 0) | (EVENT_WRITE if self.has_output else 0)
 
     def set_counts(self, counts: IoCounts) -> None:
-        """Count the I/O of this channel in `counts` from now on."""
+        """Count this channel's I/O in `counts` from now on."""
         self._counts, channel_counts = counts, counts.get_channel_counts(self.id)
         self._traffic = (counts,) if channel_counts is None else (counts, channel_counts)
         counts.connections_opened += not self.is_connecting
@@ -164,7 +164,7 @@ class KafkaChannel:
         self._update_ready()
 
     def prepare(self, now_ms: float) -> None:
-        """Continue the TLS handshake and begin to authenticate once it is complete."""
+        """Continue the TLS handshake, and start authentication once the handshake is complete."""
         if not self.transport.is_ready:
             self.transport.handshake()
         if self.transport.is_ready and not self._has_started_authentication:
@@ -175,8 +175,8 @@ class KafkaChannel:
     def fail_authentication(self, error: KafkaSinkError) -> None:
         """Record why the channel must be closed.
 
-        A TLS 1.3 server can reject the client's certificate after the handshake. The client has already counted the
-        handshake as successful by then.
+        A TLS 1.3 server may reject the client's certificate only after the handshake. By then, the client has already
+        counted the handshake as a successful authentication.
         """
         self.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
         if self._has_authenticated and not self.authenticator.is_complete:
@@ -191,9 +191,9 @@ class KafkaChannel:
         self._send = send
 
     def read(self, now_ms: float) -> NetworkReceive | None:
-        """Continue to read the current frame.
+        """Continue to read the current frame and return it once it is complete.
 
-        Return the frame once it is complete. Frames of the authentication are passed to the authenticator instead.
+        Authentication frames are not returned but passed to the authenticator.
         """
         frame = self._read_frame()
         if frame is None:
@@ -212,7 +212,7 @@ class KafkaChannel:
         return None
 
     def write(self, now_ms: float) -> NetworkSend | None:
-        """Try once to write. Return the send that this attempt completed, if any."""
+        """Try once to write. Return the send if this attempt completed it, and None otherwise."""
         writer = self._select_writer(now_ms)
         if writer is None or writer.is_complete:
             self.transport.flush()
@@ -234,9 +234,9 @@ class KafkaChannel:
         self.transport.close()
 
     def _select_writer(self, now_ms: float) -> FrameWriter | None:
-        """Return the writer of the next frame: first a partly written send, then authentication, then a new send.
+        """Return the writer to continue with: a partly written send first, then authentication, then a new send.
 
-        If re-authentication is due, it is started before a new send.
+        If re-authentication is due, start it before a new send.
         """
         send_writer, authenticator = self._send_writer, self.authenticator
         if send_writer is not None and send_writer.written_bytes > 0:
@@ -247,7 +247,7 @@ class KafkaChannel:
         return self._authentication_writer or (send_writer if authenticator.is_complete else None)
 
     def _record_authentication(self) -> None:
-        """Update `ready`, and count the authentication if the last step has completed it."""
+        """Update `is_ready`, and count the authentication if the last step has completed it."""
         was_ready = self.is_ready
         self._update_ready()
         if not self.is_ready or was_ready:
@@ -259,7 +259,7 @@ class KafkaChannel:
         self._has_authenticated = True
 
     def _update_ready(self) -> None:
-        """Update `ready` and the state after a step of the connection setup or of the authentication."""
+        """Update `is_ready` and the state after a step of connecting or authenticating."""
         self.is_ready = (
             not self.is_connecting
             and self.transport.is_ready
@@ -303,14 +303,14 @@ class KafkaChannel:
         return frame
 
     def _compute_max_receive_bytes(self) -> int:
-        # A channel that was ready once may receive a long response to an earlier request while it re-authenticates.
+        # The state stays READY during re-authentication, when long responses to earlier requests may still arrive.
         if self.state.kind is ChannelStateKind.READY:
             return self._max_frame_bytes
         return min(MAX_AUTHENTICATION_FRAME_BYTES, self._max_frame_bytes)
 
 
 class ChannelBuilder(Protocol):
-    """Builds the channels of a Selector, with their transport and their authenticator."""
+    """Builds a Selector's channels, each with a transport and an authenticator."""
 
     def __call__(
         self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int

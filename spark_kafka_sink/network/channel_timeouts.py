@@ -1,4 +1,4 @@
-"""ChannelTimeouts: limits after which an idle, slow or unauthenticated channel is closed."""
+"""ChannelTimeouts: the time limits after which an idle, slow or unauthenticated channel is closed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind, Kaf
 @dataclass(frozen=True)
 class ChannelTimeouts:
     idle_ms: float = 540_000.0
-    """Maximum time without events on a channel. Negative: no limit."""
+    """Maximum time without events on a channel. A negative value means no limit."""
     setup_ms: float = math.inf
-    """Maximum time for the connection, the TLS handshake and authentication together, and for a re-authentication."""
+    """Maximum time for connecting, the TLS handshake and authentication together, and for each re-authentication."""
     frame_ms: float = math.inf
-    """Maximum time from the first byte of a frame to its last.
+    """Maximum time from a frame's first byte to its last.
 
-    The clock restarts when reading resumes after a pause.
+    The time starts again when reading resumes after a pause.
     """
 
     def update_deadline(self, channel: KafkaChannel, now_ms: float) -> float:

@@ -1,4 +1,4 @@
-"""Conversion of errors into connection errors, which hold the address of the connection."""
+"""Convert errors to connection errors, which contain the address of the connection."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from spark_kafka_sink.network.system import SocketAddress
 _log = logging.getLogger(__name__)
 
 FATAL_ERRORS = (IllegalStateError, AssertionError)
-"""Bugs in this library. They concern all connections, so `Selector.poll` raises them."""
+"""These errors are bugs in this library and not specific to a connection, so `Selector.poll` raises them."""
 
 
 def to_connection_error(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
-    """Return a DisconnectedError for an OSError, and a copy of any other error. Both hold the address."""
+    """Convert an OSError to a DisconnectedError, or copy any other error, and set the address on the result."""
     if isinstance(error, OSError):
         connection_error: KafkaSinkError = DisconnectedError(str(error.strerror or error))
     else:
         connection_error = copy(error)
-    # An error of a token callback may hold the address of another server.
+    # An error from a token callback may already contain the address of another server. Keep both addresses.
     connection_error.address = ": ".join(filter(None, [str(address), connection_error.address]))
     connection_error.__cause__ = error
     _clear_tracebacks(error)
@@ -30,14 +30,14 @@ def to_connection_error(address: SocketAddress, error: OSError | KafkaSinkError)
 def log_unexpected_error(address: str, error: Exception) -> DisconnectedError:
     """Log an error that no connection should raise, with its traceback.
 
-    Return the reason to close the connection.
+    Return the error to close the connection with.
     """
     _log.error("%s: closed the connection after an unexpected error.", address, exc_info=error)
     return DisconnectedError(f"closed after an unexpected error: {type(error).__name__}: {error}", address=address)
 
 
 def _clear_tracebacks(error: BaseException | None) -> None:
-    """Clear the tracebacks of an error and its causes, whose stack frames would keep sent segments in memory."""
+    """Clear the tracebacks of an error and its causes: their stack frames would keep sent segments in memory."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -1,19 +1,19 @@
-"""Kafka's framing: a length of four bytes (big-endian, signed), then a payload of that many bytes. No I/O.
+"""Kafka's framing: a four-byte length (big-endian, signed), then a payload of that many bytes. No I/O is done here.
 
     +-------------------+----------------- - - -
     | length N (int32)  | payload, N bytes
     +-------------------+----------------- - - -
 
-`FrameWriter` tracks the unwritten rest of one frame. The payload's segments are neither joined nor copied; a write that
-stopped inside a segment continues there.
+`FrameWriter` tracks which part of a frame has not been written yet. It neither joins nor copies the payload's segments;
+if a write stops inside a segment, the next write continues there.
 
-`FrameReader` collects frames. It reads up to READ_AHEAD_BYTES at once, so a short frame, such as most responses, comes
-together with its length, and often with the next frame. A short frame is copied to memory of its own when it is
-returned. A long frame is received directly into its own memory, except for its beginning.
+`FrameReader` assembles frames. It reads up to READ_AHEAD_BYTES at once, so one read usually returns a short frame (most
+responses are short) together with its length, and often the next frame as well. A short frame is copied to its own
+memory when it is returned. A long frame is received directly into its own memory, except for its first bytes.
 
-The length is validated before memory is allocated for the frame. The memory then grows with the bytes that arrive,
-because announcing a length costs a malicious peer nothing. Only a peer that has sent long frames before is trusted with
-more memory at once. The reader of a listener reserves memory before it begins a long frame.
+The length is validated before any memory is allocated for a frame. The memory then grows as bytes arrive, because a
+malicious peer can announce any length at no cost. Only a peer that has already sent long frames gets more memory at
+once. On a listener, the reader reserves memory before it starts a long frame.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.network.system import Buffer
 
 DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
-"""The default limit of a frame, which equals the default of the brokers' socket.request.max.bytes."""
+"""The default maximum frame size, which equals the default of the broker setting socket.request.max.bytes."""
 
 MAX_FRAME_BYTES = 2**31 - 1
-"""The longest frame whose length an int32 can express."""
+"""The largest frame size that an int32 length can express."""
 
 READ_AHEAD_BYTES = 4 * 1024
 MIN_GROWTH_BYTES = 64 * 1024
 GROWTH_FACTOR = 4
 MAX_TRUSTED_BYTES = 4 * 1024 * 1024
-"""The most memory that is allocated at the beginning of a frame, for a peer that has sent frames of this size."""
+"""The most memory allocated when a frame starts. Only a peer that has already sent frames of this size gets it."""
 
 _LENGTH = struct.Struct(">i")
 
-# The first bytes of a peer that speaks another protocol, and their meaning for the user.
+# The first bytes that a peer sends in another protocol, and what they mean to the user.
 _FOREIGN_PREFIXES: tuple[tuple[bytes, str], ...] = (
     (b"HTTP", "an HTTP server responded: this is not the port of a Kafka listener"),
     (b"GET ", "an HTTP request was received: this is the port of a Kafka listener"),
@@ -55,7 +55,7 @@ _FOREIGN_PREFIXES: tuple[tuple[bytes, str], ...] = (
 class NetworkSend(NamedTuple):
     """A frame to send. Its payload is the concatenation of the segments.
 
-    `tag` is for the caller, who finds it again in `Selector.completed_sends`.
+    `tag` is an arbitrary object of the caller's, to be read from the send in `Selector.completed_sends`.
     """
 
     channel_id: str
@@ -64,22 +64,22 @@ class NetworkSend(NamedTuple):
 
 
 class NetworkReceive(NamedTuple):
-    """A received frame."""
+    """A frame that was received."""
 
     channel_id: str
     payload: memoryview
     reserved_bytes: int = 0
-    """The number of bytes to pass to `Selector.release_memory` when the payload is no longer needed."""
+    """The number of bytes to pass to `Selector.release_memory` once the payload is no longer needed."""
 
 
 class FrameWriter:
-    """Tracks the unwritten rest of one frame."""
+    """Tracks which part of one frame has not been written yet."""
 
     __slots__ = ("_position", "_segments", "is_complete", "size", "written_bytes")
 
     def __init__(self, segments: Sequence[Buffer]) -> None:
         sizes = list(map(len, segments))
-        if 0 in sizes:  # a write of empty segments could not be told from a socket that accepts no bytes
+        if 0 in sizes:  # writing only empty segments would look like a socket that accepts no bytes
             segments = [segment for segment in segments if len(segment)]
         payload_size = sum(sizes)
         if payload_size > MAX_FRAME_BYTES:
@@ -93,13 +93,13 @@ class FrameWriter:
         self.size = payload_size + _LENGTH.size
 
     def next_segments(self, max_segments: int) -> list[Buffer]:
-        """Return the next segments to write, without the bytes that are already written."""
+        """Return the next segments to write, excluding bytes that have already been written."""
         return self._segments[self._position : self._position + max_segments]
 
     def advance(self, written: int) -> None:
-        """Record that `written` more bytes were written."""
+        """Record that `written` more bytes have been written."""
         self.written_bytes += written
-        if self.written_bytes == self.size:  # the usual case: one write for the whole frame
+        if self.written_bytes == self.size:  # the usual case: the whole frame in one write
             self.is_complete = True
             return
         segments, position = self._segments, self._position
@@ -112,9 +112,9 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Collects the frames of a connection.
+    """Assembles the frames of a connection.
 
-    Call `next_frame` until it returns None; then read into `get_buffer()` and call `advance` with the number of bytes.
+    Call `next_frame` until it returns None. Then read into `get_buffer()` and call `advance` with the number of bytes.
     """
 
     __slots__ = (
@@ -130,24 +130,27 @@ class FrameReader:
     )
 
     def __init__(self, try_reserve: Callable[[int], bool] | None = None) -> None:
-        """`try_reserve` is called once for each long frame, with its size.
+        """`try_reserve` is called once for each long frame, with the payload size.
 
-        If it returns False, the frame is read only after `resume`.
+        If it returns False, the frame is not read until `resume` is called.
         """
         self.is_waiting_for_memory = False
-        """Whether the next frame has no memory yet. Nothing may be read until `resume`."""
+        """Whether the next frame is still waiting for memory. Nothing may be read until `resume` is called."""
         self._try_reserve = try_reserve
         self._buffer = memoryview(bytearray(READ_AHEAD_BYTES))
-        self._unread_start = 0  # of the unread bytes in _buffer
+        self._unread_start = 0  # _buffer[_unread_start:_unread_end] has not been returned yet
         self._unread_end = 0
-        self._payload: memoryview | None = None  # of the long frame in progress
-        self._payload_size = 0  # its complete size
-        self._received_payload_bytes = 0  # the number of its bytes received so far
-        self._longest_frame_bytes = 0  # the size of the longest frame received so far
+        self._payload: memoryview | None = None  # memory for the long frame in progress; may still grow
+        self._payload_size = 0  # the full payload size of the long frame
+        self._received_payload_bytes = 0  # how many bytes of the long frame have been received
+        self._longest_frame_bytes = 0  # the payload size of the longest frame so far
 
     @property
     def has_buffered_input(self) -> bool:
-        """Whether `next_frame` can proceed without more bytes: the frame is complete, or too long for the buffer."""
+        """Whether `next_frame` can make progress without more bytes.
+
+        This is the case if the buffer contains the whole frame, or if the frame does not fit into the buffer.
+        """
         unread = self._unread_end - self._unread_start
         if unread < _LENGTH.size or self.is_waiting_for_memory:
             return False
@@ -156,11 +159,11 @@ class FrameReader:
 
     @property
     def has_partial_frame(self) -> bool:
-        """Whether bytes of a frame were received that `next_frame` has not returned."""
+        """Whether bytes have been received that `next_frame` has not returned yet."""
         return self._payload is not None or self._unread_end > self._unread_start
 
     def resume(self) -> None:
-        """Begin to read the frame whose memory was granted."""
+        """Start reading the frame whose memory has been granted."""
         self.is_waiting_for_memory = False
         self._begin_long_frame()
 
@@ -192,7 +195,7 @@ class FrameReader:
         return memoryview(bytearray(self._buffer[start:end]))
 
     def get_buffer(self) -> memoryview:
-        """Return the memory for the next bytes. To be called after `next_frame` has returned None."""
+        """Return the memory to read the next bytes into. Call this only after `next_frame` has returned None."""
         if self._payload is not None:
             if self._received_payload_bytes == len(self._payload):
                 self._grow_payload()
@@ -204,7 +207,7 @@ class FrameReader:
         return self._buffer[self._unread_end :]
 
     def advance(self, received: int) -> None:
-        """Record that `received` bytes were read into the buffer."""
+        """Record that `received` bytes have been read into the buffer."""
         if self._payload is not None:
             self._received_payload_bytes += received
         else:
@@ -224,7 +227,7 @@ class FrameReader:
         assert self._payload is not None
         initial_bytes = max(MIN_GROWTH_BYTES, min(self._longest_frame_bytes, MAX_TRUSTED_BYTES))
         capacity = min(self._payload_size, max(initial_bytes, GROWTH_FACTOR * self._received_payload_bytes))
-        payload = np.empty(capacity, np.uint8).data  # unlike a bytearray, not filled with zeros first
+        payload = np.empty(capacity, np.uint8).data  # unlike a bytearray, this memory is not zeroed first
         payload[: self._received_payload_bytes] = self._payload
         self._payload = payload
 

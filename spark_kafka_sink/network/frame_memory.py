@@ -1,9 +1,10 @@
-"""FrameMemory: a limit on the memory that the long frames of all connections of a listener take together.
+"""FrameMemory: limits the memory that long frames use across all connections of a listener.
 
-The memory of a frame is reserved as a whole before any of it is allocated, and released after the request was answered.
-A frame that has been started can therefore always be read to its end. Frames that do not fit into the available memory
-are queued in order, and so are all frames behind them: otherwise short frames could postpone a long one forever. Frames
-that fit into the buffer of their connection (READ_AHEAD_BYTES of frame.py) need no reservation.
+A frame's memory is reserved in full before any of it is allocated, so a frame that has been started can always be read
+to its end. The reservation is released once the request has been processed. If a frame does not fit into the available
+memory, its reservation is queued. All later reservations then queue behind it, because short frames could otherwise
+postpone a long one forever. Frames that fit into their connection's buffer (READ_AHEAD_BYTES in frame.py) need no
+reservation.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ class FrameMemory(Generic[OwnerT]):
         self.max_bytes = max_bytes
         self.available_bytes = max_bytes
         self.granted_owners: list[OwnerT] = []
-        """Owners whose queued reservation was granted. The caller resumes them and empties the list."""
+        """Owners whose queued reservation has been granted. The caller resumes them and empties the list."""
         self._queue: deque[tuple[OwnerT, int]] = deque()
         self._reservations: dict[OwnerT, int] = {}
 
     def try_reserve(self, owner: OwnerT, size: int) -> bool:
-        """Reserve memory for the owner's next frame, or queue the reservation and return False.
+        """Reserve memory for the owner's next frame; if there is not enough, queue the reservation and return False.
 
-        A queued owner appears in `granted_owners` once it has its memory.
+        Once a queued reservation is granted, its owner is added to `granted_owners`.
         """
         if self._queue or size > self.available_bytes:
             self._queue.append((owner, size))
@@ -40,9 +41,9 @@ class FrameMemory(Generic[OwnerT]):
         return True
 
     def detach(self, owner: OwnerT) -> int:
-        """Detach a complete frame from its owner.
+        """Transfer a complete frame's reservation from its owner to the frame's receiver.
 
-        Return the number of bytes that the receiver of the frame must release.
+        Return the number of bytes that the receiver must release; 0 if there was no reservation.
         """
         return self._reservations.pop(owner, 0)
 
@@ -54,7 +55,7 @@ class FrameMemory(Generic[OwnerT]):
             self.granted_owners.append(owner)
 
     def remove_owner(self, owner: OwnerT) -> None:
-        """Cancel the owner's queued reservation and release its memory."""
+        """Cancel the owner's queued reservation and release the memory that is reserved for it."""
         self._queue = deque(entry for entry in self._queue if entry[0] is not owner)
         self.granted_owners = [granted_owner for granted_owner in self.granted_owners if granted_owner is not owner]
         self.release(self._reservations.pop(owner, 0))

@@ -1,8 +1,8 @@
-"""HTTP requests to identity providers and schema registries, with strict limits.
+"""Send HTTP requests to identity providers and schema registries, with strict limits.
 
-Connecting and the whole request have a timeout each, even if the server sends its response byte by byte. The size of a
-response is limited. Redirects are not followed, and proxies from the environment are not used. The timeout does not
-interrupt the system's resolver while it looks up a name.
+There is one timeout for connecting and one for the whole request. The request timeout holds even if the server sends
+its response byte by byte. The connect timeout cannot interrupt the system's resolver while it looks up a name. The
+response size is limited. Redirects are not followed, and proxy settings from the environment are ignored.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class HttpResponse(NamedTuple):
     status: int
     data: bytes
     retry_after: str | None = None
-    """The Retry-After header, unparsed."""
+    """The unparsed Retry-After header."""
     date_s: float | None = None
-    """The server's time in seconds since the epoch, from the Date header."""
+    """The server's time from the Date header, as a Unix timestamp in seconds."""
 
 
 class HttpResponseTooLong(OSError):
-    """The response exceeds the allowed size."""
+    """The response is larger than allowed."""
 
 
 class _Reader(io.BufferedReader):
     """A reader that rejects negative sizes.
 
-    http.client passes on the size of a chunk unchecked, and a negative size would read until the connection is closed.
+    http.client does not check the size of a chunk, and a negative size would make it read until the connection closes.
     """
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -58,9 +58,9 @@ class _Response(http.client.HTTPResponse):
 
 
 def find_url_error(url: str) -> str | None:
-    """Return the reason why a URL is not allowed, or None if it is.
+    """Explain why a URL is not allowed; return None if it is allowed.
 
-    The reason contains neither the URL nor its password.
+    The explanation does not quote the URL, which may contain a password.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -87,7 +87,7 @@ def is_loopback(url: str) -> bool:
 
 
 def open_connection(url: str, context: ssl.SSLContext | None, timeout_s: float) -> http.client.HTTPConnection:
-    """Connect to the server of a URL, with TLS for https. Raise OSError if that fails or takes too long."""
+    """Connect to a URL's server, using TLS for https. Raise OSError if connecting fails or times out."""
     parts = urllib.parse.urlsplit(url)
     assert parts.hostname is not None
     deadline_s = time.monotonic() + timeout_s
@@ -119,13 +119,13 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
 ) -> HttpResponse:
     """Send a request, receive the complete response and close the connection.
 
-    Raise OSError or HTTPException if there is no complete response within the timeout.
+    Raise OSError or HTTPException if no complete response arrives within the timeout.
     """
     connection.response_class = _Response
     parts = urllib.parse.urlsplit(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    # The timeout of a socket starts again with each read, so a server that sends single bytes would never exceed it.
-    # A timer limits the whole request.
+    # A socket's timeout starts again with each read, so a server that sends single bytes would never exceed it. A timer
+    # therefore limits the whole request.
     timed_out = threading.Event()
     timer = threading.Timer(timeout_s, _abort, (connection.sock, timed_out))
     timer.daemon = True
@@ -143,7 +143,7 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
     finally:
         timer.cancel()
         connection.close()
-    if timed_out.is_set():  # a response without a length appears complete when the timer ends the connection
+    if timed_out.is_set():  # without a Content-Length, a response looks complete when the timer ends the connection
         raise _build_timeout_error(timeout_s)
     if len(data) > max_bytes:
         raise HttpResponseTooLong(f"the response exceeds {max_bytes} bytes")
@@ -163,16 +163,16 @@ def _parse_date_s(text: str | None) -> float | None:
 
 
 def describe_http_error(error: Exception) -> str:
-    """Return the type of an error, with its message if it is an OSError.
+    """Return the error's type, followed by its message if it is an OSError.
 
-    The message of an HTTPException is omitted, because it may repeat the server's response.
+    An HTTPException's message is omitted, because it may quote the server's response.
     """
     message = f" ({sanitize(str(error))})" if isinstance(error, OSError) and str(error) else ""
     return type(error).__name__ + message
 
 
 def parse_json_object(data: bytes) -> dict[str, object]:
-    """Return the JSON object in the data, or an empty dict if the data is not a JSON object."""
+    """Parse a JSON object. Return an empty dict if the data is anything else."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -181,13 +181,13 @@ def parse_json_object(data: bytes) -> dict[str, object]:
 
 
 def _connect_socket(host: str, port: int, deadline_s: float) -> socket.socket:
-    """Connect to the first address of the host that accepts the connection.
+    """Connect to the first of the host's addresses that accepts the connection.
 
-    The remaining time is divided equally among the addresses that were not tried yet.
+    Before each attempt, the remaining time is divided equally among the addresses that have not been tried yet.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a label of the name is empty or too long
+    except UnicodeError as error:  # a label of the host name is empty or too long
         raise OSError("invalid host name") from error
     last_error: OSError = OSError("the host has no address")
     for index, (family, kind, protocol, _, sockaddr) in enumerate(addresses):
@@ -212,7 +212,7 @@ def _compute_remaining_s(deadline_s: float) -> float:
 def _abort(sock: socket.socket, timed_out: threading.Event) -> None:
     timed_out.set()
     with contextlib.suppress(OSError):
-        # SSLSocket.shutdown would remove the SSLObject that another thread is reading from.
+        # Bypass SSLSocket.shutdown: it would discard the SSLObject that another thread is reading from.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 

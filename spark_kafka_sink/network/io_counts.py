@@ -1,8 +1,8 @@
 """IoCounts: counters of a Selector's I/O, from which metrics are computed.
 
-The Selector's thread updates the counters; any thread may read them. As in the Java client, bytes are those of frames,
-without TLS overhead and SASL exchanges. A connection is counted once it is established; a failed attempt is never
-counted as open. An authentication is a TLS handshake, a SASL exchange, or both; PLAINTEXT has none.
+The Selector's thread updates the counters; any thread may read them. As in the Java client, byte counts cover frames
+only, not TLS overhead or SASL exchanges. A connection is counted once it is established, so a failed attempt never
+counts as open. An authentication is a TLS handshake, a SASL exchange or both; PLAINTEXT needs neither.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_SEND_SIZES = 100_000
 
 
 class TrafficCounts:
-    """Frames and bytes that were sent and received, for one channel id or for all."""
+    """Counts of the frames and bytes sent and received, for one channel id or for all channels."""
 
     __slots__ = ("bytes_received", "bytes_sent", "receives", "send_sizes", "sends")
 
@@ -21,7 +21,7 @@ class TrafficCounts:
         self.bytes_received = self.bytes_sent = 0
         self.receives = self.sends = 0  # complete frames
         self.send_sizes: deque[int] = deque(maxlen=MAX_SEND_SIZES)
-        """The sizes of completed sends. The caller that computes their average removes them."""
+        """The sizes of completed sends. Whoever computes their average removes them."""
 
     def record_bytes_received(self, size: int) -> None:
         self.bytes_received += size
@@ -38,7 +38,7 @@ class TrafficCounts:
 
 
 class IoCounts(TrafficCounts):
-    """Counters of all channels of a Selector."""
+    """Counts of a Selector's I/O across all of its channels."""
 
     __slots__ = (
         "channel_counts",
@@ -55,16 +55,16 @@ class IoCounts(TrafficCounts):
     )
 
     def __init__(self, *, counts_per_channel: bool = False) -> None:
-        """`counts_per_channel`: also count the traffic of each channel id. For clients, which have few channels."""
+        """`counts_per_channel`: also count traffic per channel id. Meant for clients, which have few channels."""
         super().__init__()
         self.channel_counts: dict[str, TrafficCounts] | None = {} if counts_per_channel else None
-        """Traffic by channel id. The next channel with the same id continues the counts."""
+        """Traffic by channel id. A new channel with the same id adds to the existing counts."""
         self.operations = 0  # reads and writes that transferred bytes
         self.connections_opened = self.connections_closed = 0
         self.successful_authentications = self.failed_authentications = 0
         self.successful_reauthentications = self.failed_reauthentications = 0
         self.selects = 0
-        self.wait_ms = self.io_ms = 0.0  # time spent waiting for sockets; time spent connecting, reading and writing
+        self.wait_ms = self.io_ms = 0.0  # time spent waiting for sockets, and time spent on I/O
 
     @property
     def open_connections(self) -> int:
@@ -84,5 +84,5 @@ class IoCounts(TrafficCounts):
         self.bytes_sent += size
 
     def get_channel_counts(self, channel_id: str) -> TrafficCounts | None:
-        """Return the counts of a channel id, or None if traffic is not counted per channel."""
+        """Return the counts for a channel id, or None if traffic is not counted per channel."""
         return None if self.channel_counts is None else self.channel_counts.setdefault(channel_id, TrafficCounts())

@@ -1,10 +1,10 @@
-"""SecurityConfig: the TLS and SASL settings of a client, parsed from the options of the Java client.
+"""SecurityConfig: a client's TLS and SASL settings, parsed from options with the Java client's names.
 
-A SecurityConfig contains only values, so it can be pickled and sent to Spark's executors. Certificates are read and
-tokens requested in the process that connects. Secrets are part of the pickle, but not of repr, errors or logs.
+A SecurityConfig contains only values, so it can be pickled and sent to Spark's executors. The process that connects
+reads the certificates and requests tokens. A pickle contains the secrets; repr, errors and logs do not.
 
-The modules for TLS and SASL, and Python's ssl and http, are imported only when they are used, so a client with
-security.protocol=PLAINTEXT starts without them.
+Our TLS and SASL modules, and Python's ssl and http, are imported only when they are needed, so that a client with
+security.protocol=PLAINTEXT does not load them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SecurityConfig:
-    """`tls` and `login` are None if the security protocol does not use them."""
+    """TLS and SASL settings. `tls` or `login` is None if the security protocol does not use it."""
 
     protocol: str = get_default("security.protocol")
     tls: TlsConfig | None = None
@@ -42,7 +42,7 @@ class SecurityConfig:
     def build_ssl_context(self) -> ssl.SSLContext:
         """Read the keystore and truststore and build an SSLContext.
 
-        Raise a ConfigurationError that names the invalid option.
+        Raise ConfigurationError if an option is invalid; the error names the option.
         """
         from spark_kafka_sink.network.security.tls_context import build_client_ssl_context
 
@@ -50,7 +50,7 @@ class SecurityConfig:
         return build_client_ssl_context(self.tls)
 
     def create_mechanism(self, host: str) -> ClientMechanism:
-        """Create the client side of a SASL exchange with a broker. This blocks if a token must be requested first."""
+        """Create the client side of a SASL exchange with a broker. The call blocks if it must request a token first."""
         from spark_kafka_sink.network.security.client_mechanisms import create_client_mechanism
 
         assert self.login is not None
@@ -58,16 +58,16 @@ class SecurityConfig:
 
 
 def parse_security_config(options: Mapping[str, object]) -> SecurityConfig:
-    """Parse the security options among `options`; other options are ignored.
+    """Parse the security options in `options` and ignore all other options.
 
-    Raise one ConfigurationError with the errors of all options.
+    Raise a single ConfigurationError that lists the faults of all options.
     """
     faults = OptionFaults()
     texts = _collect_option_texts(options, faults)
     protocol = get_option(texts, "security.protocol").upper()
     if protocol not in SECURITY_PROTOCOLS:
         faults.add("security.protocol", f"must be one of {', '.join(SECURITY_PROTOCOLS)}.")
-    # As in Java, options that the protocol does not use are accepted and not validated.
+    # Like the Java client, accept options that the protocol does not use, without validating them.
     tls = _parse_tls(texts, faults) if "SSL" in protocol else None
     token_callback = options.get("sasl.oauthbearer.token.callback")
     login = _parse_login(texts, token_callback, faults) if "SASL" in protocol else None
@@ -91,7 +91,7 @@ def _parse_login(texts: Mapping[str, str], token_callback: object, faults: Optio
 
 
 def _collect_option_texts(options: Mapping[str, object], faults: OptionFaults) -> dict[str, str]:
-    """Return the supported security options that are set, as text. Options that cannot be set are added to `faults`."""
+    """Return the text of each supported security option that is set. Add unsupported options to `faults`."""
     texts = {}
     for name, value in options.items():
         option = SECURITY_OPTIONS.get(name)

@@ -1,7 +1,7 @@
-"""The security options, with the names and defaults of the Java client.
+"""The security options, with the Java client's names and defaults.
 
-An option that has a meaning only in a JVM is accepted without effect, so that existing configurations can be used
-unchanged. An option that would load a Java class is rejected, because the behaviour of the class cannot be provided.
+Options that are meaningful only in a JVM are accepted but have no effect, so that existing configurations work
+unchanged. Options that would load a Java class are rejected, because we cannot provide the behaviour of that class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from spark_kafka_sink.options import Option, build_option_table
 
 
 def to_option_text(value: object) -> str:
-    """Convert an option value to text, the type that the parsers of TLS and SASL options expect."""
+    """Convert an option value to text, because the parsers of the TLS and SASL options expect text."""
     if isinstance(value, list | tuple):
         return ",".join(str(part) for part in value)
     return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
@@ -236,7 +236,7 @@ _REJECTED_OPTIONS = {
         "as PEM"
     ),
 }
-"""Options that would load a Java class, with the remedy."""
+"""Options that would load a Java class, each with the remedy to suggest."""
 
 _IGNORED_OPTIONS = (
     "sasl.kerberos.kinit.cmd",
@@ -276,12 +276,12 @@ SECURITY_OPTIONS = build_option_table(
 
 
 def get_default(name: str) -> str:
-    """Return the default of an option that has one, as text."""
+    """Return an option's default. The option must have a default that is text."""
     default = SECURITY_OPTIONS[name].default
     assert isinstance(default, str)
     return default
 
 
 def get_option(options: Mapping[str, str], name: str) -> str:
-    """Return the value of an option, or its default if it is not set."""
+    """Return an option's value, or its default if the option is not set."""
     return options[name] if name in options else get_default(name)

@@ -1,17 +1,17 @@
-"""Selector: connects, performs handshakes, reads and writes on many channels, in one `poll`.
+"""Selector: connects, performs handshakes, reads and writes on many channels in a single `poll`.
 
-A poll leaves its results in four collections, which the next poll clears: `connected`, `disconnected`,
-`completed_sends` and `completed_receives`. It returns when one of them has an entry, when its timeout has passed, after
-a wakeup, or when a handshake has progressed. It does not return when only a part of a large send was written, because
-the caller could do nothing but poll again. In each round, a channel gets at most one receive and one attempt to write,
-so a slow broker does not delay the other channels.
+A poll leaves its results in `connected`, `disconnected`, `completed_sends` and `completed_receives`, which the next
+poll clears. It returns once there is a result, once its timeout has passed, after a wakeup, or when a handshake has
+progressed. It does not return if it has only written part of a large send, because the caller could only poll again. In
+each round, a channel gets at most one receive and one attempt to write, so that a slow broker does not delay the other
+channels.
 
-The poller does not know of everything that is ready: a new send (its first write is tried at once) and bytes that have
-already left the socket (a frame that arrived together with the previous one, or data that TLS holds). `_ready_channels`
-contains the channels of this kind, and a poll does not wait while there are any.
+Some channels are ready although the poller does not report them: a channel with a new send, whose first write is tried
+at once, and a channel whose input has already left the socket (a frame that arrived together with the previous one, or
+data buffered by TLS). These channels are in `_ready_channels`, and a poll does not wait while there are any.
 
-After a connection has failed, its channel may still hold responses that were received before. The channel is kept in
-`_closing_channels` and returns one receive per poll; `disconnected` reports it after the last one.
+After a connection has failed, its channel may still hold responses that arrived earlier. The channel then moves to
+`_closing_channels` and returns one receive per poll. It is reported in `disconnected` after its last receive.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from spark_kafka_sink.network.system import (
 )
 
 MAX_WAIT_MS = 3_600_000.0
-"""The longest wait of one poll; pollers do not accept infinity."""
+"""The longest wait of one poll. A limit is needed because pollers do not accept infinity."""
 
 
 class Selector:
-    """A nonblocking multiplexer of channels: connects them, sends frames and receives frames.
+    """Connects many channels and sends and receives their frames, using nonblocking sockets.
 
-    Not thread-safe, except `wakeup`, which any thread may call at any time.
+    Not thread-safe, except for `wakeup`, which any thread may call at any time.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Selector:
         frame_memory: FrameMemory[KafkaChannel] | None = None,
         counts_per_channel: bool = False,
     ) -> None:
-        """`frame_memory` limits the memory that the frames of all channels take together.
+        """`frame_memory` limits the memory that long frames use across all channels.
 
-        The caller must release the memory of each receive with `release_memory`.
+        The caller must release each receive's memory with `release_memory`.
         """
         self.connected: list[str] = []
         self.disconnected: dict[str, ChannelState] = {}
@@ -81,11 +81,11 @@ class Selector:
         self._closing_channels: dict[str, KafkaChannel] = {}
         self._rejected_sends: set[str] = set()
         self._ready_channels: dict[KafkaChannel, int] = {}
-        self._earliest_deadline_ms = math.inf  # a lower bound of all channels' deadlines
+        self._earliest_deadline_ms = math.inf  # no channel's deadline is earlier than this
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
-        self._is_wakeup_requested = False  # set by any thread, cleared by the poll that it ends
+        self._is_wakeup_requested = False  # set by any thread; cleared by the poll that it ends
         self._may_be_waiting = False  # while set, a wakeup must write a byte to end the wait
 
     # --- channels
@@ -98,7 +98,7 @@ class Selector:
         send_buffer_bytes: int = OS_DEFAULT_BUFFER,
         receive_buffer_bytes: int = OS_DEFAULT_BUFFER,
     ) -> None:
-        """Begin to connect. A later poll reports the result in `connected` or `disconnected`.
+        """Start connecting. A later poll reports the result in `connected` or `disconnected`.
 
         Raise DisconnectedError if the attempt fails immediately.
         """
@@ -106,13 +106,13 @@ class Selector:
         try:
             sock = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
             self._add_channel(channel_id, sock, address, is_connecting=True)
-        except OSError as error:  # TLS and the poller can fail, too, for example without a free file descriptor
+        except OSError as error:  # TLS and the poller can fail as well, for example if no file descriptor is free
             raise to_connection_error(address, error) from error
 
     def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
         """Add a channel for an accepted socket."""
         self._check_id_unused(channel_id)
-        # The first read is tried without waiting for the poller: this side may have to send first.
+        # Do not wait for the poller before the first attempt: this side may have to send first.
         self._ready_channels[self._add_channel(channel_id, sock, address, is_connecting=False)] = EVENT_READ
 
     def is_channel_ready(self, channel_id: str) -> bool:
@@ -120,18 +120,18 @@ class Selector:
         return channel is not None and channel.is_ready
 
     def channel(self, channel_id: str) -> KafkaChannel | None:
-        """Return the open or closing channel with this id, or None. The caller may only inspect it."""
+        """Return the open or closing channel with this id, or None. The caller must not modify it."""
         return self._channels.get(channel_id) or self._closing_channels.get(channel_id)
 
     def close_channel(self, channel_id: str) -> None:
-        """Close a channel immediately, without an entry in `disconnected`, and drop the references to its send."""
+        """Close a channel immediately and drop the references to its send. `disconnected` does not report it."""
         channel = self._channels.get(channel_id) or self._closing_channels.get(channel_id)
         if channel is not None:
             self._remove(channel)
             channel.close()
 
     def release_memory(self, reserved_bytes: int) -> None:
-        """Release the memory of a receive that is no longer needed."""
+        """Release a receive's memory once the receive is no longer needed."""
         if self._frame_memory is not None:
             self._frame_memory.release(reserved_bytes)
 
@@ -143,30 +143,30 @@ class Selector:
         self._set_muted(self._get_channel(channel_id), False)
 
     def send(self, send: NetworkSend) -> None:
-        """Queue a frame, which later polls write.
+        """Queue a frame to be written by later polls.
 
-        Raise IllegalStateError while another frame of the channel is being written.
+        Raise IllegalStateError if the channel is still writing its previous frame.
         """
         channel = self._get_channel(send.channel_id)
         if channel.id in self._closing_channels:
-            # No response can arrive any more; the next poll reports the channel in `disconnected`.
+            # The connection has ended, so no response can arrive. The next poll reports the channel in `disconnected`.
             self._rejected_sends.add(channel.id)
             return
         channel.set_send(send)
         self._mark_ready(channel, EVENT_WRITE)
 
     def wakeup(self) -> None:
-        """End the wait of the current poll, or of the next one.
+        """End the wait of the current poll or, if no poll is waiting, of the next one.
 
-        Most wakeups arrive while no thread waits; they only set a flag. No wakeup is lost: `wakeup` sets
-        `_wakeup_requested` and then reads `_may_be_waiting`, and a poll sets `_may_be_waiting` and then reads
-        `_wakeup_requested`, so at least one of them sees the other.
+        Most wakeups arrive while no thread is waiting, and only set a flag. No wakeup is lost: `wakeup` sets
+        `_is_wakeup_requested` and then reads `_may_be_waiting`, while a poll sets `_may_be_waiting` and then reads
+        `_is_wakeup_requested`. So at least one of them sees what the other has set.
         """
         if self._is_wakeup_requested:
             return  # the thread that set the flag writes the byte
         self._is_wakeup_requested = True
         if self._may_be_waiting:
-            # A full buffer wakes the reader as well. If the socket is closed, no thread waits.
+            # Ignore errors: if the buffer is full, its bytes wake the reader; if the socket is closed, no thread waits.
             with contextlib.suppress(OSError):
                 self._wake_writer.send(b"\0")
 
@@ -180,7 +180,7 @@ class Selector:
     # --- one poll
 
     def poll(self, timeout_ms: float) -> None:
-        """Process all channels that are ready, after waiting up to `timeout_ms` for the first event."""
+        """Wait up to `timeout_ms` for the first event, then process all channels that are ready."""
         self._clear_results()
         deadline_ms = self._system.now() + timeout_ms
         while self._poll_once(timeout_ms):
@@ -191,7 +191,7 @@ class Selector:
     def _poll_once(self, timeout_ms: float) -> bool:
         """Wait once and process the channels that are ready.
 
-        Return True if the poll should go on, because bytes were transferred but there is nothing to report.
+        Return True if the poll should continue because bytes were transferred but there is nothing to report.
         """
         started_ms = self._system.now()
         ready_channels, was_woken = self._select(timeout_ms)
@@ -220,11 +220,11 @@ class Selector:
                 self._finish_close(channel)
 
     def _select(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
-        """Wait for events. Return the ready channels with their events, and whether a wakeup ended the wait."""
+        """Wait for events. Return the ready channels with their events, and whether a wakeup was requested."""
         if self._frame_memory is not None and self._frame_memory.granted_owners:
             self._resume_reading(self._frame_memory)
         ready_channels = self._ready_channels
-        # Closing channels are not registered with the poller, but may have receives to return.
+        # The poller does not watch closing channels, but they may have receives to return.
         has_readable_closing = any(not channel.is_muted for channel in self._closing_channels.values())
         if ready_channels or self.completed_receives or self.disconnected or has_readable_closing:
             timeout_ms = 0
@@ -241,8 +241,8 @@ class Selector:
         self._may_be_waiting = False
         was_woken = self._is_wakeup_requested
         if was_woken:
-            # Clear the flag only if it was read as set: a wakeup after that read must end the next wait. A wakeup
-            # between the two lines ends this poll.
+            # Clear the flag only if it was read as set. A wakeup that arrives after an unset read must end the next
+            # wait; one that arrives between the read and this line ends the current poll.
             self._is_wakeup_requested = False
         return ready_channels, was_woken
 
@@ -259,7 +259,7 @@ class Selector:
         except FATAL_ERRORS:
             raise
         except Exception as error:
-            # Unlike after an OSError, the channel is not read again: the error may have left it inside a frame.
+            # Unlike after an OSError, do not read from the channel again: it may have stopped inside a frame.
             channel.state = ChannelState(channel.state.kind, log_unexpected_error(str(channel.address), error))
             if channel.id in self.connected:
                 self.connected.remove(channel.id)
@@ -289,7 +289,7 @@ class Selector:
                 self.completed_sends.append(completed_send)
 
     def _close_expired(self, now_ms: float) -> None:
-        """Close the channels whose deadline has passed, and compute when the next deadline passes."""
+        """Close the channels whose deadline has passed, and compute the next deadline."""
         for channel, state in self._timeouts.find_expired(list(self._channels.values()), now_ms):
             channel.state = state
             if state.kind is ChannelStateKind.EXPIRED:
@@ -300,7 +300,7 @@ class Selector:
         self._earliest_deadline_ms = min(map(self._timeouts.deadline_ms, self._channels.values()), default=math.inf)
 
     def _resume_reading(self, frame_memory: FrameMemory[KafkaChannel]) -> None:
-        """Resume the channels whose queued memory reservation was granted."""
+        """Resume the channels whose queued memory reservation has been granted."""
         granted_channels, frame_memory.granted_owners = frame_memory.granted_owners, []
         for channel in granted_channels:
             channel.resume_reading()
@@ -313,12 +313,12 @@ class Selector:
     def _begin_close(self, channel: KafkaChannel, now_ms: float) -> None:
         """Close a channel whose connection has ended.
 
-        The channel stays in `_closing_channels` while it has receives to return.
+        While the channel still has receives to return, it is kept in `_closing_channels`.
         """
         self._remove(channel)
         if channel.id in self.connected:
             self.connected.remove(channel.id)
-        # A poll returns at most one receive per channel, so the next poll reads on if this one has a receive already.
+        # A poll returns at most one receive per channel, so if this poll already has one, leave the rest to the next.
         may_have_receives = any(receive.channel_id == channel.id for receive in self.completed_receives)
         if not may_have_receives and channel.transport.is_ready and not channel.state.has_failed_authentication:
             may_have_receives = self._read_from_closing(channel, now_ms)
@@ -328,14 +328,14 @@ class Selector:
             self._finish_close(channel)
 
     def _read_from_closing(self, channel: KafkaChannel, now_ms: float) -> bool:
-        """Read once from a closing channel. Return whether to keep the channel: it is muted, or had bytes to read."""
+        """Read once from a closing channel. Return whether to keep it, because it is muted or had bytes to read."""
         if channel.is_muted:
             return True
         bytes_before = channel.bytes_received
         try:
             receive = channel.read(now_ms)
         except AuthenticationError as error:
-            # A TLS 1.3 server rejects a client's certificate with an alert that arrives after the handshake.
+            # A TLS 1.3 server's alert that rejects the client's certificate arrives only after the handshake.
             channel.fail_authentication(to_connection_error(channel.address, error))
             return False
         except (OSError, NetworkError, DecodeError):
@@ -355,7 +355,7 @@ class Selector:
         self.disconnected[channel.id] = channel.state
 
     def _remove(self, channel: KafkaChannel) -> None:
-        """Remove a channel from everything that polls use, except from the results that the caller reads."""
+        """Remove a channel from the poller and the internal collections, but not from the results for the caller."""
         self._set_interest(channel, 0)
         self._ready_channels.pop(channel, None)
         self._channels.pop(channel.id, None)
@@ -424,4 +424,4 @@ class Selector:
 
     def _drain_waker(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._wake_reader.recv(64)  # more than one byte if a wakeup was late for an earlier wait
+            self._wake_reader.recv(64)  # there may be several bytes, if an earlier wakeup wrote its byte too late

@@ -1,8 +1,8 @@
-"""System: the interface to the operating system, for the clock, name resolution, sockets and waiting for them.
+"""System: the interface to the operating system, for clocks, name resolution, sockets, polling and threads.
 
-All of the client and the producer use the operating system through a `System`. `OperatingSystem` is the real one. The
-tests' FakeSystem has a simulated clock, so a complete producer runs against scripted peers in one thread without
-waiting. docs/internals.md lists the exception.
+The client and the producer use the operating system only through a `System`; docs/internals.md lists the exception.
+`OperatingSystem` is the real one. The tests' FakeSystem simulates the clock, so that a complete producer can run
+against scripted peers in one thread without waiting.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ __all__ = [
 Buffer = bytes | bytearray | memoryview
 
 OS_DEFAULT_BUFFER = -1
-"""Value of send.buffer.bytes and receive.buffer.bytes for the default of the operating system."""
+"""The value of send.buffer.bytes and receive.buffer.bytes that selects the operating system's default."""
 
 MAX_PORT = 65535
 MAX_HOST_CHARACTERS = 255
-"""The length of the longest host name that the DNS allows."""
+"""The maximum length of a host name in DNS."""
 
 _CONNECT_IN_PROGRESS_ERRORS = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
 
 
 @dataclass(frozen=True)
 class SocketAddress:
-    """One resolved address of a host name.
+    """One of the addresses that a host name resolves to.
 
-    `host` is the name as configured or advertised. TLS compares certificates with it.
+    `host` is the name as configured or advertised. TLS checks the broker's certificate against this name.
     """
 
     host: str
@@ -68,7 +68,7 @@ class SocketAddress:
 
 
 class ByteSocket(Protocol):
-    """The methods of a connected, non-blocking stream socket that this package uses. They raise OSError."""
+    """The methods that this package uses of a connected, nonblocking stream socket. They may raise OSError."""
 
     def fileno(self) -> int: ...
 
@@ -82,7 +82,7 @@ class ByteSocket(Protocol):
 
 
 class Waker(Protocol):
-    """One end of a socket pair through which a thread ends the wait of another thread."""
+    """One end of a socket pair that a thread uses to end another thread's wait."""
 
     def fileno(self) -> int: ...
 
@@ -98,7 +98,7 @@ class HasFileno(Protocol):
 
 
 class Poller(Protocol):
-    """The methods of `selectors.BaseSelector` that this package uses. `events` must not be empty."""
+    """The methods of `selectors.BaseSelector` that this package uses. `events` must not be 0."""
 
     def register(self, fileobj: HasFileno, events: int, data: Any = None) -> selectors.SelectorKey: ...
 
@@ -113,34 +113,34 @@ class Poller(Protocol):
 
 class System(Protocol):
     def now(self) -> float:
-        """Return the time of a monotonic clock in milliseconds."""
+        """Return the monotonic clock's time in milliseconds."""
 
     def wall_ms(self) -> int:
-        """Return the milliseconds since the epoch by the wall clock of this machine, which may jump."""
+        """Return the wall-clock time as a Unix timestamp in milliseconds. The wall clock may jump."""
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
-        """Return all addresses of a host, in the resolver's order. Raise DisconnectedError if it cannot be resolved."""
+        """Return all addresses of a host in the resolver's order. Raise DisconnectedError if it cannot be resolved."""
 
     def canonical_name(self, address: SocketAddress) -> str:
-        """Return the name of an address by reverse lookup, or its IP address if it has no name."""
+        """Look up the host name of an address. Return the IP address if there is no name."""
 
     def connect(self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int) -> ByteSocket:
-        """Begin to connect. The socket becomes writable when the attempt has succeeded or failed.
+        """Start connecting. The socket becomes writable once the attempt has succeeded or failed.
 
         Raise OSError if the attempt fails immediately.
         """
 
     def run_in_background(self, run: Callable[[], None], name: str) -> None:
-        """Run a function on a daemon thread with this name, or at once if no thread can be started."""
+        """Run a function on a daemon thread with this name, or on the calling thread if no thread can be started."""
 
     def poller(self) -> Poller: ...
 
     def waker(self) -> tuple[Waker, Waker]:
-        """Return a pair of connected, non-blocking sockets: one to wait for, and one to send to."""
+        """Return two connected, nonblocking sockets: the one to wait for and the one to send to."""
 
 
 class OperatingSystem:
-    """The real System: the sockets, clocks and resolver of this machine."""
+    """The real System: this machine's sockets, clocks and resolver."""
 
     def now(self) -> float:
         return time.monotonic() * 1000.0
@@ -150,13 +150,13 @@ class OperatingSystem:
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         if not 0 < port <= MAX_PORT:
-            # The resolver would take port 65536 + n for port n, which the broker has not advertised.
+            # The resolver would treat port 65536 + n as port n, which is not the port that the broker advertised.
             raise DisconnectedError(f"the port must be between 1 and {MAX_PORT}", address=f"{host}:{port}")
         try:
             results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            # OSErrors other than gaierror come from the resolver itself, for example without a free file descriptor.
-            # A UnicodeError is a label that IDNA does not allow, such as an empty or an overlong one.
+            # The resolver itself may raise OSErrors other than gaierror, for example if no file descriptor is free. A
+            # UnicodeError means that IDNA does not allow a label of the name, such as an empty or overlong one.
             reason = getattr(error, "strerror", None) or error
             raise DisconnectedError(f"the name cannot be resolved: {reason}", address=f"{host}:{port}") from error
         return [SocketAddress(host, port, family, sockaddr) for family, _, _, _, sockaddr in results]
@@ -182,7 +182,7 @@ class OperatingSystem:
     def run_in_background(self, run: Callable[[], None], name: str) -> None:
         try:
             threading.Thread(target=run, name=name, daemon=True).start()
-        except RuntimeError:  # the limit of threads was reached, or the interpreter is shutting down
+        except RuntimeError:  # the thread limit has been reached, or the interpreter is shutting down
             run()
 
     def poller(self) -> Poller:
@@ -196,7 +196,7 @@ class OperatingSystem:
 
 
 def configure_socket(sock: socket.socket, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
-    """Set the options of a socket that connects or was accepted."""
+    """Set the options of an outgoing or accepted socket."""
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -207,13 +207,13 @@ def configure_socket(sock: socket.socket, send_buffer_bytes: int, receive_buffer
 
 
 def get_peer_address(sock: socket.socket) -> SocketAddress:
-    """Return the address of the peer of an accepted socket."""
+    """Return the peer's address of an accepted socket."""
     sockaddr = sock.getpeername()
     return SocketAddress(str(sockaddr[0]), int(sockaddr[1]), sock.family, sockaddr)
 
 
 def find_host_error(host: str) -> str | None:
-    """Return why a host name is invalid, or None if it is valid."""
+    """Explain why a host name is invalid; return None if it is valid."""
     if not host:
         return "it is empty"
     if len(host) > MAX_HOST_CHARACTERS:
@@ -222,9 +222,9 @@ def find_host_error(host: str) -> str | None:
 
 
 def is_ip_address(host: str) -> bool:
-    """Return whether a host is an IPv4 or IPv6 address, which no DNS server is needed for."""
+    """Return whether a host is an IPv4 or IPv6 address, so that no DNS lookup is needed."""
     for family in (socket.AF_INET, socket.AF_INET6):
-        with contextlib.suppress(OSError, ValueError):  # a ValueError for a NUL character
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the host contains a NUL character
             socket.inet_pton(family, host)
             return True
     return False

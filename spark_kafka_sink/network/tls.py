@@ -1,14 +1,14 @@
-"""TlsTransport: TLS over a ByteSocket, through two memory buffers.
+"""TlsTransport: TLS over a ByteSocket, using two memory buffers.
 
     socket --recv--> incoming --SSLObject.read--> channel
     socket <--send-- outgoing <--SSLObject.write-- channel
 
-OpenSSL never uses the socket. If the socket accepts only a part of the ciphertext, the rest stays in `_unsent`; OpenSSL
-need not be called again with the same buffer. The transport also works with any ByteSocket, such as a scripted one.
-docs/decisions/0002-tls-transport.md compares this design with a wrapped socket.
+OpenSSL never uses the socket itself. If the socket accepts only part of the ciphertext, the rest stays in `_unsent`, so
+OpenSSL need not be called again with the same buffer. The design also allows any ByteSocket, such as a scripted one in
+tests. docs/decisions/0002-tls-transport.md compares it with a wrapped socket.
 
-Plaintext counts as accepted once it is encrypted, and its segments are not read again. The channel reports a send as
-complete only when the socket has accepted its last byte. Small segments share a TLS record of up to 16 KB.
+Plaintext counts as accepted once it has been encrypted; its segments are not read again. The channel, however, reports
+a send as complete only once the socket has accepted its last byte. Small segments share TLS records of up to 16 KB.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MAX_RECORD_BYTES = 16 * 1024
 """The most plaintext that one TLS record can hold."""
 
 ENCRYPTED_BYTES_PER_WRITE = 256 * 1024
-"""Number of plaintext bytes to encrypt before the ciphertext is written to the socket."""
+"""How many bytes of plaintext to encrypt before writing the ciphertext to the socket."""
 
 RECEIVE_BUFFER_BYTES = 32 * 1024
 
 
 class TlsTransport:
-    """TLS transport of a client or a server.
+    """TLS transport for a client or a server.
 
-    `server_hostname` is the host name to send in SNI and to compare with the certificate; None for a server.
+    `server_hostname` is the host name to send in SNI and to check the certificate against. It is None for a server.
     """
 
     def __init__(self, sock: ByteSocket, context: ssl.SSLContext, *, server_hostname: str | None) -> None:
@@ -60,11 +60,11 @@ class TlsTransport:
 
     @property
     def version(self) -> str | None:
-        """The negotiated version, `TLSv1.2` or `TLSv1.3`; None before it is negotiated."""
+        """The negotiated TLS version, such as `TLSv1.3`; None until it has been negotiated."""
         return self._tls.version()
 
     def peer_certificate(self, *, as_der: bool = False) -> Any:
-        """Return the certificate of the peer, as a dict like `SSLSocket.getpeercert` or as DER bytes."""
+        """Return the peer's certificate, as a dict (see `SSLSocket.getpeercert`) or as DER bytes."""
         return self._tls.getpeercert(as_der)
 
     def handshake(self) -> None:
@@ -111,8 +111,8 @@ class TlsTransport:
 
     def close(self) -> None:
         if self.is_ready and not self.has_output:
-            # Send close_notify, so that the peer can tell the end of the stream from a truncation. Do not wait for its
-            # response.
+            # Send close_notify, so that the peer can tell the end of the stream from a truncation. Do not wait for the
+            # peer's close_notify.
             with contextlib.suppress(OSError):
                 self._tls.unwrap()
             with contextlib.suppress(OSError):
@@ -124,14 +124,14 @@ class TlsTransport:
         if hostname is None:
             return context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:
-            # A host name may end in a dot; the names in certificates never do.
+            # Host names may end in a dot, but names in certificates never do.
             return context.wrap_bio(self._incoming, self._outgoing, server_hostname=hostname.rstrip("."))
         except (ValueError, TypeError) as error:
-            # A TypeError is raised for a NUL character in the name.
+            # wrap_bio raises TypeError if the name contains a NUL character.
             raise DisconnectedError(f"TLS cannot verify the host name {sanitize(hostname)!r}: {error}") from error
 
     def _run_handshake_step(self) -> bool:
-        """Continue the handshake. Return whether another step can make progress, or the handshake is complete."""
+        """Continue the handshake. Return False if it needs more bytes from the peer, which have not arrived yet."""
         try:
             self._tls.do_handshake()
             self.is_ready = True
@@ -139,26 +139,26 @@ class TlsTransport:
             self.flush()
             return self._receive() > 0
         except ssl.SSLError as error:
-            # Send the alert that OpenSSL has prepared, which tells the peer the reason.
+            # OpenSSL has prepared an alert that tells the peer the reason. Send it.
             with contextlib.suppress(OSError):
                 self.flush()
             raise TlsError(describe_tls_error(error, self._hostname)) from error
         return True
 
     def _read(self, buffer: memoryview) -> int:
-        # With a writable buffer, `read` fills the buffer and returns a count. The type stub lacks this overload.
+        # If `read` gets a writable buffer, it fills the buffer and returns a count. The type stub lacks this overload.
         read: Callable[[int, memoryview], int] = cast(Any, self._tls.read)
         return read(len(buffer), buffer)
 
     def _encrypt(self, record: Buffer) -> int:
         view = memoryview(record)
         while view:
-            # One write takes the whole record unless the peer has negotiated smaller records.
+            # One write accepts the whole record unless the peer has negotiated smaller records.
             view = view[self._tls.write(view) :]
         return len(record)
 
     def _receive(self) -> int:
-        """Receive ciphertext for OpenSSL to read. Return the number of bytes."""
+        """Receive ciphertext for OpenSSL to read, and return the number of bytes received."""
         try:
             received_bytes = receive_into(self.socket, memoryview(self._receive_buffer))
         except DisconnectedError as error:
@@ -172,15 +172,15 @@ class TlsTransport:
         return received_bytes
 
     def _to_connection_error(self, error: ssl.SSLError) -> TlsError | NetworkError:
-        # A TLS 1.3 server verifies the client's certificate after the client has completed the handshake. An alert that
-        # arrives before any data therefore concerns authentication. A later alert is treated as a lost connection.
+        # A TLS 1.3 server verifies the client's certificate only after the client has completed the handshake. So an
+        # alert that arrives before any data concerns authentication. A later alert is treated as a lost connection.
         if not self._has_read and error.reason and "ALERT" in error.reason:
             return TlsError(describe_tls_error(error, self._hostname))
         return DisconnectedError(f"the TLS connection failed: {error.reason or error}")
 
 
 def _split_into_records(segments: Sequence[Buffer]) -> Iterator[Buffer]:
-    """Split the segments into records of MAX_RECORD_BYTES: views of long segments, copies of joined short ones."""
+    """Split the segments into records of MAX_RECORD_BYTES. Long segments yield views; short ones are joined."""
     pieces: list[memoryview] = []
     space = MAX_RECORD_BYTES
     for segment in segments:

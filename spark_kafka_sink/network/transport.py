@@ -1,7 +1,7 @@
-"""Transport: the byte stream of a channel, over a plain socket or over TLS (`tls.py`).
+"""Transport: a channel's byte stream, over a plain socket or over TLS (`tls.py`).
 
-No call blocks. A read returns 0 if no bytes are available and raises DisconnectedError at the end of the stream. The
-socket's OSErrors propagate; the channel adds the address of its peer to them.
+No call blocks. A read returns 0 if no bytes are available, and raises DisconnectedError at the end of the stream. The
+socket's OSErrors propagate; the Selector adds the peer's address to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.network.system import Buffer, ByteSocket
 
 MAX_SEGMENTS_PER_WRITE = min(1024, os.sysconf("SC_IOV_MAX"))
-"""The largest number of segments that one sendmsg call accepts."""
+"""The maximum number of segments to pass to one sendmsg call."""
 
 
 class Transport(Protocol):
@@ -24,7 +24,7 @@ class Transport(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether payload can be sent and received: there is no handshake, or the handshake is complete."""
+        """Whether payload can be sent and received, because no handshake is needed or the handshake is complete."""
 
     @property
     def has_output(self) -> bool:
@@ -32,18 +32,18 @@ class Transport(Protocol):
 
     @property
     def has_input(self) -> bool:
-        """Whether the transport holds unread bytes that it has taken from the socket. No poller reports them."""
+        """Whether the transport holds unread bytes that have left the socket, so that no poller reports them."""
 
     def handshake(self) -> None:
-        """Continue the handshake until it needs more bytes from the peer."""
+        """Continue the handshake until it is complete or needs more bytes from the peer."""
 
     def read_into(self, buffer: memoryview) -> int:
-        """Read available bytes into the buffer and return their number."""
+        """Read available bytes into the buffer and return how many were read."""
 
     def write(self, segments: Sequence[Buffer]) -> int:
         """Try once to write the segments and return the number of bytes accepted.
 
-        Accepted bytes are not read from the segments again.
+        The transport does not read accepted bytes from the segments again.
         """
 
     def flush(self) -> None:
@@ -61,7 +61,7 @@ class PlaintextTransport:
         self.socket = sock
 
     def handshake(self) -> None:
-        """Do nothing: a plaintext connection has no handshake."""
+        """Do nothing, because a plaintext connection has no handshake."""
 
     def read_into(self, buffer: memoryview) -> int:
         return receive_into(self.socket, buffer)
@@ -70,21 +70,21 @@ class PlaintextTransport:
         return send_segments(self.socket, segments)
 
     def flush(self) -> None:
-        """Do nothing: this transport holds no bytes."""
+        """Do nothing, because this transport buffers no bytes."""
 
     def close(self) -> None:
         self.socket.close()
 
 
 def raise_connect_error(sock: ByteSocket) -> None:
-    """Raise an OSError if the connection attempt failed. To be called once the socket is writable."""
+    """Raise OSError if the connection attempt failed. Call this once the socket is writable."""
     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code != 0:
         raise OSError(code, os.strerror(code))
 
 
 def receive_into(sock: ByteSocket, buffer: memoryview) -> int:
-    """Receive available bytes and return their number. Raise DisconnectedError at the end of the stream."""
+    """Receive available bytes and return how many. Raise DisconnectedError at the end of the stream."""
     try:
         received_bytes = sock.recv_into(buffer)
     except (BlockingIOError, InterruptedError):
@@ -95,7 +95,7 @@ def receive_into(sock: ByteSocket, buffer: memoryview) -> int:
 
 
 def send_segments(sock: ByteSocket, segments: Sequence[Buffer]) -> int:
-    """Send as many bytes as the socket accepts and return their number."""
+    """Send as many bytes as the socket accepts and return how many it accepted."""
     try:
         return sock.sendmsg(segments)
     except (BlockingIOError, InterruptedError):
