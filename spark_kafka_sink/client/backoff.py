@@ -1,8 +1,8 @@
 """Exponential backoff with jitter, for reconnects, connection setup timeouts, metadata updates and retries.
 
-    backoff(n) = initial * 2^n, at most maximum, times a random factor between 0.8 and 1.2, again at most maximum
+    backoff(n) = min(maximum, min(maximum, initial * 2^n) * a random factor between 0.8 and 1.2)
 
-The jitter keeps a thousand tasks that lost the same broker from reconnecting at the same moment.
+Without the jitter, a thousand tasks that lose the same broker would all reconnect at the same moment.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ JITTER = 0.2
 
 
 class ExponentialBackoff:
-    """A backoff that doubles with each consecutive failure up to a maximum, with random jitter.
+    """A backoff with random jitter that doubles with each consecutive failure, up to a maximum.
 
-    The caller counts the failures, and passes the random generator so that tests are repeatable.
+    The caller counts the failures. It also passes the random generator, so that tests are repeatable.
     """
 
     def __init__(self, initial_ms: float, maximum_ms: float, random: Random) -> None:
@@ -25,33 +25,33 @@ class ExponentialBackoff:
         self._random = random
 
     def compute_delay_ms(self, failures: int) -> float:
-        """Return the backoff in milliseconds after this many consecutive failures; 0 gives the initial backoff."""
+        """Return the backoff in milliseconds after `failures` consecutive failures; 0 gives the initial backoff."""
         if self._initial_ms >= self._maximum_ms:
             return self._maximum_ms
-        # 2^60 exceeds any maximum, and does not overflow a float.
+        # The exponent is limited so that the float cannot overflow. 2^60 ms is long enough for any backoff.
         backoff_ms = min(self._initial_ms * 2.0 ** min(failures, 60), self._maximum_ms)
         return min(backoff_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
 
 
 class SharedRetryBackoff:
-    """One retry time for all batches that fail at the same moment after the same number of failures.
+    """One retry time for all batches that fail at the same moment and have failed equally often.
 
-    If each batch had its own jitter, the batches of a rejected request would be retried milliseconds apart, each in its
-    own request. Not thread-safe.
+    With a separate jitter for each batch, the batches of a rejected request would be retried milliseconds apart and so
+    each in its own request. Not thread-safe.
     """
 
     def __init__(self, backoff: ExponentialBackoff) -> None:
         self._backoff = backoff
-        self._latest: tuple[float, int] | None = None  # the time and the number of failures of the latest draw
+        self._latest: tuple[float, int] | None = None  # (time, number of failures) of the latest draw
         self._backoff_ms = 0.0
 
     def next_attempt_ms(self, now_ms: float, failures: int) -> float:
-        """Return the time of the next attempt."""
+        """Return when to make the next attempt."""
         if self._latest != (now_ms, failures):
             self._latest, self._backoff_ms = (now_ms, failures), self._backoff.compute_delay_ms(failures)
         return now_ms + self._backoff_ms
 
 
 def lock_timeout_seconds(timeout_ms: float) -> float:
-    """Convert milliseconds to a timeout for locks and threads, which raise OverflowError for 292 years and more."""
+    """Convert milliseconds to a lock or thread timeout. Locks raise OverflowError above threading.TIMEOUT_MAX."""
     return min(max(0.0, timeout_ms) / 1000, threading.TIMEOUT_MAX)

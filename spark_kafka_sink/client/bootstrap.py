@@ -1,8 +1,8 @@
-"""Bootstrap nodes: the servers of bootstrap.servers, with negative node ids until the brokers' real ids are known.
+"""Resolve bootstrap.servers to nodes, which have negative ids because the brokers' real ids are not known yet.
 
 Every host name is resolved at startup, so that a misspelt name raises ConfigurationError immediately instead of timing
-out later. If at least one name can be resolved, the others are only logged as warnings: a decommissioned broker
-may have lost its DNS entry.
+out later. If at least one name can be resolved, failures to resolve the others are only logged as warnings, because a
+decommissioned broker may have lost its DNS entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USE_ALL_DNS_IPS = "use_all_dns_ips"
 RESOLVE_CANONICAL = "resolve_canonical_bootstrap_servers_only"
 MAX_PORT = 65535
 
-# A scheme such as PLAINTEXT:// is accepted and ignored, as in other clients. IPv6 addresses are enclosed in brackets.
+# Like other clients, accept and ignore a scheme such as PLAINTEXT://. IPv6 addresses are enclosed in brackets.
 _ADDRESS_PATTERN = re.compile(
     r"(?:[0-9a-zA-Z\-_.]+://)?(?:\[([0-9a-fA-F:.%\w]+)\]|([0-9a-zA-Z\-_.]+)):([0-9]{1,5})", re.ASCII
 )
@@ -29,15 +29,15 @@ _log = logging.getLogger(__name__)
 
 
 def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the host and port of each server.
+    """Return the distinct (host, port) pairs of the servers.
 
-    Raise one ConfigurationError that lists every server that is not of the form HOST:PORT.
+    Raise a single ConfigurationError that lists every server that is not of the form HOST:PORT.
     """
     addresses: list[tuple[str, int]] = []
     faults = OptionFaults()
     for server in servers:
         match = _ADDRESS_PATTERN.fullmatch(server.strip())
-        if "@" in server:  # The address is not shown: the part before the '@' may be a password.
+        if "@" in server:  # Do not show the address: the part before the '@' may be a password.
             text = "has an address that contains '@'. Put the user name and password into {sasl.jaas.config}."
             faults.add(BOOTSTRAP_SERVERS_OPTION, text)
         elif match is None:
@@ -55,7 +55,7 @@ def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def resolve_bootstrap_nodes(servers: Sequence[str], dns_lookup: str, system: System) -> tuple[Node, ...]:
-    """Resolve the servers' names. With RESOLVE_CANONICAL, each address becomes a node under its canonical name.
+    """Resolve the servers' host names. With RESOLVE_CANONICAL, return a node for each distinct canonical name.
 
     Raise ConfigurationError if no name can be resolved.
     """
@@ -69,9 +69,9 @@ def resolve_bootstrap_nodes(servers: Sequence[str], dns_lookup: str, system: Sys
 def resolve_servers(
     servers: Sequence[str], dns_lookup: str, system: System, failure_level: int
 ) -> tuple[tuple[Node, ...], str]:
-    """Return a node for each host, and the reasons why other names could not be resolved.
+    """Return a node for each resolved host, and a description of the names that could not be resolved.
 
-    `failure_level`: the level at which each of these reasons is logged.
+    `failure_level`: the level at which to log each failure.
     """
     hosts: list[tuple[str, int]] = []
     failures: list[str] = []

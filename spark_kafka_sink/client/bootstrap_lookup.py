@@ -1,6 +1,7 @@
-"""BootstrapLookup: the repeated lookup of bootstrap.servers with bootstrap.resolve.timeout.ms (KIP-909).
+"""BootstrapLookup: retries the lookup of bootstrap.servers for up to bootstrap.resolve.timeout.ms (KIP-909).
 
-The client is created before a name can be resolved, for example in a container whose network is still starting.
+This is for clients that are created before any name can be resolved, for example in a container whose network is still
+starting.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from spark_kafka_sink.network.system import System
 
 
 class BootstrapLookup:
-    """The lookup of bootstrap.servers that is repeated until a name is resolved or the timeout has passed.
+    """Looks up bootstrap.servers until at least one name is resolved or the timeout has passed.
 
-    The timeout begins with the first attempt, and does not end an attempt that is running.
+    The timeout starts with the first attempt. It does not interrupt an attempt that is running.
     """
 
     def __init__(self, config: ClientConfig, system: System, wakeup: Callable[[], None] | None = None) -> None:
         """Raise ConfigurationError if an address is not HOST:PORT.
 
-        `wakeup`: called when an attempt, which runs on a thread of its own, has finished. Without it, `try_resolve`
-        itself resolves the names.
+        `wakeup`: called when an attempt has finished; attempts then run on a background thread. Without `wakeup`,
+        `try_resolve` resolves the names on the calling thread.
         """
         parse_bootstrap_servers(config.bootstrap_servers)
         self._servers = config.bootstrap_servers
@@ -40,16 +41,16 @@ class BootstrapLookup:
         self._lookup: BackgroundLookup[tuple[tuple[Node, ...], str]] | None = None
         self._deadline_ms = math.inf  # set by the first attempt
         self._next_attempt_ms: float | None = -math.inf
-        """Time at which the next attempt is due; None if it would be due after the deadline."""
+        """When the next attempt is due; None if that would not be before the deadline."""
         self._has_attempted = False
         self.failures = "their lookup has not finished"
-        """The reasons why the last attempt has resolved no name."""
+        """The names that the last attempt could not resolve, each with the reason."""
 
     def try_resolve(self) -> tuple[Node, ...]:
         """Start to resolve the bootstrap names if an attempt is due.
 
-        Return the resolved nodes, or an empty tuple while an attempt is running or the next one is not due yet. Raise
-        ConfigurationError, without another attempt, once the timeout has passed.
+        Return the resolved nodes, or an empty tuple if there is no result yet or the next attempt is not due. Raise
+        ConfigurationError once the timeout has passed, without trying again.
         """
         now_ms = self._system.now()
         if math.isinf(self._deadline_ms):
@@ -76,9 +77,9 @@ class BootstrapLookup:
         return ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, values))
 
     def wait_ms(self) -> float:
-        """Return the time until `try_resolve` must be called again.
+        """Return how many milliseconds may pass until `try_resolve` must be called again.
 
-        It is inf while an attempt is running, because the end of the attempt wakes the caller.
+        Return inf while an attempt is running, because the caller is woken when the attempt ends.
         """
         if self._lookup is not None:
             return math.inf
@@ -86,8 +87,8 @@ class BootstrapLookup:
         return max(0.0, due_ms - self._system.now())
 
     def _resolve_servers(self) -> tuple[tuple[Node, ...], str] | None:
-        """Return the nodes and the failures of the current attempt, or None while it is running."""
-        level = logging.DEBUG if self._has_attempted else logging.WARNING  # repeated failures are not logged again
+        """Return the current attempt's nodes and failures, or None while the attempt is running."""
+        level = logging.DEBUG if self._has_attempted else logging.WARNING  # warn only after the first attempt
         look_up = partial(resolve_servers, self._servers, self._dns_lookup, self._system, level)
         if self._wakeup is None:
             return look_up()

@@ -1,4 +1,4 @@
-"""The requests and responses of NetworkClient, and the loss of a connection."""
+"""NetworkClient's requests and responses, and the description of a lost connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 
 
 class ClientRequest(NamedTuple):
-    """A request to one node; NetworkClient.new_client_request assigns its correlation id."""
+    """A request to one node. NetworkClient.new_client_request creates it and assigns the correlation id."""
 
     node_id: int
     message: Message
@@ -20,9 +20,9 @@ class ClientRequest(NamedTuple):
     timeout_ms: float
     expect_response: bool = True
     tag: object = None
-    """An object of the caller, returned with the response."""
+    """An arbitrary object of the caller's. The response refers to the request and thus to this object."""
     versions: VersionRange | None = None
-    """Restricts the versions that may be negotiated."""
+    """If set, only these versions may be used."""
 
     @property
     def api_key(self) -> ApiKey:
@@ -33,7 +33,10 @@ class ClientRequest(NamedTuple):
 
 
 class ClientResponse(NamedTuple):
-    """The result of a request: a message, nothing (if no response was expected), or one of four failures."""
+    """The result of a request: the response message, or one of the failures below.
+
+    `message` is also None if the request was sent but expects no response.
+    """
 
     request: ClientRequest
     received_ms: float
@@ -41,31 +44,31 @@ class ClientResponse(NamedTuple):
     version: int = -1
     message: Message | None = None
     disconnected: bool = False
-    """The connection ended before the response. The broker may or may not have executed the request."""
+    """The connection ended before a response arrived. The broker may or may not have processed the request."""
     timed_out: bool = False
-    """The response was not received in time; `disconnected` is set as well."""
+    """The connection was closed because of a timeout; `disconnected` is set as well."""
     version_error: UnsupportedVersionError | None = None
-    """The request was not sent: client and broker have no version in common, or the version lacks a field."""
+    """The request was not sent, because there is no common version or the common version lacks a field."""
     authentication_error: AuthenticationError | None = None
     reason: str = ""
-    """The cause of a missing message, naming the broker."""
+    """Why there is no response message. The text names the broker."""
 
 
 @dataclass(frozen=True)
 class ConnectionLoss:
-    """The reason why a connection ended or could not be established."""
+    """Describes why a connection ended or could not be established."""
 
     detail: str
-    """The reason without the address of the connection."""
+    """The reason, without the connection's address."""
     address: str = ""
     timed_out: bool = False
     expected: bool = False
-    """Whether the end of the connection is not a failure: it was idle, or the client closed it to bootstrap again."""
+    """Whether this is not a failure, because the connection was idle or the client closed it to rebootstrap."""
     is_served: bool = False
-    """Whether the broker closed a working connection, as brokers do when they restart or when it is idle."""
+    """Whether a working connection was lost. Brokers close connections when they restart or a connection is idle."""
     authentication_error: AuthenticationError | None = None
 
     @property
     def reason(self) -> str:
-        """The reason with the address of the connection, if it is known."""
+        """The reason, preceded by the connection's address if it is known."""
         return f"{self.address}: {self.detail}" if self.address else self.detail

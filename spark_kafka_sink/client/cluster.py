@@ -1,6 +1,6 @@
-"""ClusterSnapshot: an immutable view of a cluster's brokers and topics, which any thread may read without a lock.
+"""ClusterSnapshot: an immutable view of a cluster's brokers and topics. Any thread may read it without a lock.
 
-An update is a new ClusterSnapshot. Unknown values are None here, not the numbers by which the protocol encodes them.
+Each metadata update creates a new ClusterSnapshot. Unknown values are None, not the protocol's special numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_TOPIC_ID = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker and its advertised address. A negative id marks a bootstrap address, whose real id is unknown."""
+    """A broker and its advertised address. A negative id marks a bootstrap server, whose broker id is unknown."""
 
     id: int
     host: str
@@ -39,20 +39,20 @@ class PartitionInfo:
     index: int
     leader: int | None
     leader_epoch: int | None
-    """The leader's epoch; None if it is unknown, or if the broker that responded sends unreliable leader epochs."""
+    """The leader epoch; None if it is unknown or if it came from a broker whose leader epochs are unreliable."""
     replicas: tuple[int, ...] = ()
     error_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as of the latest response. With an error, `partitions` may be empty or from earlier responses."""
+    """A topic as of the latest response. If it has an error, `partitions` is empty or from an earlier response."""
 
     name: str
     topic_id: UUID = NO_TOPIC_ID
     error_code: int = 0
     partitions: tuple[PartitionInfo, ...] = ()
-    """Sorted by index, usually without gaps; a broker may omit partitions."""
+    """Sorted by index. There are usually no gaps, but a broker may omit partitions."""
     internal: bool = False
 
     def partition(self, index: int) -> PartitionInfo | None:
@@ -68,7 +68,7 @@ class ClusterSnapshot:
     controller_id: int | None = None
     cluster_id: str | None = None
     is_bootstrap: bool = False
-    """Whether only the configured addresses are known so far."""
+    """Whether the nodes are only the bootstrap servers, not brokers from a metadata response."""
     _names: Mapping[UUID, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class ClusterSnapshot:
         return None if self.controller_id is None else self.nodes.get(self.controller_id)
 
     def partition_count(self, topic: str) -> int | None:
-        """Return the topic's number of partitions; None if it is unknown."""
+        """Return the topic's partition count; None if it is unknown."""
         info = self.topics.get(topic)
         return len(info.partitions) or None if info is not None else None
 
@@ -110,7 +110,7 @@ def build_bootstrap_snapshot(nodes: Iterable[Node]) -> ClusterSnapshot:
 
 
 def replace_partitions(topic: TopicInfo, changed: Sequence[PartitionInfo]) -> TopicInfo:
-    """Return the topic with these partitions added or replaced."""
+    """Return a copy of the topic with these partitions added or replaced."""
     by_index = {partition.index: partition for partition in topic.partitions}
     by_index.update((partition.index, partition) for partition in changed)
     partitions = tuple(by_index[index] for index in sorted(by_index))

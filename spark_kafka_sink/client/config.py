@@ -1,6 +1,6 @@
-"""ClientConfig: the settings of a client's connections, requests and metadata, with their defaults.
+"""ClientConfig: a client's settings for connections, requests and metadata, with their defaults.
 
-options.py parses the options that users set. A producer has more options, and derives its ClientConfig from them.
+options.py parses the options that users set. Producers have more options and derive their ClientConfig from them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ NO_RECOVERY = "none"
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """The settings of a client. Times are in milliseconds, sizes in bytes."""
+    """A client's settings. Times are in milliseconds, sizes in bytes."""
 
     bootstrap_servers: tuple[str, ...]
     client_id: str = ""
     client_dns_lookup: str = USE_ALL_DNS_IPS
     bootstrap_resolve_timeout_ms: int = 0
-    """Maximum time to retry the resolution of bootstrap.servers. 0: resolve them once, when the client is created."""
+    """How long to retry resolving bootstrap.servers. 0 means to resolve them once, when the client is created."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100

@@ -1,22 +1,22 @@
-"""ConnectionStates: the state of the connection to each node, and the backoff before the next connection attempt.
+"""ConnectionStates: the state of each node's connection, and the backoff before the next connection attempt.
 
     state                   meaning                                   next states
     DISCONNECTED            no connection                             CONNECTING
-    CONNECTING              until the channel is ready                CHECKING_API_VERSIONS or unconnected
+    CONNECTING              the channel is not ready yet              CHECKING_API_VERSIONS or unconnected
     CHECKING_API_VERSIONS   ApiVersions was sent                      READY, CHECKING_API_VERSIONS or unconnected
     READY                   requests may be sent                      THROTTLED or unconnected
     THROTTLED               no requests until the throttle time ends  READY or unconnected
     AUTHENTICATION_FAILED   no connection; calls that wait for        CONNECTING
                             metadata raise the error
 
-`TRANSITIONS` is this table; unconnected means DISCONNECTED or AUTHENTICATION_FAILED.
+`TRANSITIONS` encodes this table. "Unconnected" means DISCONNECTED or AUTHENTICATION_FAILED.
 
-CONNECTING includes the lookup of the name, the TLS handshake and SASL, and has a timeout of its own. This timeout and
-the backoff before a reconnect grow exponentially with consecutive failures.
+CONNECTING includes the host name lookup, the TLS handshake and SASL authentication. It has its own timeout. Both this
+timeout and the reconnect backoff grow exponentially with consecutive failures.
 
-Each attempt uses the next address of the host name. The name is resolved again when all addresses were tried, or when a
-connection that was established is lost. IPv4 and IPv6 addresses are both tried: `localhost` may resolve to ::1 first
-although the broker listens on 127.0.0.1 only.
+Each attempt uses the host name's next address. The name is resolved again after all addresses have been tried, or after
+an established connection has been lost. Both IPv4 and IPv6 addresses are tried, because `localhost` may resolve to ::1
+first even though the broker listens on 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import AuthenticationError, IllegalStateError
 from spark_kafka_sink.network.system import SocketAddress
 
 Resolve = Callable[[str, int], Sequence[SocketAddress] | None]
-"""Return the addresses of a host and port, or None if `resolved` is called with them later."""
+"""Returns the addresses of a host and port, or None if they will be passed to `ConnectionStates.resolved` later."""
 
 
 class ConnectionState(Enum):
@@ -57,7 +57,7 @@ TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
     ),
     ConnectionState.CHECKING_API_VERSIONS: frozenset(
         {
-            ConnectionState.CHECKING_API_VERSIONS,  # again, with another version of the request
+            ConnectionState.CHECKING_API_VERSIONS,  # again, with another version of ApiVersions
             ConnectionState.READY,
             ConnectionState.DISCONNECTED,
             ConnectionState.AUTHENTICATION_FAILED,
@@ -90,7 +90,7 @@ class _NodeConnection:
     throttled_until_ms: float = -math.inf
     authentication_error: AuthenticationError | None = None
     addresses: list[SocketAddress] = field(default_factory=list)
-    """The current address and those not tried yet; empty if the name must be resolved."""
+    """The current address, followed by those not tried yet. Empty if the host name must be resolved."""
     last_address: SocketAddress | None = None
 
 
@@ -111,7 +111,7 @@ class ConnectionStates:
         self._setup_timeout = ExponentialBackoff(setup_timeout_ms, setup_timeout_max_ms, random)
         self._resolve = resolve
         self._nodes: dict[int, _NodeConnection] = {}
-        self._setup_deadlines: dict[int, float] = {}  # of nodes that are CONNECTING
+        self._setup_deadlines: dict[int, float] = {}  # by node id, for nodes in state CONNECTING
 
     # --- queries
 
@@ -136,18 +136,18 @@ class ConnectionStates:
         return self.state(node_id, now_ms) is _READY
 
     def is_preparing(self, node_id: int) -> bool:
-        """Return whether a connection is being established and is not ready yet."""
+        """Return whether a connection is being set up but is not ready yet."""
         return self._is_in(node_id, _PREPARING)
 
     def is_connected(self, node_id: int) -> bool:
         return self._is_in(node_id, _CONNECTED)
 
     def has_failed(self, node_id: int) -> bool:
-        """Return whether the last connection, or the last attempt to connect, has ended."""
+        """Return whether the node's last connection has ended or its last connection attempt has failed."""
         return self._is_in(node_id, _UNCONNECTED)
 
     def is_unreachable(self, node_id: int) -> bool:
-        """Return whether the last attempt to connect failed. False for a connection that was established and ended."""
+        """Return whether the last connection attempt failed. The end of an established connection does not count."""
         return self.has_failed(node_id) and self._nodes[node_id].failed_setups > 0
 
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
@@ -155,7 +155,7 @@ class ConnectionStates:
         return None if node is None else node.authentication_error
 
     def has_rejected_credentials(self, node_id: int) -> bool:
-        """Return whether the node has rejected the credentials at each of its addresses."""
+        """Return whether the node has rejected the credentials and has no address left to try."""
         node = self._nodes.get(node_id)
         return (
             node is not None
@@ -171,7 +171,7 @@ class ConnectionStates:
     # --- delays in milliseconds
 
     def connection_delay(self, node_id: int, now_ms: float) -> float:
-        """Return the time until the next attempt is allowed, or until the current one times out; inf if connected."""
+        """Return the delay until the next attempt is allowed or the current one times out; inf if connected."""
         node = self._nodes.get(node_id)
         if node is None:
             return 0.0
@@ -186,21 +186,21 @@ class ConnectionStates:
         return 0.0 if node is None else max(node.throttled_until_ms - now_ms, 0.0)
 
     def poll_delay(self, node_id: int, now_ms: float) -> float:
-        """Return the time until the node may become ready by the passage of time alone."""
+        """Return the delay after which the node's state may change without any network event."""
         throttle_delay_ms = self.throttle_delay(node_id, now_ms)
         if throttle_delay_ms > 0 and self.is_connected(node_id):
             return throttle_delay_ms
         return self.connection_delay(node_id, now_ms)
 
     def next_setup_deadline(self) -> float:
-        """Return the earliest time at which a current connection attempt times out; inf if there is none."""
+        """Return when the first of the current connection attempts times out; inf if there are none."""
         return min(self._setup_deadlines.values(), default=math.inf)
 
     def nodes_with_setup_timeout(self, now_ms: float) -> list[int]:
         return [node_id for node_id, deadline_ms in self._setup_deadlines.items() if deadline_ms <= now_ms]
 
     def nodes_awaiting_lookup(self, host: str, port: int) -> list[int]:
-        """Return the nodes that need the addresses of a host to go on with their current connection attempt."""
+        """Return the nodes whose current connection attempt is waiting for the addresses of this host."""
         return [
             node_id
             for node_id, node in self._nodes.items()
@@ -217,10 +217,9 @@ class ConnectionStates:
     # --- transitions
 
     def connecting(self, node: Node, now_ms: float) -> SocketAddress | None:
-        """Start a connection attempt and return its address. None means that the name is being looked up.
+        """Start a connection attempt and return its address, or None if the host name is still being looked up.
 
-        Raise DisconnectedError if the name cannot be resolved. The caller must handle the error by calling
-        `disconnected`.
+        Raise DisconnectedError if the name cannot be resolved. The caller must then call `disconnected`.
         """
         connection = self._nodes.get(node.id)
         if connection is None or (connection.host, connection.port) != (node.host, node.port):
@@ -242,10 +241,10 @@ class ConnectionStates:
         return None if addresses is None else self.resolved(node.id, addresses)
 
     def resolved(self, node_id: int, addresses: Sequence[SocketAddress]) -> SocketAddress:
-        """Set the addresses of a node whose name was looked up, and return the address of the current attempt."""
+        """Set the addresses that a node's host name resolved to, and return the one to connect to."""
         connection = self._node(node_id)
         connection.addresses = list(addresses)
-        # Try the address that was lost last after the others: it may be a dead load balancer.
+        # Move the address that was used last to the end, because it may belong to a dead load balancer.
         if len(addresses) > 1 and addresses[0] == connection.last_address:
             connection.addresses.append(connection.addresses.pop(0))
         return _use_first_address(connection)
@@ -265,7 +264,7 @@ class ConnectionStates:
             self._transition(node_id, node, ConnectionState.THROTTLED)
 
     def throttle(self, node_id: int, until_ms: float) -> None:
-        """Send nothing to the node until this time, unless an earlier response demanded an even later time."""
+        """Send nothing to the node until this time. Ignore the call if an earlier one has set a later time."""
         node = self._nodes.get(node_id)
         if node is None or until_ms <= node.throttled_until_ms:
             return
@@ -293,7 +292,7 @@ class ConnectionStates:
             node.failed_setups += 1
             node.setup_timeout_ms = self._setup_timeout.compute_delay_ms(node.failed_setups)
         else:
-            # The connection was established. The node may have a new address by now, so resolve its name again.
+            # The connection had been established. The node may have a new address by now, so resolve its name again.
             node.addresses = []
             self._reset_setup_timeout(node)
 

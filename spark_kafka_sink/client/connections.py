@@ -1,12 +1,12 @@
 """Connections: establishes connections to brokers, negotiates API versions, and records why connections ended.
 
-This is the part of NetworkClient that handles nodes and addresses; it does not handle requests. The reason of a
-ConnectionLoss appears in the error of each request that was lost, and in the error of callers that time out waiting for
-metadata.
+NetworkClient delegates nodes and addresses to this class and handles the requests itself. The reason in a
+ConnectionLoss appears in the error of each request that was lost with the connection, and in the errors of callers that
+time out while they wait for metadata.
 
-Failures that need attention, such as an unreachable broker, are logged as WARNING, once and not for each of the retries
-that follow every second. The end of a connection that was in use is logged as INFO, as in the Java client: brokers
-close idle connections, and restart.
+Failures that need attention, such as an unreachable broker, are logged as warnings. The retries that follow each second
+do not log the same failure again. As in the Java client, the loss of a working connection is logged only at INFO level,
+because brokers close idle connections and restart from time to time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, 
 
 MAX_LOGGED_ADDRESSES = 1_000
 MIN_CREDENTIAL_REJECTIONS = 3
-"""The credentials are invalid if this many brokers reject them and none accepts them, even if others were not tried."""
+"""If no connection is alive, credentials count as invalid once this many brokers have rejected them.
+
+This holds even if other brokers have not been tried.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +51,8 @@ _log = logging.getLogger(__name__)
 class Connections:
     """The connections to the nodes of a cluster.
 
-    Only the sender thread may use them, except `features`, which is replaced atomically and may be read by any thread.
+    Only the sender thread may use this class. The exception is `features`, which is replaced atomically, so that any
+    thread may read it.
     """
 
     def __init__(self, selector: Selector, config: ClientConfig, *, system: System, random: Random) -> None:
@@ -64,27 +68,27 @@ class Connections:
         self.api_versions: dict[int, NodeApiVersions] = {}
         self.features = FinalizedFeatures()
         self.last_losses: dict[int, ConnectionLoss] = {}
-        """The loss of each node's last connection, until a new one is ready."""
+        """Why each node's last connection was lost, by node id. An entry is removed once a new connection is ready."""
         self._selector = selector
         self._config = config
         self._pending_api_versions: dict[int, int] = {}  # node id -> version of ApiVersions to send
         self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION - 1
         self._nodes_without_routing_check: set[int] = set()
-        """Connected nodes that have rejected the version with the check."""
+        """Connected nodes that have rejected the ApiVersions version with the routing check."""
         self._nodes: dict[int, Node] = {}
         self._addresses: dict[int, str] = {}
-        self._logged_loss_reasons: dict[str, str] = {}  # address -> last logged reason, until it is ready again
+        self._logged_loss_reasons: dict[str, str] = {}  # address -> last reason, until a connection is ready
 
     # --- connecting
 
     def connect(self, node: Node, now_ms: float) -> ConnectionLoss | None:
-        """Start to connect. Return a ConnectionLoss if the attempt failed immediately."""
+        """Start connecting. Return a ConnectionLoss if the attempt fails immediately."""
         self._nodes[node.id] = node
         self._addresses[node.id] = node.address
         return self._open_connection(node.id, lambda: self.states.connecting(node, now_ms))
 
     def connect_resolved(self) -> dict[int, ConnectionLoss]:
-        """Connect to the nodes whose names were looked up. Return the attempts that failed immediately."""
+        """Connect to the nodes whose name lookup has finished. Return each attempt that fails immediately."""
         losses = {
             node_id: self._open_connection(node_id, partial(self._resolved_address, node_id, lookup))
             for (host, port), lookup in self._lookups.take_finished().items()
@@ -96,7 +100,7 @@ class Connections:
         return self.states.resolved(node_id, lookup.result())
 
     def _open_connection(self, node_id: int, find_address: Callable[[], SocketAddress | None]) -> ConnectionLoss | None:
-        """Connect to the address that `find_address` returns. None means that it is still being looked up."""
+        """Connect to the address that `find_address` returns. Do nothing if the address is still being looked up."""
         try:
             address = find_address()
             if address is None:
@@ -114,12 +118,12 @@ class Connections:
         return None
 
     def accept_connected(self) -> None:
-        """Register the connections that the last poll established. TLS and SASL may still be in progress."""
+        """Record the connections that the last poll established. TLS and SASL may still be in progress."""
         for channel_id in self._selector.connected:
             self._pending_api_versions[int(channel_id)] = self._first_api_versions_version
 
     def take_ready_for_api_versions(self) -> dict[int, int]:
-        """Remove and return the nodes to which ApiVersions can be sent now, with the version of the request."""
+        """Remove and return the nodes to which ApiVersions can be sent now, each with the version to use."""
         if not self._pending_api_versions:
             return {}
         due = {
@@ -129,14 +133,14 @@ class Connections:
         }
         for node_id in due:
             del self._pending_api_versions[node_id]
-            # Only now: the connection setup timeout applies until the channel is ready.
+            # Change the state only now, because the connection setup timeout applies until the channel is ready.
             self.states.checking_api_versions(node_id)
         return due
 
     def handle_api_versions(
         self, node_id: int, request: ApiVersionsRequest, response: ApiVersionsResponse, version: int, now_ms: float
     ) -> ConnectionLoss | None:
-        """Handle a response to ApiVersions in `version`. Return a ConnectionLoss if the node is unusable."""
+        """Handle a response to ApiVersions in `version`. Return a ConnectionLoss if the connection must be closed."""
         if response.error_code == error_codes.NONE:
             if has_routing_check(response):
                 self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION
@@ -165,10 +169,11 @@ class Connections:
         return ConnectionLoss(f"{self.describe(node_id)} rejected ApiVersions: {error.name}. {error.advice}")
 
     def _needs_routing_check(self, node_id: int, request: ApiVersionsRequest, version: int) -> bool:
-        """Return whether a node that can check the connection has accepted a version too old to contain its target.
+        """Return whether to repeat ApiVersions in the version with the routing check.
 
-        A broker may announce the version with the check and yet reject it. It gets no second request of this version,
-        because it would reject every further one as well.
+        This is the case if the accepted version was too old to contain the connection's intended cluster and node. A
+        broker may announce the newer version and yet reject it. Do not try again then, because the broker would reject
+        each further request as well.
         """
         is_unchecked = version < FIRST_ROUTING_CHECK_VERSION and request.cluster_id is not None
         return is_unchecked and node_id not in self._nodes_without_routing_check
@@ -186,13 +191,13 @@ class Connections:
         return str(self._nodes.get(node_id, f"node {node_id}"))
 
     def address(self, node_id: int) -> str:
-        """Return the node's address in the last connection attempt, with its IP."""
+        """Return the address of the node's last connection attempt, with the IP address once it has been resolved."""
         return self._addresses.get(node_id, self.describe(node_id))
 
     # --- disconnecting
 
     def build_loss(self, node_id: int, final_state: ChannelState) -> ConnectionLoss:
-        """Return the loss of a connection, given the final state of its channel."""
+        """Describe the loss of a connection, given its channel's final state."""
         error = final_state.error
         address = self.address(node_id) if error is None else error.address
         detail = "disconnected" if error is None else error.text
@@ -207,13 +212,13 @@ class Connections:
         return ConnectionLoss(detail, address, is_served=node_id in self.api_versions)
 
     def build_setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
-        """Return the loss of a connection attempt that has taken too long."""
+        """Describe the loss of a connection attempt that has timed out."""
         missing = "no address of the name" if self.states.is_awaiting_lookup(node_id) else "no connection"
         detail = f"{missing} within {self.states.setup_timeout_ms(node_id):.0f} ms (socket.connection.setup.timeout.ms)"
         return ConnectionLoss(detail, self.address(node_id), timed_out=True)
 
     def record_loss(self, node_id: int, loss: ConnectionLoss, now_ms: float) -> None:
-        """Record and log the end of a connection or of an attempt to connect."""
+        """Record and log the loss of a connection or the failure of a connection attempt."""
         was_ready = self.api_versions.pop(node_id, None) is not None
         self._pending_api_versions.pop(node_id, None)
         self._nodes_without_routing_check.discard(node_id)
@@ -236,7 +241,7 @@ class Connections:
         return logging.WARNING if self._is_new_reason(node_id, loss) else logging.DEBUG
 
     def _is_new_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
-        """Return whether the reason of a loss differs from the last one at this address, and remember the reason."""
+        """Return whether the reason differs from the previous one at this address, and remember it."""
         address = self.address(node_id)
         is_new = self._logged_loss_reasons.get(address) != loss.reason
         if len(self._logged_loss_reasons) >= MAX_LOGGED_ADDRESSES:
@@ -245,11 +250,11 @@ class Connections:
         return is_new
 
     def find_authentication_failure(self, snapshot: ClusterSnapshot) -> AuthenticationError | None:
-        """Return the error if the credentials must be considered invalid; None while a broker may accept them.
+        """Return the latest rejection if the credentials must be considered invalid, and None otherwise.
 
-        A restarted broker may reject valid credentials until it has loaded its users, so the rejection by one broker is
-        not final while others can be tried. Before the cluster's metadata are known, unreachable bootstrap servers are
-        not waited for.
+        A restarted broker may reject valid credentials until it has loaded its users. So rejections are not final while
+        other brokers may accept the credentials. As long as only the bootstrap servers are known, the client does not
+        wait for unreachable ones.
         """
         if any(self.is_alive(node_id) for node_id in snapshot.nodes):
             return None
@@ -264,5 +269,5 @@ class Connections:
         return self.states.authentication_error(latest_node_id)
 
     def close(self, node_id: int) -> None:
-        """Close the node's channel, if there is one. The caller must call `record_loss` afterwards."""
+        """Close the node's channel if there is one. The caller must call `record_loss` afterwards."""
         self._selector.close_channel(str(node_id))

@@ -1,7 +1,7 @@
-"""Lookups of host names on threads of their own.
+"""Look up host names on background threads.
 
-The resolver of the operating system blocks for as long as its DNS servers do not respond, often 10 seconds and more,
-and cannot be interrupted. On the sender thread, it would stop the requests to all brokers, the timeouts and close().
+The operating system's resolver blocks until its DNS servers respond or it gives up, often for 10 seconds or more, and
+cannot be interrupted. On the sender thread, it would hold up the requests to all brokers, timeouts and close().
 docs/decisions/0020-host-lookups.md compares the alternatives.
 """
 
@@ -19,28 +19,28 @@ ResultT = TypeVar("ResultT")
 
 
 def resolve_advertised(system: System, host: str, port: int) -> list[SocketAddress]:
-    """Resolve an advertised host name. An invalid name is rejected before DNS or TLS sees it."""
+    """Resolve an advertised host name. Raise DisconnectedError for an invalid name before DNS or TLS sees it."""
     _check_advertised_host(host)
     return system.resolve(host, port)
 
 
 class BackgroundLookup(Generic[ResultT]):
-    """One lookup on a thread of its own, which ends with the lookup."""
+    """A lookup that runs on its own thread. The thread ends with the lookup."""
 
     def __init__(self, system: System, look_up: Callable[[], ResultT], on_finish: Callable[[], None]) -> None:
-        """`on_finish`: called on the thread of the lookup if the lookup has not finished when this call returns."""
+        """`on_finish`: called on the lookup's thread, unless the lookup finishes before this call returns."""
         self.is_finished = False
         self._is_awaited = False
         self._look_up = look_up
         self._on_finish = on_finish
         self._outcome: ResultT | DisconnectedError = DisconnectedError("the lookup of the name ended unexpectedly")
         system.run_in_background(self._run, "pykafka-lookup")
-        # The caller reads `is_finished` after this line, and `_run` sets it before it reads `_is_awaited`. So at least
-        # one of them sees the other, and no end of a lookup is missed.
+        # This line sets `_is_awaited` before the caller reads `is_finished`, and `_run` sets `is_finished` before it
+        # reads `_is_awaited`. At least one of them sees what the other has set, so no end of a lookup is missed.
         self._is_awaited = True
 
     def result(self) -> ResultT:
-        """Return the result of a finished lookup. Raise DisconnectedError if the name cannot be resolved."""
+        """Return the result of the finished lookup. Raise DisconnectedError if the name cannot be resolved."""
         if isinstance(self._outcome, DisconnectedError):
             raise self._outcome
         return self._outcome
@@ -57,7 +57,7 @@ class BackgroundLookup(Generic[ResultT]):
 
 
 class HostLookups:
-    """Unfinished DNS lookups of broker host names. Sender thread only.
+    """Unfinished DNS lookups of broker host names. Only the sender thread may use them.
 
     While a lookup is running, further connection attempts to the same host share it.
     """
@@ -68,7 +68,7 @@ class HostLookups:
         self._unfinished_lookups: dict[tuple[str, int], BackgroundLookup[list[SocketAddress]]] = {}
 
     def resolve(self, host: str, port: int) -> list[SocketAddress] | None:
-        """Return the addresses of a host, or None if the lookup is still running. `take_finished` returns it later.
+        """Return a host's addresses. If the lookup is still running, return None; `take_finished` returns it later.
 
         Raise DisconnectedError if the name cannot be resolved. An IP address needs no lookup.
         """

@@ -1,8 +1,8 @@
-"""InFlightRequests: requests that were sent and have no response yet, by node and in order.
+"""InFlightRequests: requests that have been sent but have no response yet, by node and in order.
 
-A broker answers the requests of a connection in order, so the next response belongs to the oldest request; the
+A broker responds to a connection's requests in order, so the next response always belongs to the oldest request. The
 correlation id only verifies that. Throttle time does not count towards a request's timeout, because a throttling broker
-delays its responses.
+may delay its responses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class InFlightRequest:
     request: ClientRequest
     version: int
     internal: bool
-    """Whether the client created the request itself, and handles its response."""
+    """Whether NetworkClient itself created the request and handles its response."""
     sent_ms: float
     written: bool = False
     """Whether the socket has accepted all bytes of the request."""
@@ -34,11 +34,11 @@ class InFlightRequest:
         self.deadline_ms = self.sent_ms + self.request.timeout_ms
 
     def build_response(self, message: Message | None, now_ms: float) -> ClientResponse:
-        """Return the result of a request with a response, or of a written request that expects none."""
+        """Build the result for a response, or for a request that has been written and expects no response."""
         return ClientResponse(self.request, now_ms, now_ms - self.request.created_ms, self.version, message)
 
     def build_disconnect_response(self, loss: ConnectionLoss, now_ms: float) -> ClientResponse:
-        """Return the result of a request whose connection was lost."""
+        """Build the result of a request whose connection was lost."""
         return ClientResponse(
             self.request,
             now_ms,
@@ -51,7 +51,7 @@ class InFlightRequest:
         )
 
     def decode(self, frame: memoryview) -> Message:
-        """Decode the response. Raise DecodeError if it is invalid or belongs to another request."""
+        """Decode the response. Raise DecodeError if the frame is invalid or belongs to another request."""
         correlation_id, request = peek_correlation_id(frame), self.request
         if correlation_id != request.correlation_id:
             raise DecodeError(
@@ -66,14 +66,14 @@ class InFlightRequest:
 class InFlightRequests:
     """The requests to each node that have no response yet, oldest first.
 
-    Only the sender thread may use them, except `count()` without a node, which any thread may call.
+    Only the sender thread may use this class, except that any thread may call `count()` without a node.
     """
 
     def __init__(self, max_per_node: int) -> None:
         self._max_per_node = max_per_node
         self._requests_by_node: dict[int, deque[InFlightRequest]] = {}
         self._count = 0
-        self._earliest_ms = math.inf  # a lower bound of all deadlines, recomputed when it has passed
+        self._earliest_ms = math.inf  # no deadline is earlier; recomputed once it has passed
 
     def add(self, in_flight: InFlightRequest) -> None:
         self._requests_by_node.setdefault(in_flight.request.node_id, deque()).append(in_flight)
@@ -81,30 +81,31 @@ class InFlightRequests:
         self._earliest_ms = min(self._earliest_ms, in_flight.deadline_ms)
 
     def can_send_more(self, node_id: int) -> bool:
-        """Return whether another request may be sent to a node.
+        """Return whether another request may be sent to the node.
 
-        The newest request must be written, since a channel writes one at a time, and the limit must allow another one.
+        The newest request must have been written, because a channel writes one request at a time. The node must also
+        have fewer requests in flight than the limit.
         """
         requests = self._requests_by_node.get(node_id)
         return not requests or (requests[-1].written and len(requests) < self._max_per_node)
 
     def complete_next(self, node_id: int, frame: memoryview) -> tuple[InFlightRequest, Message]:
-        """Remove and return the node's oldest request with its decoded response.
+        """Remove the node's oldest request and return it with its decoded response.
 
-        Raise DecodeError, and remove nothing, if the frame is not the response to that request.
+        If the frame is not a valid response to that request, raise DecodeError and remove nothing.
         """
         requests = self._requests_by_node.get(node_id)
         if not requests:
             raise DecodeError("a response, although no request is in flight")
         if not requests[0].written:
-            # Accepting it would free the request's memory while the socket is still reading from it.
+            # Accepting the response would free the request's memory while the channel is still writing from it.
             raise DecodeError(f"a response to request {requests[0].request.correlation_id} before it was written")
         message = requests[0].decode(frame)
         self._count -= 1
         return requests.popleft(), message
 
     def complete_last_sent(self, node_id: int) -> InFlightRequest:
-        """Remove and return the newest request, which expects no response."""
+        """Remove and return the node's newest request. Call this for a written request that expects no response."""
         requests = self._requests_by_node.get(node_id)
         if not requests:
             raise IllegalStateError(f"no request to node {node_id} is in flight")
@@ -121,7 +122,7 @@ class InFlightRequests:
         return self._count if node_id is None else len(self._requests_by_node.get(node_id, ()))
 
     def waiting_since_ms(self, node_id: int) -> float:
-        """Return the time at which the node's oldest request was sent; inf if there is none."""
+        """Return when the node's oldest request was sent; inf if there is none."""
         requests = self._requests_by_node.get(node_id)
         return requests[0].sent_ms if requests else math.inf
 
@@ -131,13 +132,13 @@ class InFlightRequests:
             in_flight.deadline_ms += throttle_ms
 
     def next_deadline(self) -> float:
-        """Return a time before which no request times out. The next deadline may be later."""
+        """Return a time before which no request times out. The earliest deadline may be later."""
         return self._earliest_ms
 
     def find_timed_out_requests(self, now_ms: float) -> dict[int, ClientRequest]:
-        """Return the oldest request of each node that has timed out.
+        """Return the oldest timed-out request of each node that has one.
 
-        Timeouts differ, so a request may time out before an older one.
+        Timeouts differ, so a request may time out before an older one does.
         """
         self._earliest_ms = min(
             [

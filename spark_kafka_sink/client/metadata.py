@@ -1,17 +1,17 @@
 """Metadata: the topics in use, the cluster's latest snapshot, and the schedule of metadata updates.
 
-User threads add topics and wait until they are known. The sender thread requests metadata when `time_to_next_update`
-reaches zero, and applies the responses. The snapshot is immutable and read without a lock; all other state is guarded
-by `_lock`, and `_update_condition` is notified of every response.
+User threads add topics and wait until their metadata arrives. The sender thread requests metadata when
+`time_to_next_update` reaches zero, and applies the responses. The snapshot is immutable and can be read without a lock.
+`_lock` guards updates of all other state, and `_update_condition` is notified of every applied response.
 
-An update is due at once for new topics, and then requests these topics only (a partial update, whose cost does not
-depend on the number of known topics). A full update is due on request, or when the last one is metadata.max.age.ms old.
-All other updates wait until retry.backoff.ms after the last attempt, unless they are requested with `reset_backoff` and
-the last attempt succeeded. The backoff grows exponentially while attempts fail, and while responses contain nothing new
-although a caller has requested another update.
+A new topic makes an update due at once. This update is partial: it requests only the new topics, so its cost does not
+depend on the number of known topics. A full update is due on request, or once the last one is metadata.max.age.ms old.
+All other updates wait for a backoff after the last attempt, unless they are requested with `reset_backoff` and the last
+attempt succeeded. The backoff starts at retry.backoff.ms. It grows exponentially while attempts fail, and while callers
+keep requesting updates although the responses contain nothing new.
 
-A fatal error, such as rejected credentials or a broker that is too old, ends all current and later waits at once, until
-a broker responds: the sender keeps retrying.
+A fatal error, such as rejected credentials or a broker that is too old, ends all current waits, and later ones at once.
+The sender keeps retrying, and the error is cleared as soon as a response can be applied.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 MAX_REPORTED_ADDRESSES = 16
-"""The maximum number of unreachable addresses in an error message; the latest ones are kept."""
+"""The maximum number of failed addresses in an error message. The latest failures are kept."""
 
 FINAL_TOPIC_ERRORS = frozenset({error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_AUTHORIZATION_FAILED})
-"""Errors of a topic that do not go away by waiting."""
+"""Topic errors for which waiting does not help."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class MetadataQuery:
-    """The contents of one metadata request, needed again to apply its response."""
+    """The contents of a metadata request. They are needed again to apply the response."""
 
     topics: tuple[str, ...]
     partial: bool
@@ -74,7 +74,7 @@ class MetadataQuery:
 
 
 class Metadata:
-    """The topics in use, the latest snapshot of the cluster, and the times of metadata updates. Thread-safe."""
+    """The topics in use, the cluster's latest snapshot, and the schedule of metadata updates. Thread-safe."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Metadata:
         allow_auto_topic_creation: bool = True,
     ) -> None:
         self.snapshot: ClusterSnapshot = build_bootstrap_snapshot(nodes)
-        """The latest snapshot; replaced, never modified."""
+        """The latest snapshot. It is replaced on updates but never modified."""
         self._bootstrap_nodes = tuple(nodes)
         self._max_age_ms = config.metadata_max_age_ms
         self._max_idle_ms = config.metadata_max_idle_ms
@@ -97,23 +97,23 @@ class Metadata:
         self._allow_auto_topic_creation = allow_auto_topic_creation
         self._lock = threading.RLock()
         self._update_condition = threading.Condition(self._lock)
-        self._topic_expiry_ms: dict[str, float] = {}  # the topics in use -> when each expires unless it is used again
-        self._new_topics: set[str] = set()  # topics that no response has contained yet
+        self._topic_expiry_ms: dict[str, float] = {}  # topic in use -> when it expires unless it is used again
+        self._new_topics: set[str] = set()  # topics that have not been in any response yet
         self._new_topics_version = 0  # incremented when a new topic is added
         self._epochs: Epochs = {}
         self._update_version = 0
         self._is_full_update_requested = True
         self._is_partial_update_requested = False
         self._failure_count = 0
-        self._unchanged_response_count = 0  # consecutive responses without anything new
+        self._unchanged_response_count = 0  # consecutive responses that contained nothing new
         self._last_attempt_ms = -math.inf
         self._last_full_update_ms = -math.inf
         self._backoff_ms = 0.0
         self._fatal_error: KafkaSinkError | None = None
         self._address_failures: dict[str, str] = {}  # address -> reason, since the last response
-        self._omitted_topics: set[str] = set()  # topics that the last response about them did not contain
-        self._response_problem = ""  # the problem of the last response, if it could not be applied
-        self._node_failures: dict[int, str] = {}  # node id -> reason, until the node is connected again
+        self._omitted_topics: set[str] = set()  # topics that were requested last time but missing from the response
+        self._response_problem = ""  # why the last response could not be applied; empty if it could
+        self._node_failures: dict[int, str] = {}  # node id -> reason, until the node connects again
         self._is_closed = False
 
     # --- topics and waiting (any thread)
@@ -124,7 +124,7 @@ class Metadata:
         return self._update_version
 
     def age_ms(self, now_ms: float) -> float:
-        """Return the time since the last full update; nan if there was none."""
+        """Return the milliseconds since the last full update; nan if there was none."""
         return now_ms - self._last_full_update_ms if self._last_full_update_ms > -math.inf else math.nan
 
     @property
@@ -137,7 +137,7 @@ class Metadata:
             return topic in self._topic_expiry_ms
 
     def add_topic(self, topic: str, now_ms: float) -> None:
-        """Record that the topic is in use, which keeps its metadata for another metadata.max.idle.ms."""
+        """Record that the topic is in use, so that its metadata is kept for another metadata.max.idle.ms."""
         _check_topic_name(topic)
         with self._lock:
             known = topic in self._topic_expiry_ms
@@ -149,10 +149,10 @@ class Metadata:
                 self._skip_backoff()
 
     def request_update(self, *, reset_backoff: bool = False) -> int:
-        """Request a full update. Return the current version, which the update will exceed.
+        """Request a full update. Return the current version; the update will have a higher one.
 
-        `reset_backoff`: whether the update has a new reason, and is not requested because the last response did not
-        help. The update is then due at once, unless the last attempt failed.
+        `reset_backoff`: the update is requested for a new reason, not because the last response did not help. It is
+        then due at once, unless the last attempt failed.
         """
         with self._lock:
             self._is_full_update_requested = True
@@ -166,7 +166,7 @@ class Metadata:
     def request_update_for_topic(self, topic: str) -> int:
         """Request another update after the backoff, because the last response did not help.
 
-        Return the current version, which the update will exceed.
+        Return the current version; the update will have a higher one.
         """
         with self._lock:
             if topic not in self._new_topics:
@@ -175,7 +175,7 @@ class Metadata:
             return self._update_version
 
     def await_update(self, last_version: int, timeout_ms: float) -> None:
-        """Wait for a response after `last_version`. The response may be about other topics than the caller's."""
+        """Wait until the version exceeds `last_version`. The response may be about other topics than the caller's."""
         deadline_ms = self._system.now() + timeout_ms
         with self._lock:
             while True:
@@ -197,41 +197,41 @@ class Metadata:
             raise fatal.with_traceback(None)
 
     def topic_error(self, topic: str) -> KafkaSinkError | None:
-        """Return the error of the topic in the latest response about it."""
+        """Return the topic's error in the latest response about the topic, or None."""
         info = self.snapshot.topics.get(topic)
         if info is None or info.error_code == error_codes.NONE:
             return None
         return build_broker_error(info.error_code, format_partition(topic))
 
     def raise_for_topic(self, topic: str) -> None:
-        """Raise the error of the topic in the latest response if waiting does not help."""
+        """Raise the topic's error in the latest response if it is one for which waiting does not help."""
         info = self.snapshot.topics.get(topic)
         if info is not None and info.error_code in FINAL_TOPIC_ERRORS:
             raise build_broker_error(info.error_code, format_partition(topic))
 
     @property
     def has_connection_failures(self) -> bool:
-        """Whether a connection has failed since the last usable response."""
+        """Whether a connection has failed since a response was last applied."""
         return bool(self._address_failures)
 
     def describe_connection_failures(self) -> str:
         """Describe why metadata could not be updated.
 
-        The reason is the connections that have failed since the last usable response, or else the problem of the last
-        unusable response.
+        The description lists the connections that have failed since a response was last applied. If there are none, it
+        says why the latest response could not be applied.
         """
         with self._lock:
             return self._describe_connection_failures()
 
     def describe_missing_metadata(self, topic: str) -> str:
-        """Describe why there are no metadata of a topic, not even an error."""
+        """Explain why there is no metadata for the topic, not even an error."""
         with self._lock:
             if topic in self._omitted_topics:
                 return "Brokers responded, but their response does not contain this topic."
             return self._describe_connection_failures()
 
     def connection_failure(self, node_id: int) -> str | None:
-        """Return the reason why the last connection to a node failed, even if other brokers have responded since."""
+        """Return why the last connection to the node failed, even if other brokers have responded since."""
         return self._node_failures.get(node_id)
 
     # --- updates (sender thread)
@@ -239,12 +239,12 @@ class Metadata:
     def time_to_next_update(self, now_ms: float) -> float:
         """Return the milliseconds until the next update is due.
 
-        The lock is not taken, since each request calls this several times. A thread that requests an update wakes up
-        the client afterwards.
+        This usually does not take the lock, because it is called several times for each request. A thread that requests
+        an update wakes up the client afterwards.
         """
         to_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now_ms, 0.0)
         if to_expiry_ms == 0 and self._unchanged_response_count:
-            # An update because of metadata.max.age.ms does not mean that the last response did not help.
+            # This update is due because of metadata.max.age.ms, not because the last response did not help.
             with self._lock:
                 self._unchanged_response_count = 0
                 self._draw_backoff()
@@ -258,7 +258,7 @@ class Metadata:
             return MetadataQuery(tuple(topics), partial, self._new_topics_version, self._allow_auto_topic_creation)
 
     def update(self, query: MetadataQuery, response: MetadataResponse, version: int, now_ms: float) -> None:
-        """Apply a response to the query."""
+        """Apply the response to a query and wake up waiting threads."""
         with self._lock:
             if self._is_closed:
                 raise IllegalStateError("a metadata response after close()")
@@ -290,7 +290,7 @@ class Metadata:
             self._failure_count = 0
             self._last_attempt_ms = now_ms
             self._draw_backoff()
-            if self._is_partial_update_requested:  # for topics that were added after the request was sent
+            if self._is_partial_update_requested:  # for topics added after the request was built
                 self._skip_backoff()
             self._fatal_error = None
             self._address_failures.clear()
@@ -303,7 +303,7 @@ class Metadata:
     def update_failed(self, now_ms: float, problem: str = "") -> None:
         """Record that an update failed, and back off.
 
-        `problem`: the reason why the response cannot be applied; empty if there was no response.
+        `problem`: why the response cannot be applied; empty if there was no response.
         """
         with self._lock:
             self._response_problem = problem or self._response_problem
@@ -313,7 +313,10 @@ class Metadata:
             self._draw_backoff()
 
     def update_leaders(self, hints: Iterable[LeaderHint], nodes: Iterable[Node]) -> set[tuple[str, int]]:
-        """Apply leaders that are newer than the snapshot and whose nodes are known. Return the changed partitions."""
+        """Apply hints about leaders that are newer than the known ones and whose nodes are known.
+
+        `nodes`: additional nodes to add to the snapshot. Return the changed (topic, partition) pairs.
+        """
         with self._lock:
             snapshot = self.snapshot
             known_nodes = {**snapshot.nodes, **{node.id: node for node in nodes}}
@@ -334,7 +337,7 @@ class Metadata:
             return {(partition.topic, partition.index) for partition in changed_partitions}
 
     def bootstrap(self, nodes: Sequence[Node]) -> None:
-        """Set the bootstrap servers, whose names could not be resolved before, and request an update at once."""
+        """Set the bootstrap servers once their names have been resolved, and make the next update due at once."""
         with self._lock:
             self._bootstrap_nodes = tuple(nodes)
             self.snapshot = build_bootstrap_snapshot(nodes)
@@ -343,7 +346,7 @@ class Metadata:
             self._skip_backoff()
 
     def rebootstrap(self) -> None:
-        """Replace the known brokers by the bootstrap servers. Epochs and topics in use are kept."""
+        """Replace the known brokers with the bootstrap servers. Keep the epochs and the topics in use."""
         with self._lock:
             if not self.snapshot.is_bootstrap:
                 _log.info("Bootstrapped again from %s", [*map(str, self._bootstrap_nodes)])
@@ -375,7 +378,7 @@ class Metadata:
     # --- helpers (with _lock held)
 
     def _skip_backoff(self) -> None:
-        """Let the next update be due at once, for a new reason. Its retries back off as usual."""
+        """Let the next update start without a backoff, for a new reason. Its retries back off as usual."""
         self._unchanged_response_count = 0
         self._last_attempt_ms = -math.inf
         self._draw_backoff()
@@ -391,7 +394,7 @@ class Metadata:
             del self._topic_expiry_ms[topic]
 
     def _apply_hint(self, snapshot: ClusterSnapshot, hint: LeaderHint) -> PartitionInfo | None:
-        """Return the partition with the hint's leader; None unless the hint is newer than what is known."""
+        """Return the partition with the hint's leader, or None if the hint is not newer than the known leader."""
         known = snapshot.partition(hint.topic, hint.partition)
         if known is None or hint.leader_id < 0 or hint.leader_epoch < 0:
             return None
@@ -401,7 +404,7 @@ class Metadata:
         return replace(known, leader=hint.leader_id, leader_epoch=hint.leader_epoch)
 
     def _draw_backoff(self) -> None:
-        # Drawn once per attempt. If it was drawn at each check, the jitter would let the shortest of many draws win.
+        # Draw the jitter once per attempt. With a draw at each check, the shortest of many draws would win.
         failure_backoff_ms = self._backoff.compute_delay_ms(max(self._failure_count - 1, 0))
         unchanged_backoff_ms = (
             self._backoff.compute_delay_ms(self._unchanged_response_count - 1)
@@ -417,9 +420,9 @@ class Metadata:
 
 
 def _check_topic_name(topic: str) -> None:
-    """Raise InvalidRecordError for a name that cannot be encoded; brokers validate all others.
+    """Raise InvalidRecordError if the name cannot be encoded. Brokers validate all other names.
 
-    It would make every metadata request fail, including those about other topics.
+    A name that cannot be encoded would make every metadata request fail, including requests about other topics.
     """
     if not is_encodable_string(topic):
         raise InvalidRecordError(
@@ -430,10 +433,10 @@ def _check_topic_name(topic: str) -> None:
 def create_metadata(
     config: ClientConfig, *, system: System, random: Random | None = None, allow_auto_topic_creation: bool = True
 ) -> Metadata:
-    """Create metadata with the addresses of bootstrap.servers.
+    """Create Metadata whose snapshot contains the bootstrap servers.
 
-    Raise ConfigurationError if none of them can be resolved. With bootstrap.resolve.timeout.ms, they are not resolved
-    yet, and the snapshot has no nodes.
+    Raise ConfigurationError if no bootstrap server's name can be resolved. If bootstrap.resolve.timeout.ms is set, the
+    names are not resolved yet, and the snapshot has no nodes.
     """
     nodes: tuple[Node, ...] = ()
     if not config.bootstrap_resolve_timeout_ms:

@@ -1,13 +1,13 @@
-"""MetadataFetch: the metadata request in flight, the brokers it was sent to, and the decision to rebootstrap.
+"""MetadataFetch: tracks the metadata request in flight and the brokers it was sent to, and decides when to rebootstrap.
 
-A suspended broker accepts the request and does not respond. The client does not wait for request.timeout.ms: when the
-broker has been unresponsive for a second, the same request goes to another broker, and the first response counts. The
-wait doubles with each further broker, and stays long until a response is quick again, so that a slow cluster does not
-get every request twice.
+A suspended broker accepts a request but does not respond. The client does not wait for request.timeout.ms. Once the
+broker has been unresponsive for a second, the client sends the same request to another broker and uses the first
+response. The wait doubles with each further broker and stays long until a broker responds quickly again, so that a slow
+cluster does not get every request twice.
 
-All known brokers may be gone, because they were replaced or because a name now resolves to other hosts. Only the
-bootstrap servers can help then (KIP-899). The client returns to them when no known broker can be tried, when an update
-was due and no response came for metadata.recovery.rebootstrap.trigger.ms, and when a broker demands it (KIP-1102).
+All known brokers may be gone, because they have been replaced or because a name now resolves to other hosts. Then only
+the bootstrap servers can help (KIP-899). The client returns to them if no known broker can be reached, if an update has
+been due without a response for metadata.recovery.rebootstrap.trigger.ms, or if a broker demands it (KIP-1102).
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _log = logging.getLogger(__name__)
 
 
 class MetadataFetch:
-    """The metadata request in flight, and the decision to rebootstrap. Only the sender thread may use it."""
+    """Tracks the metadata request in flight and decides when to rebootstrap. Only the sender thread may use it."""
 
     def __init__(self, metadata: Metadata, config: ClientConfig, system: System, wakeup: Callable[[], None]) -> None:
-        """`wakeup`: called on another thread when a lookup of bootstrap.servers has finished."""
+        """`wakeup`: called on the lookup's thread when a lookup of bootstrap.servers has finished."""
         self._metadata = metadata
         self._lookup = None if metadata.snapshot.nodes else BootstrapLookup(config, system, wakeup)
         self._may_rebootstrap = config.metadata_recovery_strategy == REBOOTSTRAP
         self._trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._query: MetadataQuery | None = None
-        self._sent_ms_by_node: dict[int, float] = {}  # node id -> when the query was sent to it, the latest one last
+        self._sent_ms_by_node: dict[int, float] = {}  # node id -> when the query was sent to it, in order
         self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._due_since_ms = math.inf
-        """When the update became due that has no response yet; -inf if a broker has demanded a rebootstrap."""
+        """When the pending update became due; inf if none is pending, -inf if a broker has demanded a rebootstrap."""
 
     def resolve_bootstrap_servers(self, now_ms: float) -> float:
-        """Resolve the names of bootstrap.servers unless they were resolved. Return the time until the next attempt.
+        """Resolve bootstrap.servers if that has not been done yet. Return the milliseconds until the next attempt.
 
-        The time is 0 if bootstrap servers are known. After bootstrap.resolve.timeout.ms, the time is inf, and all
-        callers that wait for metadata get the error.
+        Return 0 if the bootstrap servers are known. After bootstrap.resolve.timeout.ms, return inf; all callers that
+        wait for metadata then get the error.
         """
         if self._lookup is None:
             return 0.0
@@ -68,7 +68,7 @@ class MetadataFetch:
         return self._query is None and self._metadata.time_to_next_update(now_ms) <= 0
 
     def wait_ms(self, now_ms: float, last_response_ms: Mapping[int, float]) -> float:
-        """Return the time until a request must be sent. `last_response_ms`: the time of each node's last response."""
+        """Return the time until a request must be sent. `last_response_ms`: when each node last responded, by id."""
         if not self._sent_ms_by_node:
             return self._metadata.time_to_next_update(now_ms)
         node_id, sent_ms = next(reversed(self._sent_ms_by_node.items()))
@@ -79,17 +79,17 @@ class MetadataFetch:
         return node_id in self._sent_ms_by_node
 
     def record_due_update(self, now_ms: float) -> None:
-        """Record that an update is due and the client is looking for a broker."""
+        """Record that an update is due and the client is looking for a broker to send it to."""
         self._due_since_ms = min(self._due_since_ms, now_ms)
 
     def start_query(self, node_id: int, now_ms: float) -> MetadataQuery:
-        """Return the query to send to this node, and record that it is sent.
+        """Return the query to send to this node, and record that it is being sent.
 
-        If other nodes have not responded to the current query, it is sent again. Otherwise a new query is created.
+        If other nodes have not responded to the current query yet, return that query. Otherwise create a new one.
         """
         if self._query is None:
             self._query = self._metadata.build_query(now_ms)
-        if self._sent_ms_by_node:  # Bounded: the unresponsive nodes are disconnected after request.timeout.ms.
+        if self._sent_ms_by_node:  # bounded, because unresponsive nodes are disconnected
             self._resend_after_ms *= 2
         self._sent_ms_by_node[node_id] = now_ms
         return self._query
@@ -97,7 +97,7 @@ class MetadataFetch:
     def handle_response(
         self, node_id: int, query: MetadataQuery, response: MetadataResponse, version: int, now_ms: float
     ) -> None:
-        """Handle the response to a query. Ignore it if another node has already responded to the query."""
+        """Handle the response to a query. Ignore the response if the query has already been answered or has ended."""
         if query is not self._query:
             return
         if now_ms - self._sent_ms_by_node[node_id] < UNRESPONSIVE_AFTER_MS:
@@ -113,14 +113,14 @@ class MetadataFetch:
             _log.warning("A broker rejected a metadata request with %s", name)
             self._metadata.update_failed(now_ms, f"A broker rejected the metadata request with {name}.")
         elif not response.brokers:
-            # A broker that is starting up knows no other broker yet.
+            # A broker that is still starting up does not know any broker yet.
             self._metadata.update_failed(now_ms, "A broker responded, but its response contains no broker.")
         else:
             self._metadata.update(query, response, version, now_ms)
             self._due_since_ms = math.inf
 
     def handle_lost_request(self, node_id: int, query: MetadataQuery, now_ms: float) -> None:
-        """Record that this node will not respond to the query. Other nodes may still do so."""
+        """Record that this node will not respond to the query. Other nodes may still respond."""
         if query is self._query:
             del self._sent_ms_by_node[node_id]
             if not self._sent_ms_by_node:
@@ -128,7 +128,7 @@ class MetadataFetch:
                 self._metadata.update_failed(now_ms)
 
     def fail(self, now_ms: float, error: KafkaSinkError) -> None:
-        """Record that the query could not be sent, and fail all callers that wait for metadata."""
+        """Record that the query cannot be sent, and fail all callers that wait for metadata."""
         self._end_query()
         self._metadata.update_failed(now_ms)
         self._metadata.set_fatal_error(error)
@@ -140,7 +140,8 @@ class MetadataFetch:
     def handle_disconnection(self, now_ms: float, fatal: KafkaSinkError | None = None) -> None:
         """Request an update after the loss of a connection, because the metadata may be stale."""
         if self.is_due(now_ms):
-            # The query may have been about to go to the lost node. Without a backoff, nodes are tried in a tight loop.
+            # The client may have been about to send the query to the lost node. Without a backoff, it would try nodes
+            # in a tight loop.
             self._metadata.update_failed(now_ms)
         if fatal is not None:
             self._metadata.set_fatal_error(fatal)
@@ -153,7 +154,7 @@ class MetadataFetch:
         return self._may_rebootstrap and now_ms - self._due_since_ms > self._trigger_ms
 
     def rebootstrap(self, now_ms: float) -> bool:
-        """Return to the bootstrap servers if metadata.recovery.strategy allows it, and return whether it does."""
+        """Return to the bootstrap servers if metadata.recovery.strategy allows it. Return whether it does."""
         if self._may_rebootstrap:
             self._metadata.rebootstrap()
             self._due_since_ms = now_ms

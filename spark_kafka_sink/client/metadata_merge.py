@@ -1,11 +1,11 @@
-"""Merges a Metadata response into a cluster snapshot, without side effects.
+"""Merge a Metadata response into a cluster snapshot without modifying the snapshot.
 
-Brokers learn of a new leader one after another, so a response may be older than the snapshot. For the same topic id, a
-partition never goes back to a smaller leader epoch: its previous state is kept. A topic that was deleted and recreated
-has a new id, and its epochs start again.
+Brokers learn of a new leader one after another, so a response may be older than the snapshot. As long as the topic id
+stays the same, a partition never goes back to a lower leader epoch; it keeps its previous state instead. A topic that
+was deleted and recreated has a new id, and its epochs start again.
 
 A topic with a retriable error, for example during a leader election, keeps its known partitions. A topic that does not
-exist, is not authorized or has an invalid name has none.
+exist, is not authorized or has an invalid name loses them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from spark_kafka_sink.protocol.messages.metadata import (
 )
 
 FIRST_RELIABLE_EPOCH_VERSION = 9
-"""Brokers that do not support this version may return an old leader together with a new epoch (KAFKA-9212)."""
+"""Brokers that do not support this version may return a stale leader with a new epoch (KAFKA-9212)."""
 
 MAX_PARTITIONS = 1_000_000
-"""More than a whole cluster has. Arrays of row counts have one element for each partition up to the highest one."""
+"""More partitions than a whole cluster has. The limit bounds arrays that have one element for each partition index."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderHint:
-    """The current leader of a partition, from a broker that is no longer its leader (KIP-951)."""
+    """A partition's current leader, as reported by a broker that is no longer the leader (KIP-951)."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class LeaderHint:
 
 
 class KnownEpoch(NamedTuple):
-    """The highest known leader epoch of a partition, with the id of its topic."""
+    """The latest known leader epoch of a partition, with the topic's id."""
 
     topic_id: UUID
     epoch: int
@@ -62,9 +62,9 @@ class MetadataMerge:
     snapshot: ClusterSnapshot
     epochs: Epochs = field(default_factory=dict)
     has_changes: bool = False
-    """Whether the response contained new information."""
+    """Whether a partition of the response is new, has a different epoch, or has no epoch to compare."""
     needs_refresh: bool = False
-    """Whether the leader of some partition is unknown for now."""
+    """Whether a topic or partition has an error that requires another update."""
 
 
 def merge_response(
@@ -78,8 +78,8 @@ def merge_response(
 ) -> MetadataMerge:
     """Merge a response in `version` into the old snapshot.
 
-    `partial`: the response is about new topics only, and all other topics are kept. `retain`: return whether a topic is
-    still in use.
+    `partial`: the response is only about new topics; keep all others that are in use. `retain`: returns whether a topic
+    is still in use.
     """
     merge = MetadataMerge(old, dict(known_epochs))
     topics = {} if not partial else {name: topic for name, topic in old.topics.items() if retain(name)}
@@ -123,7 +123,7 @@ def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: in
 
 
 def _select_valid_partitions(name: str, topic: MetadataResponseTopic) -> list[MetadataResponsePartition]:
-    """Return the topic's partitions sorted by index, without duplicates and without indices out of range."""
+    """Return the topic's partitions sorted by index. Drop duplicates and out-of-range indices."""
     by_index = {partition.partition_index: partition for partition in topic.partitions}
     valid_partitions = [by_index[index] for index in sorted(by_index) if 0 <= index < MAX_PARTITIONS]
     if len(valid_partitions) < len(by_index):
@@ -147,7 +147,7 @@ def _merge_partition(
     key = name, new.index
     known = merge.epochs.get(key)
     if new.leader_epoch is None:
-        # An old broker, or no leader: there is no epoch to compare later responses with.
+        # The broker is old or sent no epoch, so there is nothing to compare later responses with.
         merge.epochs.pop(key, None)
         merge.has_changes = True
         return new
@@ -169,7 +169,7 @@ def _merge_partition(
 def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:
     """Return whether the topic was deleted and recreated under the same name.
 
-    Brokers before 2.8 send no ids, so with them every topic counts as the same.
+    Brokers older than Kafka 2.8 send no topic ids, so with such brokers a topic always counts as the same.
     """
     return NO_TOPIC_ID not in (known_id, new_id) and known_id != new_id
 

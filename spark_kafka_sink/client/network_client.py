@@ -1,12 +1,12 @@
 """NetworkClient: sends requests to nodes and returns their responses, over connections that it manages itself.
 
-All work is done in `poll`: it sends what is due, polls the Selector, converts the results to responses and returns
-them; there are no callbacks. Between polls, `ready` requests a connection, and `send` queues a request for a node that
-is ready. The client's own requests go first: ApiVersions on each new connection, and Metadata, since no node `is_ready`
+`poll` does most of the work: it sends what is due, polls the Selector and returns the results as responses. There are
+no callbacks. Between polls, `ready` starts a connection, and `send` queues a request for a node that is ready. The
+client's own requests go first: each new connection starts with ApiVersions, and `is_ready` returns False for all nodes
 while a metadata update is due.
 
-When a response is late, cannot be decoded or belongs to another request, later responses cannot be matched to requests.
-The connection is closed then, and all its requests fail in order as `disconnected`.
+If a response is late, cannot be decoded or belongs to another request, later responses cannot be matched to requests.
+The client then closes the connection, and all of its requests fail in order as `disconnected`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 
 MAX_CORRELATION_ID = 2**31 - 1024
-"""Higher correlation ids are reserved for the SASL exchanges of channels."""
+"""Higher correlation ids are reserved for the SASL exchanges of channels (network/authenticator.py)."""
 
 
 class _State(Enum):
@@ -62,10 +62,10 @@ class _State(Enum):
 
 
 class NetworkClient:
-    """Sends requests to the nodes of a cluster, and receives their responses.
+    """Sends requests to a cluster's nodes and receives their responses.
 
-    Only the sender thread uses it, except `wakeup`, `initiate_close`, `finalized_features`, `io_counts` and the total
-    of `in_flight_request_count`.
+    Only the sender thread may use this class. Any thread may use `wakeup`, `initiate_close`, `finalized_features`,
+    `io_counts` and, without a node, `in_flight_request_count`.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class NetworkClient:
         self._connections = Connections(selector, config, system=system, random=self._random)
         self._states, self.losses = self._connections.states, self._connections.last_losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
-        self._unreported_responses: list[ClientResponse] = []  # results of requests that ended outside of poll
-        self._last_response_ms_by_node: dict[int, float] = {}  # by node; in the future while the node throttles
+        self._unreported_responses: list[ClientResponse] = []  # results of requests that ended between polls
+        self._last_response_ms_by_node: dict[int, float] = {}  # in the future while a node throttles the client
         self._correlation_id = 0
         self._state = _State.ACTIVE  # guarded by _state_lock
         self._state_lock = threading.Lock()
@@ -96,7 +96,7 @@ class NetworkClient:
     # --- connections
 
     def ready(self, node: Node, now_ms: float) -> bool:
-        """Return whether requests can be sent to the node now. If not, connect to it as soon as the backoff allows."""
+        """Return whether requests can be sent to the node now. If not, start connecting if the backoff allows it."""
         if self.is_ready(node.id, now_ms):
             return True
         if self._states.can_connect(node.id, now_ms):
@@ -113,9 +113,9 @@ class NetworkClient:
         return self._states.has_failed(node_id)
 
     def unresponsive_ms(self, node_id: int, now_ms: float) -> float:
-        """Return for how long the node has not responded although a request or a connection attempt is pending.
+        """Return how long the node has not responded although a request or a connection attempt is pending.
 
-        0 if nothing is pending.
+        Return 0 if nothing is pending.
         """
         if self._states.is_preparing(node_id):
             since_ms = self._states.last_attempt_ms(node_id)
@@ -124,7 +124,7 @@ class NetworkClient:
         return max(0.0, now_ms - max(since_ms, self._last_response_ms_by_node.get(node_id, since_ms)))
 
     def disconnect(self, node_id: int, reason: str, now_ms: float) -> None:
-        """Close the connection to a node, if there is one. The next poll returns its requests as disconnected."""
+        """Close the connection to the node if there is one. The next poll returns its requests as disconnected."""
         if self._connections.is_alive(node_id):
             self._close_connection(self._unreported_responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
 
@@ -132,7 +132,7 @@ class NetworkClient:
         return self._states.authentication_error(node_id)
 
     def least_loaded_node(self, now_ms: float) -> Node | None:
-        """Return the node for a request that any broker can answer; None if no node can be used or connected to now."""
+        """Choose a node for a request that any broker can answer. Return None if no node is usable or connectable."""
         return self._choose_node(now_ms).node
 
     # --- requests
@@ -156,7 +156,7 @@ class NetworkClient:
     def send(self, request: ClientRequest, now_ms: float) -> None:
         """Queue a request for a node that is ready.
 
-        If it cannot be sent in any version that the node supports, the next poll returns a response with
+        If the node supports no version in which the request can be sent, the next poll returns a response with
         `version_error`.
         """
         self._ensure_active()
@@ -171,7 +171,7 @@ class NetworkClient:
             )
 
     def version_for(self, node_id: int, api_key: ApiKey, versions: VersionRange | None = None) -> int:
-        """Return the version of a request to a node. Raise UnsupportedVersionError if the node supports none."""
+        """Return the API version to use for a request to the node. Raise UnsupportedVersionError if there is none."""
         node_versions = self._connections.api_versions.get(node_id)
         if node_versions is None:
             raise IllegalStateError(f"the API versions of node {node_id} are unknown: it is not connected")
@@ -182,12 +182,12 @@ class NetworkClient:
 
     @property
     def finalized_features(self) -> FinalizedFeatures:
-        """The newest finalized features that any broker has sent. Thread-safe."""
+        """The newest finalized features that the client has received from any broker. Thread-safe."""
         return self._connections.features
 
     @property
     def io_counts(self) -> IoCounts:
-        """The traffic of all connections. Thread-safe."""
+        """I/O counters of all connections. Thread-safe."""
         return self._selector.counts
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
@@ -196,7 +196,7 @@ class NetworkClient:
     # --- the loop
 
     def poll(self, timeout_ms: float, now_ms: float) -> list[ClientResponse]:
-        """Send what is due, wait up to `timeout_ms` for an event, and return the results of requests that ended."""
+        """Send what is due, wait up to `timeout_ms` for an event, and return the results of finished requests."""
         self._ensure_active()
         if self._unreported_responses:
             responses, self._unreported_responses = self._unreported_responses, []
@@ -223,18 +223,18 @@ class NetworkClient:
         return responses
 
     def wakeup(self) -> None:
-        """Interrupt the wait of a poll. Thread-safe."""
+        """Interrupt the wait of the current or the next poll. Thread-safe."""
         self._selector.wakeup()
 
     def initiate_close(self) -> None:
-        """Let the next send or poll raise DisconnectedError, and a waiting poll return. Thread-safe."""
+        """Let a waiting poll return, and every later send or poll raise DisconnectedError. Thread-safe."""
         with self._state_lock:
             if self._state is _State.ACTIVE:
                 self._state = _State.CLOSING
         self.wakeup()
 
     def close(self) -> None:
-        """Close all connections and the metadata, which fails callers that wait for it."""
+        """Close all connections and the metadata. Callers that wait for metadata get an error."""
         with self._state_lock:
             was_closed, self._state = self._state is _State.CLOSED, _State.CLOSED
         if not was_closed:
@@ -244,7 +244,7 @@ class NetworkClient:
     # --- the steps of poll, in order
 
     def _maybe_update_metadata(self, now_ms: float) -> float:
-        """Send a metadata request if one is due and a node can be used. Return the time until the next call."""
+        """Send a metadata request if one is due and a node can be used. Return the delay until the next call."""
         unresolved_ms = self._fetch.resolve_bootstrap_servers(now_ms)
         if unresolved_ms > 0:
             return unresolved_ms
@@ -258,13 +258,13 @@ class NetworkClient:
         if (node := choice.node) is None:
             return min(self._states.poll_delay(node_id, now_ms) for node_id in self._metadata.snapshot.nodes)
         if self._fetch.is_awaiting_response(node.id):
-            return UNRESPONSIVE_AFTER_MS  # No other node is more likely to respond.
+            return UNRESPONSIVE_AFTER_MS  # no other node is more likely to respond
         if self._can_send(node.id, now_ms):
             self._send_metadata_request(node, now_ms)
         elif self._states.can_connect(node.id, now_ms):
             self._connect(node, now_ms)
-        # The end of a connection attempt is an event that ends the poll. Another node is tried when the attempt failed
-        # at once, or when its node becomes unresponsive.
+        # The end of a connection attempt ends the poll. Try another node if the attempt has failed immediately, or once
+        # the node becomes unresponsive.
         if self._states.is_preparing(node.id):
             remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now_ms)
             return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_AFTER_MS
@@ -306,7 +306,7 @@ class NetworkClient:
     def _handle_disconnections(self, responses: list[ClientResponse], now_ms: float) -> None:
         for channel_id, final_state in self._selector.disconnected.items():
             node_id = int(channel_id)
-            if self._connections.is_alive(node_id):  # Otherwise this poll has already closed the connection.
+            if self._connections.is_alive(node_id):  # otherwise this poll has already closed it
                 self._handle_loss(responses, node_id, self._connections.build_loss(node_id, final_state), now_ms)
 
     def _send_api_versions_requests(self, now_ms: float) -> None:
@@ -346,7 +346,7 @@ class NetworkClient:
         return self._connections.is_ready(node_id, now_ms) and self._in_flight.can_send_more(node_id)
 
     def _choose_node(self, now_ms: float, avoid: Callable[[int], bool] = lambda node_id: False) -> NodeChoice:
-        """Choose a node. Nodes for which `avoid` returns True are treated as unresponsive."""
+        """Choose a node. Treat nodes for which `avoid` returns True as unresponsive."""
         nodes = list(self._metadata.snapshot.nodes.values())
 
         def is_responsive(node_id: int) -> bool:
@@ -355,7 +355,7 @@ class NetworkClient:
         return choose_node(nodes, self._connections, self._in_flight, is_responsive, self._random, now_ms)
 
     def _is_every_node_unreachable(self, choice: NodeChoice) -> bool:
-        """Return whether no node can be used or connected to now, or all nodes failed their last connection attempt."""
+        """Return whether no node can be used or connected to, or the last connection attempt to every node failed."""
         snapshot = self._metadata.snapshot
         if choice.node is None:
             return not choice.has_connected_node
@@ -376,7 +376,7 @@ class NetworkClient:
         self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
 
     def _build_api_versions_request(self, node_id: int) -> ApiVersionsRequest:
-        """Build the request. It names the cluster and the node only if the client can bootstrap again when rejected."""
+        """Build the request. It names the cluster and node only if the client can rebootstrap after a rejection."""
         cluster_id = self._metadata.snapshot.cluster_id
         if self._checks_routing and cluster_id is not None and node_id >= 0:
             return build_api_versions_request(cluster_id, node_id)
@@ -407,12 +407,12 @@ class NetworkClient:
     def _close_connection(
         self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float
     ) -> None:
-        """Close a connection, and handle its loss."""
+        """Close the connection and handle its loss."""
         self._connections.close(node_id)
         self._handle_loss(responses, node_id, loss, now_ms)
 
     def _handle_loss(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float) -> None:
-        """Cancel the node's requests and update the metadata after a connection ended or could not be established."""
+        """Record the loss, cancel the node's requests and request a metadata update."""
         self._connections.record_loss(node_id, loss, now_ms)
         self._cancel_requests(responses, node_id, loss, now_ms)
         if not loss.expected:
@@ -434,7 +434,7 @@ class NetworkClient:
 
 
 def _get_metadata_query(in_flight: InFlightRequest) -> MetadataQuery:
-    """Return the query of one of the client's own metadata requests."""
+    """Return the query that one of the client's own metadata requests was built from."""
     assert isinstance(in_flight.request.tag, MetadataQuery)
     return in_flight.request.tag
 
@@ -449,7 +449,7 @@ def create_network_client(
 ) -> NetworkClient:
     """Create a client with its own Selector.
 
-    `counts_nodes`: whether to record request sizes by node, for a caller that reads and thereby clears them.
+    `counts_nodes`: whether to count traffic per node. The caller must then remove the recorded request sizes regularly.
     """
     selector = Selector(
         system,

@@ -1,4 +1,4 @@
-"""NewTopic: a topic to create, its CreateTopics request, and remedies for brokers' rejections."""
+"""NewTopic: describes a topic to create, builds its CreateTopics request, and explains rejections by brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.messages.create_topics import (
 )
 
 BROKER_DEFAULT = -1
-"""A number of partitions or replicas that is left to the brokers' settings."""
+"""Lets the brokers choose the number of partitions or replicas."""
 
 _GRANT_REMEDY = "Grant this user the Create permission on the topic, or ask an administrator to create it."
 _REMEDIES = {
@@ -44,7 +44,7 @@ class NewTopic:
     configs: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        """Return "partitions 12, replicas 3, cleanup.policy compact"."""
+        """Return text such as "partitions 12, replicas 3, cleanup.policy compact"."""
         numbers = (("partitions", self.partitions), ("replicas", self.replicas))
         parts = [f"{name} {'by default of the brokers' if n == BROKER_DEFAULT else n}" for name, n in numbers]
         return ", ".join([*parts, *(f"{name} {sanitize(value)}" for name, value in self.configs)])
@@ -60,7 +60,10 @@ class NewTopic:
         return CreateTopicsRequest(topics=[topic], validate_only=validate_only)
 
     def find_differences(self, partitions: int, replicas: int, configs: Mapping[str, str | None]) -> Iterator[str]:
-        """Yield the differences of an existing topic. `configs`: the settings that the user may describe."""
+        """Yield how an existing topic differs from this one.
+
+        `configs`: the topic's settings that the user is allowed to see. Other settings are not compared.
+        """
         for name, expected_value, actual_value in (
             ("partitions", self.partitions, partitions),
             ("replicas", self.replicas, replicas),
@@ -74,10 +77,10 @@ class NewTopic:
 
 
 def format_broker_message(result: CreatableTopicResult) -> str:
-    """Return the broker's error message in parentheses, or nothing if there is none."""
+    """Return the broker's error message in parentheses, or an empty string if there is none."""
     return f" ({sanitize(result.error_message)})" if result.error_message else ""
 
 
 def find_remedy(code: int) -> str:
-    """Return the remedy for an error code of CreateTopics."""
+    """Return what to do about an error code in a CreateTopics response."""
     return _REMEDIES.get(code, lookup_error_code(code).advice)

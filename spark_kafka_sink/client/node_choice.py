@@ -1,4 +1,4 @@
-"""The choice of the broker for requests that any broker can answer: the least loaded node."""
+"""Choose the least loaded node for requests that any broker can answer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequests
 
 UNRESPONSIVE_AFTER_MS = 1_000.0
-"""A node that has not responded for this long is unresponsive: metadata are requested from another node, since the
-cluster may have elected new leaders."""
+"""A node that has not responded for this long counts as unresponsive. The client then requests metadata from another
+node, because the cluster may have elected new leaders."""
 
 
 @dataclass(frozen=True)
 class NodeChoice:
     node: Node | None
     has_connected_node: bool
-    """Whether any node is connected, even if it is too busy or throttled to be chosen."""
+    """Whether any node is connected, even if it could not be chosen because it is busy or throttled."""
 
 
 def choose_node(
@@ -30,13 +30,13 @@ def choose_node(
     random: Random,
     now_ms: float,
 ) -> NodeChoice:
-    """Choose the ready node with the fewest requests in flight; ties are broken at random.
+    """Choose the ready node with the fewest requests in flight; break ties at random.
 
-    If no node is ready, choose one that is being connected, so that no second connection is opened meanwhile; if there
-    is none, the node whose last connection attempt is the oldest.
+    If no node is ready, choose one that is being connected, so that no second connection is opened in the meantime. If
+    there is none either, choose the node whose last connection attempt is the oldest.
 
-    An unresponsive node is the last choice. A suspended broker process still accepts connections; a client that waited
-    for it would ask no other broker for the new leaders of its partitions.
+    Choose an unresponsive node only as a last resort. A suspended broker process still accepts connections, and a
+    client that waited for it would not request the new leaders of its partitions from other brokers.
     """
     nodes = random.sample(nodes, len(nodes))
     states = connections.states

@@ -1,7 +1,7 @@
-"""Parsers of option values, and the parsing of all options that a user has set with an option table.
+"""Parse option values, and parse all options that a user has set according to an option table.
 
-Every value may be text, as Spark and the command line pass it, or a value of the option's own type. A parser raises
-ValueError with the end of a sentence that begins with the option's name: "must be ...".
+A value may be text, as passed by Spark and the command line, or have the option's own type. A parser raises ValueError
+with a message that continues a sentence starting with the option's name, such as "must be ...".
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _INTEGER_PATTERN = re.compile("[+-]?[0-9]+")
 
 @dataclass
 class ParsedOptions:
-    """The parsed options of a user, and the faults that were found in them."""
+    """A user's parsed options and the faults found in them."""
 
     raw_values: dict[str, object]
-    """The values as the user set them, by option name. An option that is set to None counts as not set."""
+    """The values as set by the user, by option name. Options set to None are not included."""
     values: dict[str, Any]
-    """The parsed values by field name, with the default of each option that is not set or has an invalid value."""
+    """The parsed values by field name. Options that are not set or have an invalid value have their default."""
     faults: OptionFaults = field(default_factory=OptionFaults)
-    """All faults found so far. Later checks of the values add theirs."""
+    """All faults found so far. Later checks add the faults that they find."""
     invalid_fields: set[str] = field(default_factory=set)
     """The fields whose option has an invalid value.
 
-    Their intended value is unknown, so later checks do not compare it with other options.
+    Later checks do not compare these fields with other options, because their intended values are unknown.
     """
 
     def reject_unused(self, options: Iterable[Option], condition: str) -> None:
-        """Add a fault for each of the options that is set, because it has no effect unless the condition holds."""
+        """Add a fault for each of these options that is set: they have no effect unless the condition holds."""
         for option in options:
             if option.name in self.raw_values:
                 self.faults.add(option.name, f"has no effect unless {condition}.")
@@ -48,12 +48,12 @@ class ParsedOptions:
 def parse_option_values(
     table: Mapping[str, Option], options: Mapping[str, object], other_names: Collection[str], component: str
 ) -> ParsedOptions:
-    """Parse all options that the table contains, and collect the faults instead of raising them.
+    """Parse all options that are in the table. Collect faults instead of raising them.
 
-    An option that is neither in the table nor in `other_names`, whose options the caller parses elsewhere, is a fault.
-    The fault does not show the value of an unknown option, which may be a secret.
+    `other_names`: options that the caller parses elsewhere. An option that is in neither is a fault. The fault does not
+    show the unknown option's value, which may be a secret.
 
-    `component`: the name of the table's owner in error messages, such as "producer".
+    `component`: what error messages call the owner of the table, such as "producer".
     """
     raw_values = {name: value for name, value in options.items() if value is not None}
     parsed_options = ParsedOptions(raw_values, {option.field: option.default for option in table.values()})
@@ -88,7 +88,7 @@ def _parse_option(option: Option, raw_value: object, parsed_options: ParsedOptio
 
 
 def _describe_value(value: object) -> str:
-    """Show text and numbers, but only the type of other values, which may contain an address with a password."""
+    """Show text and numbers. Show only the type of other values, because they may contain passwords."""
     return sanitize(repr(value)) if isinstance(value, str | int | float) else f"of type {type(value).__name__}"
 
 
@@ -102,12 +102,12 @@ def parse_text(value: object) -> str:
 
 
 def parse_optional_text(value: object) -> str | None:
-    """Parse text. Return None if it is empty or blank."""
+    """Parse text. Return None if the text is empty or blank."""
     return parse_text(value) or None
 
 
 def parse_protocol_string(value: object) -> str:
-    """Parse text that fits into a STRING of Kafka's protocol."""
+    """Parse text that can be encoded as a STRING in Kafka's protocol."""
     text = parse_text(value)
     if not is_encodable_string(text):
         raise ValueError(f"must be text of at most {MAX_STRING_BYTES} bytes in UTF-8")
@@ -115,7 +115,7 @@ def parse_protocol_string(value: object) -> str:
 
 
 def parse_protocol_name(value: object) -> str:
-    """Parse text that is not empty and fits into a STRING of Kafka's protocol."""
+    """Parse nonempty text that can be encoded as a STRING in Kafka's protocol."""
     name = parse_protocol_string(value)
     if not name:
         raise ValueError("must not be empty")
@@ -131,7 +131,7 @@ def parse_boolean(value: object) -> bool:
 
 
 def build_integer_parser(minimum: int, maximum: int) -> Parser:
-    """Build a parser of integers from `minimum` to `maximum`, both included."""
+    """Build a parser that accepts integers from `minimum` to `maximum`, inclusive."""
 
     def parse(value: object) -> int:
         problem = f"must be a whole number from {minimum} to {maximum}"
@@ -149,7 +149,7 @@ def build_integer_parser(minimum: int, maximum: int) -> Parser:
 
 @dataclass(frozen=True)
 class ChoiceParser:
-    """A parser that accepts the choices in upper or lower case and returns them as they are spelled in `choices`."""
+    """A parser that accepts any of the choices, ignoring case, and returns it as spelled in `choices`."""
 
     choices: tuple[str, ...]
 
@@ -166,7 +166,7 @@ def build_choice_parser(*choices: str) -> ChoiceParser:
 
 
 def parse_list(value: object) -> tuple[str, ...]:
-    """Parse a list of strings, or text with commas between the items. Drops blank items."""
+    """Parse a list of strings, or text with comma-separated items. Drop blank items."""
     if isinstance(value, str):
         items = value.split(",")
     elif isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):

@@ -1,9 +1,9 @@
-"""Suggestions for unknown option names, including the option names of librdkafka and kafka-python.
+"""Suggest options for unknown option names, including names from librdkafka and kafka-python.
 
-The nearest name by spelling is often wrong for an option of another client: of all options of the Java producer,
-`ssl.protocol` is nearest to librdkafka's `ssl.ca.location`. So the names of other clients are looked up first, in two
-steps. A name with underscores may be an option of the Java client whose name has dots. Otherwise one of the tables may
-contain the name. In the tables, braces enclose the names of options, as in the text of an OptionFault.
+For another client's option, the name with the most similar spelling is often wrong. For example, the Java producer
+option most similar to librdkafka's `ssl.ca.location` is `ssl.protocol`. So other clients' names are looked up first, in
+two steps. A name with underscores may be a Java client option with the dots replaced. Otherwise one of the tables may
+contain the name. As in the text of an OptionFault, braces in the tables enclose option names.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ KAFKA_PYTHON_OPTIONS = {
 
 
 def build_unknown_option_fault(name: str, known_names: Collection[str], component: str) -> OptionFault:
-    """Build the fault of an unknown option. `component`: the owner of the known options, such as "producer"."""
+    """Build the fault for an unknown option. `component`: the owner of the known options, such as "producer"."""
     suggestion = suggest_option_name(name, known_names)
     return OptionFault(name, f"is not an option of the Kafka {component}. {suggestion}".rstrip())
 
@@ -87,7 +87,7 @@ def build_unknown_option_fault(name: str, known_names: Collection[str], componen
 def suggest_option_name(name: str, known_names: Collection[str]) -> str:
     """Suggest an option for an unknown name.
 
-    Return the text of an OptionFault, which is empty if no option is similar.
+    Return text for an OptionFault. The text is empty if no option is similar.
     """
     suggestion = _suggest_for_other_clients(name, known_names)
     if suggestion is not None:

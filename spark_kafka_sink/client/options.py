@@ -1,7 +1,7 @@
-"""Options of the Java client for connections, requests and metadata, and their conversion to a ClientConfig.
+"""The Java client's options for connections, requests and metadata, and their conversion to a ClientConfig.
 
-A producer has these options and others (producer/options.py). The options of TLS and SASL are in
-network/security_options.py. The defaults are those of ClientConfig.
+Producers have these options and more (see producer/options.py). The TLS and SASL options are in
+network/security_options.py. The defaults come from ClientConfig.
 """
 
 from __future__ import annotations
@@ -160,24 +160,24 @@ CLIENT_OPTIONS = build_option_table((*CONNECTION_OPTIONS, *_REQUEST_OPTIONS))
 
 
 def parse_client_config(options: Mapping[str, object]) -> ClientConfig:
-    """Build the configuration from client and security options.
+    """Build a ClientConfig from client and security options.
 
-    Raise ConfigurationError with all faults of the options.
+    Raise a single ConfigurationError that lists all faults.
     """
     parsed_options = parse_option_values(CLIENT_OPTIONS, options, SECURITY_OPTIONS, "client")
     values = parsed_options.values | resolve_connection_values(parsed_options)
     if parsed_options.faults:
         raise ConfigurationError(parsed_options.faults)
-    # An option without a field of ClientConfig would have no effect. It raises TypeError here.
+    # If an option has no field in ClientConfig, it would have no effect, so this raises TypeError.
     field_values = {option.field: values[option.field] for option in CLIENT_OPTIONS.values() if option.has_effect}
     return ClientConfig(**field_values, security=values["security"])
 
 
 def resolve_connection_values(parsed_options: ParsedOptions) -> dict[str, Any]:
-    """Check the connection options together and return the values that replace the parsed ones.
+    """Check how the connection options fit together. Return the values that replace or extend the parsed ones.
 
-    The returned values include `security`, which is None if the security options have faults. The faults are added to
-    the parsed options.
+    The result includes `security`, which is None if the security options have faults. All faults are added to
+    `parsed_options`.
     """
     security = _parse_security(parsed_options)
     _check_bootstrap_servers(parsed_options)
@@ -208,9 +208,9 @@ def _check_bootstrap_servers(parsed_options: ParsedOptions) -> None:
 
 
 def _adjust_backoffs(parsed_options: ParsedOptions) -> dict[str, int]:
-    """Return the values that keep each initial backoff at or below its maximum.
+    """Return adjusted values so that no initial backoff exceeds its maximum.
 
-    Like the Java client, lower an initial backoff to a maximum that the user has set, and otherwise raise the maximum.
+    Like the Java client, lower the initial backoff if the user has set the maximum; otherwise raise the maximum.
     """
     adjusted: dict[str, int] = {}
     for name in ("reconnect_backoff", "retry_backoff"):

@@ -1,4 +1,4 @@
-"""ProducerIdAndEpoch: the identity under which brokers know a producer."""
+"""ProducerIdAndEpoch: the identity by which brokers recognize a producer."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class ProducerIdAndEpoch(NamedTuple):
 NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
 
 UNUSED_IDENTITY = ProducerIdAndEpoch(2**62, 0)
-"""A producer id that no producer has."""
+"""A valid identity whose producer id no producer ever gets."""

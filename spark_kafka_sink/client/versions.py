@@ -1,12 +1,14 @@
-"""NodeApiVersions: the API versions of a broker, and the highest version of each API that both sides support.
+"""NodeApiVersions: a broker's API versions, and the highest version of each API that both sides support.
 
-Every connection starts with ApiVersions, to which the broker responds with its APIs and their version ranges. The
-version of this first request is a guess. If it is too new, the broker responds with UNSUPPORTED_VERSION in the layout
-of version 0 and, since Kafka 2.4, with its own range; the next attempt uses the highest version of that range, or 0.
-Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). New connections
-begin with it once a broker has announced it: a first connection has no cluster id to send, and brokers before Kafka 4.4
-would cost every connection a round trip. The first newer broker of a mixed cluster announces it in its response to an
-older version; ApiVersions is sent to it again, in version 5, before the connection is ready.
+Every connection starts with ApiVersions. The broker responds with its APIs and their version ranges. The version of
+this first request is a guess. If it is too new, the broker responds with UNSUPPORTED_VERSION in the layout of version 0
+and, since Kafka 2.4, includes its own range. The next attempt uses the highest version of that range, or 0.
+
+Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). New connections use
+it only after a broker has announced it, because the first connection has no cluster id to send, and because brokers
+older than Kafka 4.4 would cost every connection another round trip. The first newer broker of a mixed cluster announces
+version 5 in its response to an older version. The client then repeats ApiVersions in version 5 on this connection
+before the connection is ready.
 
 The response also contains the cluster's finalized features, such as `transaction.version`, with an increasing epoch.
 """
@@ -30,12 +32,13 @@ from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 
 DISTRIBUTION = "spark-kafka-sink"
 TRANSACTION_VERSION = "transaction.version"
-"""The finalized feature with the cluster's transaction protocol version."""
+"""The finalized feature whose level is the cluster's transaction protocol version."""
 FIRST_ROUTING_CHECK_VERSION = 5
-"""The first version of ApiVersions with the cluster and the node that a connection is meant for (KIP-1242)."""
+"""The first ApiVersions version that names the intended cluster and node of a connection (KIP-1242)."""
 
-# From these versions on, a broker responds at once, and the client must not send for throttle_time_ms (KIP-219).
-# In older versions the broker delays the response instead, so the client must not wait again.
+# From these versions on, a throttling broker responds at once, and the client must not send anything for
+# throttle_time_ms (KIP-219). In older versions, the broker delays the response instead, so the client must not wait
+# again.
 FIRST_CLIENT_THROTTLE_VERSION: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 6,
     ApiKey.FETCH: 8,
@@ -62,28 +65,28 @@ INTRODUCED_IN: dict[ApiKey, str] = {
     ApiKey.DESCRIBE_TRANSACTIONS: "3.0",
     ApiKey.LIST_TRANSACTIONS: "3.0",
 }
-"""The Kafka version that introduced an API, for APIs that a supported broker may lack."""
+"""The Kafka version that introduced each API that a supported broker may lack."""
 
 
 @dataclass(frozen=True)
 class FinalizedFeatures:
-    """The cluster's finalized features. `epoch` is -1 until a broker has sent features."""
+    """The cluster's finalized features. `epoch` is -1 as long as no broker has sent any."""
 
     epoch: int = -1
     levels: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def transaction_version(self) -> int:
-        """The transaction protocol version: 2 (KIP-890), or 1 if the cluster has a lower level or no such feature."""
+        """The transaction protocol version: 2 if the feature has at least level 2 (KIP-890), and 1 otherwise."""
         return 2 if self.levels.get(TRANSACTION_VERSION, 0) >= 2 else 1
 
 
 @dataclass(frozen=True)
 class NodeApiVersions:
-    """The API versions and features of one broker."""
+    """One broker's API versions and finalized features."""
 
     broker: str
-    """The broker's name and address, for error messages."""
+    """The broker's id and address, for error messages."""
     ranges: Mapping[int, VersionRange]
     finalized: FinalizedFeatures = FinalizedFeatures()
     _latest_usable: dict[tuple[ApiKey, VersionRange | None], int] = field(
@@ -91,7 +94,7 @@ class NodeApiVersions:
     )
 
     def latest_usable_version(self, api_key: ApiKey, allowed: VersionRange | None = None) -> int:
-        """Return the highest version that the broker, this library and `allowed` support.
+        """Return the highest version that the broker and this library support and that is in `allowed`.
 
         Raise UnsupportedVersionError if there is none.
         """
@@ -137,12 +140,12 @@ def build_node_api_versions(broker: str, response: ApiVersionsResponse) -> NodeA
 
 
 def select_newest_features(nodes: Iterable[NodeApiVersions], known: FinalizedFeatures) -> FinalizedFeatures:
-    """Return the features with the highest epoch, since brokers learn of a change one after another."""
+    """Return the features with the highest epoch, because brokers learn of a change one after another."""
     return max([known, *(node.finalized for node in nodes)], key=lambda features: features.epoch)
 
 
 def has_routing_check(response: ApiVersionsResponse) -> bool:
-    """Return whether the broker checks that a connection was meant for its cluster and node (KIP-1242)."""
+    """Return whether the broker can check that a connection is meant for its cluster and node (KIP-1242)."""
     return any(
         api.api_key == ApiKey.API_VERSIONS and api.max_version >= FIRST_ROUTING_CHECK_VERSION
         for api in response.api_keys
@@ -150,16 +153,16 @@ def has_routing_check(response: ApiVersionsResponse) -> bool:
 
 
 def choose_lower_api_versions_version(response: ApiVersionsResponse, rejected: int) -> int:
-    """Return the version of ApiVersions to try after UNSUPPORTED_VERSION, always older than the rejected one."""
+    """Return the version of ApiVersions to try next after UNSUPPORTED_VERSION. It is lower than `rejected`."""
     max_version = next((api.max_version for api in response.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
     return max(0, min(max_version, rejected - 1))
 
 
 def build_api_versions_request(cluster_id: str | None = None, node_id: int = -1) -> ApiVersionsRequest:
-    """Return a request with this library's name and version, which versions below 3 do not contain.
+    """Build a request that names this library and its version (encoded from version 3 on).
 
-    The cluster and the node are those that the connection is meant for, if both are known. Versions below 5 do not
-    contain them.
+    `cluster_id` and `node_id`: the cluster and node that the connection is meant for, if both are known (encoded from
+    version 5 on).
     """
     return ApiVersionsRequest(
         client_software_name=DISTRIBUTION,
@@ -173,8 +176,8 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
     """Decode a response to ApiVersions in `version`. Raise DecodeError if it is malformed.
 
     A broker that does not support `version` responds in the layout of version 0. Some brokers other than Apache Kafka
-    keep the layout of `version`, so the result has only the error code if the layout is not that of version 0. All
-    layouts begin with the correlation id (int32) and the error code (int16).
+    keep the layout of `version` instead. If the response cannot be decoded as version 0, the result contains only the
+    error code. All layouts start with the correlation id (int32) and the error code (int16).
     """
     error_code = int.from_bytes(frame[4:6], "big", signed=True)
     if error_code != error_codes.UNSUPPORTED_VERSION:
@@ -186,18 +189,18 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
 
 
 def compute_throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
-    """Return for how long the client must not send to the broker after this response."""
+    """Return for how many milliseconds the client must not send to the broker after this response."""
     throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
     return throttle_time_ms if version >= FIRST_CLIENT_THROTTLE_VERSION.get(api_key, NO_MAX_VERSION) else 0
 
 
-@functools.cache  # The lookup reads a file.
+@functools.cache  # the lookup reads a file
 def find_software_version() -> str:
-    """Return this library's version in the characters that KIP-511 allows: letters, digits, and `-` and `.` inside."""
+    """Return this library's version, or "unknown". KIP-511 allows letters, digits, and `-` and `.` inside."""
     try:
         version = metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        return "unknown"  # runs from a source tree or a zip file without an installation
+        return "unknown"  # running from a source tree or a zip file that is not installed
     return to_valid_software_text(version)
 
 
