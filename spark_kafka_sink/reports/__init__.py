@@ -1,9 +1,11 @@
-"""Reports of batch jobs and micro-batches. The driver stores, reads and displays them; Spark workers do not.
+"""Reports of batch jobs and micro-batches. The driver stores them; the driver and the CLI read them.
+Spark workers never do either.
 
-write_report.py   WriteReport: its log line, its JSON, and sums over several reports
-store.py          storage of reports in files and folders
-text_report.py    reports as text for a terminal
-html_page.py      reports as an HTML page, with the charts of figures.py, drawn by charts.py
-skew.py           distribution of rows over tasks and partitions
-number_format.py  short number formats
+write_report.py   defines WriteReport, converts it to JSON and to a log line, and combines several reports
+store.py          saves reports to files and folders, and reads them back
+text_report.py    renders reports as text for a terminal
+html_page.py      renders reports as an HTML page; figures.py builds its figures, and charts.py draws the charts
+skew.py           describes how evenly rows are distributed over tasks and partitions
+receipts.py       compares a report's receipt with the records in a topic
+number_format.py  formats numbers, durations and ratios in few characters
 """

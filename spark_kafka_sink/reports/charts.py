@@ -1,9 +1,9 @@
 """SVG charts with lines, columns or horizontal bars, readable without color.
 
-Lines differ by their dashes and are labeled at their ends. Horizontal bars have numbers next to them. Browsers show a
-`<title>` as a tooltip. The page's CSS classes define the colors, also for dark mode.
+Lines have different dash patterns, and their names are drawn at their ends. Horizontal bars have numbers next to them.
+Browsers show a `<title>` as a tooltip. The page's CSS classes define the colors for both light and dark mode.
 
-The x axis of charts over time is to scale, and a write is drawn at its start time, so that pauses are visible.
+Charts over time draw each write at its start time on a linear x axis, so that pauses are visible.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 64, 62, 14, 30
 """Margins around the plot area of charts with axes."""
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN, HEIGHT - _TOP_MARGIN - _BOTTOM_MARGIN
 _BAR_SPACING = 20
-"""Vertical distance of horizontal bars."""
+"""Distance from the top of one horizontal bar to the top of the next."""
 _LABEL_WIDTH = 150
 _NUMBER_WIDTH = 70
 _MAX_LABEL_LENGTH = 23
 _PAUSE_FACTOR = 5
-"""A line is interrupted where the gap between two writes is larger than this multiple of the median gap."""
+"""If the gap between two writes exceeds this multiple of the median gap, the line is interrupted there."""
 _MIN_NAME_DISTANCE = 13
 """Minimum vertical distance between the names of two lines."""
 
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """Times of a chart's points and their labels. The times are in ascending order, in any unit."""
+    """Times of a chart's points, in ascending order and in any unit, and the label of each time."""
 
     times: Sequence[float]
     labels: Sequence[str]
@@ -48,7 +48,7 @@ class Line:
 
     name: str
     values: Sequence[float]
-    """One value for each time of the axis. The line has a gap at nan."""
+    """One value for each time on the axis. The line is interrupted where the value is nan."""
     style: str
     """CSS class: s1, s2 or s3."""
 
@@ -69,7 +69,10 @@ def draw_line_chart(
     format_number: NumberFormatter,
     failed_indices: Collection[int] = (),
 ) -> str:
-    """Return an SVG chart of lines over time, whose y axis begins at 0. A cross marks each time of `failed_indices`."""
+    """Return an SVG chart of lines over time. The y axis starts at 0.
+
+    A cross marks each write in `failed_indices`, which are indices into the times.
+    """
     values = [value for line in lines for value in line.values if not math.isnan(value)]
     if not values:
         return _build_empty_chart(title)
@@ -87,7 +90,10 @@ def draw_line_chart(
 def draw_column_chart(
     title: str, bars: Sequence[Bar], format_number: NumberFormatter, times: Sequence[float] | None = None
 ) -> str:
-    """Return an SVG chart of vertical bars, at ascending times or, without times, at equal distances."""
+    """Return an SVG chart of vertical bars.
+
+    The bars are placed at `times`, which must be ascending, or spaced evenly if there are no times.
+    """
     if not bars:
         return _build_empty_chart(title)
     ticks = compute_ticks(max(bar.value for bar in bars))
@@ -106,7 +112,7 @@ def draw_bar_chart(
 ) -> str:
     """Return an SVG chart of horizontal bars with their labels and numbers.
 
-    `reference_line`: label and value of a vertical line.
+    `reference_line`: the label and the value of a vertical line across all bars.
     """
     if not bars:
         return _build_empty_chart(title)
@@ -130,7 +136,7 @@ def draw_bar_chart(
 
 
 def compute_ticks(max_value: float, max_steps: int = 4) -> list[float]:
-    """Return axis ticks from 0 to at least `max_value`, with a step of 1, 2 or 5 times a power of ten."""
+    """Return axis ticks from 0 to at least `max_value`. The step is 1, 2 or 5 times a power of ten."""
     if not max_value > 0:
         return [0.0, 1.0]
     power = 10 ** math.floor(math.log10(max_value / max_steps))
@@ -139,12 +145,12 @@ def compute_ticks(max_value: float, max_steps: int = 4) -> list[float]:
 
 
 def _space_evenly(count: int) -> list[float]:
-    """Return x positions with equal distances."""
+    """Return evenly spaced x positions."""
     return [_LEFT_MARGIN + _PLOT_WIDTH * (index + 0.5) / count for index in range(count)]
 
 
 def _scale_times(times: Sequence[float]) -> list[float]:
-    """Return x positions to scale, with a margin at both ends. If all times are equal, space the positions evenly."""
+    """Map times linearly to x positions, with a margin at both ends. If all times are equal, space them evenly."""
     start, duration = min(times), max(times) - min(times)
     if not duration:
         return _space_evenly(len(times))
@@ -167,7 +173,7 @@ def _draw_grid(ticks: Sequence[float], format_number: NumberFormatter) -> Iterat
 
 
 def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
-    """Draw the first and the last label, and those in between that fit without overlaps."""
+    """Draw the first and last labels, and those in between that fit without overlapping."""
     previous_x, last_x, label_width = -math.inf, x_positions[-1], 8 * max(map(len, labels)) + 6
     for index, (x, label) in enumerate(zip(x_positions, labels, strict=True)):
         is_last = index == len(x_positions) - 1
@@ -177,7 +183,7 @@ def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Itera
 
 
 def _find_pauses(x_positions: Sequence[float]) -> set[int]:
-    """Return the indices of the points after a pause: a gap that is much larger than the median gap."""
+    """Return the index of the first point after each pause (a gap much larger than the median gap)."""
     gaps = [after - before for before, after in pairwise(x_positions)]
     if len(gaps) < 3:
         return set()
@@ -188,10 +194,10 @@ def _find_pauses(x_positions: Sequence[float]) -> set[int]:
 def _draw_line(
     line: Line, x_positions: Sequence[float], labels: Sequence[str], max_value: float, format_number: NumberFormatter
 ) -> Iterator[str]:
-    """Draw a line with gaps at nan and at pauses, and a point with a tooltip for each value."""
+    """Draw a line that is interrupted at nan and at pauses, and a point with a tooltip for each value."""
     path = []
     pauses = _find_pauses(x_positions)
-    command = "M"  # SVG: M moves to the point without a line, L draws a line to it
+    command = "M"  # in SVG, M moves to a point without drawing, and L draws a line to it
     for index, value in enumerate(line.values):
         if math.isnan(value):
             command = "M"
@@ -201,7 +207,7 @@ def _draw_line(
         path.append(f"{command}{x_positions[index]:.1f} {_to_y(value, max_value):.1f}")
         command = "L"
     yield f'<path class="line {line.style}" d="{"".join(path)}"/>'
-    radius = 5 if len(line.values) == 1 else 2.4  # a single point without a line is hard to see
+    radius = 5 if len(line.values) == 1 else 2.4  # a single point has no line and would be hard to see
     for index, value in enumerate(line.values):
         if not math.isnan(value):
             tooltip = escape(f"{line.name}, {labels[index]}: {format_number(value)}")
@@ -210,7 +216,7 @@ def _draw_line(
 
 
 def _draw_line_names(lines: Sequence[Line], max_value: float) -> Iterator[str]:
-    """Draw the names at the ends of the lines, from top to bottom, without overlaps."""
+    """Draw each line's name at its end. Names that would overlap are moved down."""
     line_ends = []
     for line in lines:
         values = [value for value in line.values if not math.isnan(value)]
@@ -232,7 +238,7 @@ def _draw_text(x: float, y: float, text: str, anchor: str, css_class: str = "tic
 
 
 def _shorten_label(label: str) -> str:
-    """Shorten a long label to its end, because partition names end with the partition number."""
+    """Keep only the end of a long label, because partition names end with the partition number."""
     return label if len(label) <= _MAX_LABEL_LENGTH else "…" + label[1 - _MAX_LABEL_LENGTH :]
 
 

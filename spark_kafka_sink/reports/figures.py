@@ -1,4 +1,4 @@
-"""Figures of the HTML page, which are charts with captions."""
+"""Figures of the HTML page. Each figure is a chart with a caption."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from spark_kafka_sink.reports.write_report import (
 )
 
 _MAX_BARS = 24
-"""Maximum number of bars in a bar chart. The caption says how many there are if some are omitted."""
+"""Maximum number of bars in a bar chart. If bars are omitted, the caption states the total number."""
 _MAX_HOST_LENGTH = 14
 _PERCENTILES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
-"""Name, share of the records and CSS class of each line in the latency chart."""
+"""The latency chart's lines: the name, the share of the records, and the CSS class."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def build_figures(reports: Sequence[WriteReport]) -> list[Figure]:
 
 
 def _format_start_times(reports: Sequence[WriteReport]) -> list[str]:
-    """Return the start time of each write, with the date if the writes began on different days."""
+    """Return the start time of each write. If the writes started on different days, include the date."""
     days = {report.started_at.date() for report in reports}
     return [f"{report.started_at:{'%H:%M:%S' if len(days) == 1 else '%m-%d %H:%M'}}" for report in reports]
 
@@ -151,7 +151,7 @@ def _build_partition_rows(reports: Sequence[WriteReport]) -> Figure:
 
 
 def _build_task_rows(reports: Sequence[WriteReport]) -> Figure:
-    """Build the figure with the rows of the longest write's tasks, in descending order."""
+    """Show the row count of each task in the longest write, in descending order."""
     longest_write = find_longest_write(reports)
     tasks = () if longest_write is None else sorted(longest_write.task_list, key=lambda task: -task.rows)
     bars = [
@@ -168,13 +168,13 @@ def _build_task_rows(reports: Sequence[WriteReport]) -> Figure:
 
 
 def _draw_row_counts(title: str, bars: Sequence[Bar], mean: float) -> str:
-    """Draw the _MAX_BARS largest bars, with the mean of all. The bars must be in descending order."""
+    """Draw the first _MAX_BARS bars and the mean. The bars must be in descending order."""
     reference_line = ("mean", mean) if len(bars) > 1 else None
     return draw_bar_chart(title, bars[:_MAX_BARS], format_number, reference_line)
 
 
 def _build_task_durations(reports: Sequence[WriteReport]) -> Figure:
-    """Build the figure with the durations of the longest write's tasks, in descending order."""
+    """Show the duration of each task in the longest write, in descending order."""
     title, longest_write = "Tasks of the longest write", find_longest_write(reports)
     if longest_write is None:
         return Figure(title, draw_bar_chart("tasks", [], format_milliseconds), "No task was reported.")
@@ -201,7 +201,7 @@ def _build_task_durations(reports: Sequence[WriteReport]) -> Figure:
 
 
 def _format_task(task: TaskSummary) -> str:
-    """Return the task number and the end of the host name, because names of pods and workers end with a number."""
+    """Return the task number and the end of the host name, because the names of pods and workers end with a number."""
     host = task.host.split(".")[0]
     return f"{task.partition_id}, {host if len(host) <= _MAX_HOST_LENGTH else '…' + host[-_MAX_HOST_LENGTH:]}"
 

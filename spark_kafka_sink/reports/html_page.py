@@ -1,4 +1,4 @@
-"""HTML page of reports, a single file that needs neither a network nor scripts."""
+"""Render reports as an HTML page: a single file that needs no network access and no scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_kafka_sink.reports.text_report import format_cells
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport, get_query_id, merge_latencies
 
 _MAX_WRITES = 200
-"""Maximum number of writes in the table, which shows the latest writes."""
+"""Maximum number of writes in the table. If there are more, only the latest are shown."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #5c6675; --edge: #d9dee6; --paper: #f6f7f9; --card: #fff;
@@ -66,7 +66,10 @@ _TEXT_COLUMNS = frozenset({"started (UTC)", "status", "batch"})
 
 
 def render_page(reports: Sequence[WriteReport], source: str) -> str:
-    """Return an HTML page about reports in chronological order. `source`: the path from which they were read."""
+    """Return the HTML page for reports, which must be in chronological order.
+
+    `source`: the path from which the reports were read.
+    """
     body = "".join(figure.to_html() for figure in build_figures(reports))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -92,7 +95,7 @@ def _render_summary(reports: Sequence[WriteReport], source: str) -> str:
 
 @dataclass(frozen=True)
 class _Totals:
-    """Sums over reports."""
+    """Totals over several reports."""
 
     write_count: int
     failed_count: int
@@ -110,7 +113,7 @@ class _Totals:
 
     @classmethod
     def of(cls, reports: Sequence[WriteReport]) -> _Totals:
-        """Add up the reports."""
+        """Add up the totals of the reports."""
         return cls(
             write_count=len(reports),
             failed_count=sum(report.status == FAILED for report in reports),

@@ -1,4 +1,4 @@
-"""Short number formats for tables and charts."""
+"""Format numbers in few characters, for tables and charts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 
 _SI_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 NO_VALUE = "-"
-"""Text for an undefined number (nan, or a share of nothing)."""
+"""Shown in place of an undefined number, which is nan or a percentage of 0."""
 
 
 def format_number(value: float) -> str:
-    """Format a number with an SI prefix: `1.2M` for 1,200,000."""
+    """Format a number with an SI prefix: 1,200,000 becomes `1.2M`."""
     if math.isnan(value):
         return NO_VALUE
     for factor, prefix in _SI_PREFIXES:
@@ -30,10 +30,10 @@ def format_milliseconds(value: float) -> str:
 
 
 def format_percentage(part: float, total: float) -> str:
-    """Format the share of `part` in `total`, rounded to a whole percentage: `12 %`."""
+    """Format `part` as a percentage of `total`, rounded to a whole number: `12 %`."""
     return NO_VALUE if not total else f"{100 * part / total:.0f} %"
 
 
 def format_ratio(value: float) -> str:
-    """Format a ratio with two decimals: `0.33`."""
+    """Format a ratio with two decimal places: `0.33`."""
     return NO_VALUE if math.isnan(value) else f"{value:.2f}"

@@ -1,9 +1,9 @@
-"""Comparison of a receipt with the records of a topic: which are missing, duplicated, altered or moved.
+"""Compare a receipt with the records in a topic, to find records that are missing, duplicated, altered or moved.
 
-A receipt is the offset ranges of a report with a digest for each. The digest is the sum of the hashes of the written
-records, so the difference between two digests is the sum of the hashes of the records by which they differ. That a
-partition differs is therefore certain, except with a probability of about 2^-64. Which records differ can be computed
-only if the partition has all written records and some others.
+A receipt consists of a report's offset ranges and a digest for each range. The digest is the sum of the written
+records' hashes, so if records were added, the difference between the two digests is the sum of their hashes.
+A partition that differs from its receipt is detected, except with a probability of about 2^-64. The records by which it
+differs can be found only if all written records are still there and others were added.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_hash import DIGEST_MODULUS, UInt64Array, compute_digest, hash_records
 
 MAX_LOCATED_RECORDS = 10_000_000
-"""Maximum number of records in a range among which extra records are searched. Each needs 16 bytes of memory."""
+"""Extra records are located only in ranges of at most this many records. Each record takes 16 bytes of memory."""
 
 
 class Outcome(Enum):
-    """Result of the comparison of one partition. The values are part of the command's output."""
+    """Result of comparing one partition. The values are part of the command's output."""
 
     INTACT = "intact"
     OTHERS = "intact, with other records"
@@ -34,9 +34,9 @@ class Outcome(Enum):
     DUPLICATED = "duplicated"
     ALTERED = "altered"
     MOVED = "moved"
-    """Records are in another partition of the topic than they were written to."""
+    """Records are in a different partition of the topic than the one they were written to."""
     EXTRA = "extra"
-    """More records than were written, which cannot be told apart from the written ones."""
+    """There are more records than were written, and the extra records could not be identified."""
     UNKNOWN = "unknown"
     """The report has no digest or no offsets."""
 
@@ -47,7 +47,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """Outcome of a partition, with an explanation."""
+    """Outcome for one partition, with an explanation."""
 
     outcome: Outcome
     written: OffsetRange
@@ -56,19 +56,19 @@ class PartitionResult:
 
 
 class FoundRecords:
-    """The records of one partition that were found in the offset range of a receipt."""
+    """Records that one partition has in the receipt's offset range."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.digest = 0
         self.log_start_offset = 0
-        """First offset that the partition still has."""
+        """First offset that is still available in the partition."""
         self.log_end_offset: int | None = None
-        """Offset after the last record of the partition, or None if it is not known."""
+        """Offset after the partition's last record; None if unknown."""
         self._chunks: list[tuple[NDArray[np.int64], UInt64Array]] = []
 
     def add(self, table: pa.Table) -> None:
-        """Add records, in the order of their offsets. `table` has the columns of Spark's Kafka source."""
+        """Add records in offset order. `table` has the columns of Spark's Kafka source."""
         hashes = hash_records(RecordColumns(table["value"], table["key"], table["headers"]))
         self.add_hashes(table["offset"].combine_chunks().to_numpy(zero_copy_only=False), hashes)
 
@@ -81,10 +81,11 @@ class FoundRecords:
             self._chunks.clear()
 
     def find_extra_records(self, count: int, digest: int) -> tuple[NDArray[np.int64], bool] | None:
-        """Find `count` records whose hashes add up to `digest`: without them, the range contains what was written.
+        """Find `count` records whose hashes add up to `digest`. The other records in the range are those written.
 
-        Searches records with consecutive positions, and records whose hash occurs more than once. Returns their
-        offsets, and whether the range contains a copy of each, or None if there are none.
+        Two cases are tried: `count` consecutive records, and all records that are copies of an earlier record.
+        Return the offsets of the extra records and whether each of them has a copy among the other records, or None if
+        neither case applies.
         """
         if not self._chunks or not 0 < count <= self.rows:
             return None
@@ -100,7 +101,7 @@ class FoundRecords:
 
 
 def _find_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
-    """Return the positions of the last run of `count` records whose hashes add up to `digest`."""
+    """Return the positions of the last `count` consecutive records whose hashes add up to `digest`."""
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])  # modulo 2^64
     starts = np.flatnonzero(sums[count:] - sums[:-count] == np.uint64(digest % (1 << 64)))
     runs = (np.arange(start, start + count) for start in reversed(starts.tolist()))
@@ -108,13 +109,13 @@ def _find_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64]
 
 
 def _find_later_copies(hashes: UInt64Array) -> NDArray[np.int64]:
-    """Return the positions of all records that have an equal record before them."""
+    """Return the positions of all records whose hash has occurred before."""
     _, first_positions = np.unique(hashes, return_index=True)
     return np.delete(np.arange(len(hashes)), first_positions)
 
 
 def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundRecords]) -> dict[int, PartitionResult]:
-    """Compare the receipt of a topic with the records in its ranges, by partition."""
+    """Compare a topic's receipt with the records found in its offset ranges. Return the result for each partition."""
     results = {partition: compare_partition(written[partition], found[partition]) for partition in written}
     failed = [partition for partition, result in results.items() if result.outcome.is_failure]
     if len(failed) > 1 and all(written[partition].digest is not None for partition in failed):
@@ -133,7 +134,7 @@ def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundR
 
 
 def compare_partition(written: OffsetRange, found: FoundRecords) -> PartitionResult:
-    """Compare the receipt of a partition with the records in its range."""
+    """Compare a partition's receipt with the records found in its offset range."""
     outcome, detail = _compare(written, found)
     if written.rows_without_offset and outcome in (Outcome.MISSING, Outcome.ALTERED):
         outcome = Outcome.UNKNOWN

@@ -1,7 +1,7 @@
-"""Skew of a write's rows over tasks and partitions.
+"""Measure how unevenly a write's rows are distributed over tasks and partitions.
 
-With the option `distribution`, one task writes all rows of a partition or key. If one partition or key has most of the
-rows, its task takes as long as the whole write.
+If the `distribution` option is set, one task writes all rows of a partition or key. If most rows belong to one
+partition or key, the whole write takes as long as that one task.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from spark_kafka_sink.diagnostics.text import format_count, sanitize
 from spark_kafka_sink.reports.write_report import WriteReport
 
 SKEW_THRESHOLD = 1.5
-"""Minimum ratio of the maximum to the mean at which rows count as skewed."""
+"""Rows count as skewed if the largest row count is at least this multiple of the mean."""
 
 
 def compute_skew(row_counts: Collection[int], mean: float | None = None) -> float:
-    """Return the ratio of the largest row count to the mean; 1 if there are no rows.
+    """Return the ratio of the largest row count to the mean, or 1 if there are no rows.
 
-    `mean`: the mean of all row counts, if `row_counts` contains only some of them.
+    `mean`: the mean over all units; needed if `row_counts` covers only some of them.
     """
     if mean is None:
         mean = statistics.fmean(row_counts) if row_counts else 0.0
@@ -27,17 +27,17 @@ def compute_skew(row_counts: Collection[int], mean: float | None = None) -> floa
 
 
 def describe_skew(noun: str, row_counts: Mapping[str, int]) -> str:
-    """Return a sentence about the distribution of rows over partitions or other units.
+    """Describe in one sentence how rows are distributed over partitions or other units.
 
-    `noun`: the singular noun for a unit, such as "partition". `row_counts`: by the name of the unit.
+    `noun`: what a unit is called, in the singular, such as "partition". `row_counts`: the row count by unit name.
     """
     return _describe(noun, row_counts, len(row_counts), None)
 
 
 def describe_task_skew(report: WriteReport) -> str:
-    """Return a sentence about the distribution of a write's rows over tasks.
+    """Describe in one sentence how a write's rows are distributed over its tasks.
 
-    A report lists at most MAX_LISTED_TASKS tasks, but the mean in the sentence includes all tasks.
+    A report lists at most MAX_LISTED_TASKS tasks, but the mean is taken over all tasks.
     """
     return _describe("task", count_task_rows(report), report.tasks, compute_mean_task_rows(report))
 
@@ -59,12 +59,12 @@ def _describe(noun: str, row_counts: Mapping[str, int], total_count: int, mean: 
 
 
 def find_longest_write(reports: Iterable[WriteReport]) -> WriteReport | None:
-    """Return the write with the longest duration among those that list tasks, or None if there is none."""
+    """Return the longest write among the reports that list tasks, or None if no report does."""
     return max((report for report in reports if report.task_list), key=lambda report: report.duration_ms, default=None)
 
 
 def compute_mean_task_rows(report: WriteReport) -> float:
-    """Return the mean number of rows per task, including tasks that are not listed."""
+    """Return the mean row count of all tasks, including those that the report does not list."""
     return report.rows / report.tasks if report.tasks else 0.0
 
 
@@ -74,7 +74,7 @@ def count_task_rows(report: WriteReport) -> dict[str, int]:
 
 
 def describe_largest_partition(report: WriteReport) -> str:
-    """Return a sentence about the partition with the most rows, or "" if there are no rows."""
+    """Describe in one sentence the partition with the most rows. Return "" if there are no rows."""
     row_counts = {
         f"{topic}-{partition}": offsets.rows
         for topic, topic_ranges in report.partitions.items()

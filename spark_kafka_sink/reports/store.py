@@ -1,8 +1,8 @@
-"""Storage of reports on the driver, in Arrow's file systems, because Spark's file systems need a JVM.
+"""Save and read reports on the driver, through Arrow's file systems because Spark's need a JVM.
 
-If the path is a file on the driver's machine, each report is appended as a line of JSON. All other paths are folders,
-and each report is a new file, because objects in an object store cannot be extended. File names begin with the start
-time, so that their alphabetical order is chronological.
+If the path is a file on the driver's machine, each report is appended to it as a line of JSON. Any other path is a
+folder, in which each report becomes a new file, because objects in an object store cannot be appended to. File names
+start with the write's start time, so alphabetical order is chronological.
 
     /data/reports.jsonl, file:///data/reports.jsonl      a file
     /data/reports/ (or an existing folder)               a folder
@@ -39,7 +39,7 @@ _ARROW_SCHEMES = {
     "abfs": "abfs",
     "abfss": "abfss",
 }
-"""Arrow's URI schemes by Spark's URI schemes."""
+"""Maps Spark's URI schemes to Arrow's."""
 _REMEDIES = {
     "s3": (
         "The credentials are those of the environment, ~/.aws or the machine's role; Spark's fs.s3a settings are not "
@@ -54,23 +54,26 @@ _REMEDIES = {
     "gs": "The credentials are those of GOOGLE_APPLICATION_CREDENTIALS or of the machine.",
     "abfs": "The credentials are those of Azure's environment variables or of the machine.",
 }
-"""Remedies of failed reads and writes by Arrow's scheme."""
+"""Remedy for a failed read or write, by Arrow's URI scheme."""
 _REMEDIES |= {"viewfs": _REMEDIES["hdfs"], "abfss": _REMEDIES["abfs"]}
 _SUPPORTED_PATHS_TEXT = (
     "a path on the driver's machine, file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, abfs: and abfss:"
 )
 _MOUNTS = ("/dbfs/", "/Volumes/")
-"""Databricks mounts. All paths in them count as folders, because their files cannot be appended to."""
+"""Databricks mounts. Every path in them is treated as a folder, because files in them cannot be appended to."""
 _DBFS_MOUNT = "/dbfs"
 _MAX_BATCH_LENGTH = 100
 """Maximum length of the batch name in a file name."""
 _MAX_SEARCHED_REPORTS = 20
 _MAX_SEARCHED_BYTES = 4 << 20
-"""Limits of find_report, which is called directly after the batch was written."""
+"""Limits for find_report. It is called right after a batch was written, so the report is among the latest."""
 
 
 def find_path_error(path: str) -> str | None:
-    """Return the reason why reports cannot be stored at a path, beginning in lower case; None if the path is valid."""
+    """Explain why reports cannot be stored at this path, or return None if the path is valid.
+
+    The explanation starts in lower case, so that it can follow a prefix.
+    """
     scheme = _parse_scheme(path)
     if scheme not in _LOCAL_SCHEMES and scheme not in _ARROW_SCHEMES:
         return f"{scheme}: is not a supported file system for reports. Supported are {_SUPPORTED_PATHS_TEXT}."
@@ -83,7 +86,7 @@ def find_path_error(path: str) -> str | None:
 
 
 def ensure_writable(path: str) -> None:
-    """Create a missing folder for reports. Raise ConfigurationError if no reports can be saved at the path."""
+    """Create the report folder if it is missing. Raise ConfigurationError if reports cannot be saved at the path."""
     local_path = _find_local_path(path)
     if local_path is not None and not _is_folder(local_path):
         _ensure_appendable(path, local_path)
@@ -98,12 +101,12 @@ def ensure_writable(path: str) -> None:
 
 
 def save_report(path: str, report: WriteReport) -> None:
-    """Append a report to the file at the path, or create a file for the report in the folder at the path."""
+    """Append the report to the file at the path, or save it as a new file if the path is a folder."""
     line = report.to_json().encode() + b"\n"
     local_path = _find_local_path(path)
     if local_path is not None and not _is_folder(local_path):
         with _open_private_file(local_path, os.O_APPEND) as file:
-            file.write(line)  # a single write, so that two streams can share a file
+            file.write(line)  # in one write() call, so that two streams can share a file
         return
     file_system, folder = _open_file_system(path)
     file_path = f"{folder}/{report_file_name(report)}"
@@ -116,9 +119,9 @@ def save_report(path: str, report: WriteReport) -> None:
 
 
 def _open_private_file(path: str, flags: int) -> RawIOBase:
-    """Open a local file for writing. A new file can only be read by its owner.
+    """Open a local file for writing. If the file is created, only its owner can read it.
 
-    Raise OSError if the path is a symbolic link, or a FIFO that nobody reads.
+    Raise OSError if the path is a symbolic link, or a FIFO without a reader.
     """
     flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
@@ -126,9 +129,9 @@ def _open_private_file(path: str, flags: int) -> RawIOBase:
 
 
 def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]:
-    """Return the reports at a `reportPath` in chronological order: all, or only the latest `max_reports`.
+    """Return the reports at a `reportPath` in chronological order, or only the latest `max_reports` of them.
 
-    Raise ConfigurationError if the path cannot be read or contains anything but reports.
+    Raise ConfigurationError if the path cannot be read or contains anything other than reports.
     """
     path_error = find_path_error(path)
     if path_error is not None:
@@ -144,7 +147,7 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
 
 
 def find_report(path: str, batch: str) -> WriteReport | None:
-    """Return a batch's latest report, or None if it is not among the latest reports at the path."""
+    """Return the latest report of a batch, or None if it is not among the most recent reports at the path."""
     suffix = f"-{_to_file_name(batch)}.json"
     reports = [report for report in map(parse_report, _read_latest_lines(path, suffix)) if report.batch == batch]
     return reports[-1] if reports else None
@@ -159,7 +162,7 @@ def _to_file_name(batch: str) -> str:
 
 
 def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
-    """Return the lines in a file, or in the latest `max_files` files of a folder."""
+    """Yield the lines of a file, or of the latest `max_files` files in a folder."""
     from pyarrow.fs import FileType
 
     file_system, path_in_system = _open_file_system(path)
@@ -178,7 +181,7 @@ def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
 
 
 def _read_latest_lines(path: str, suffix: str) -> list[str]:
-    """Return the latest reports as JSON: the files with this suffix in a folder, or the last lines of a file."""
+    """Return the most recent reports as JSON: the last lines of a file, or a folder's latest files with this suffix."""
     from pyarrow.fs import FileType
 
     file_system, path_in_system = _open_file_system(path)
@@ -186,7 +189,7 @@ def _read_latest_lines(path: str, suffix: str) -> list[str]:
     if file_info.type == FileType.Directory:
         file_paths = _list_files(file_system, path_in_system, suffix)[-_MAX_SEARCHED_REPORTS:]
         return [file_system.open_input_stream(file_path).read().decode() for file_path in file_paths]
-    if file_info.type != FileType.File:  # opening a FIFO would block until it has a writer
+    if file_info.type != FileType.File:  # opening a FIFO would block until another process writes to it
         return []
     with file_system.open_input_file(path_in_system) as file:
         start = max(0, file_info.size - _MAX_SEARCHED_BYTES)
@@ -196,11 +199,11 @@ def _read_latest_lines(path: str, suffix: str) -> list[str]:
 
 
 def _list_files(file_system: FileSystem, folder: str, suffix: str) -> list[str]:
-    """Return the paths of the files with this suffix, sorted by name and thereby in chronological order."""
+    """Return the paths of the files with this suffix, sorted by name, which is chronological order."""
     from pyarrow.fs import FileSelector, LocalFileSystem
 
     if isinstance(file_system, LocalFileSystem):
-        # Arrow would call stat() for each file. A stream that runs for a week creates a hundred thousand files.
+        # Arrow would call stat() on every file, and a stream that runs for a week creates 100,000 of them.
         with os.scandir(folder) as entries:
             return sorted(entry.path for entry in entries if entry.name.endswith(suffix) and entry.is_file())
     file_infos = file_system.get_file_info(FileSelector(folder))
@@ -208,13 +211,13 @@ def _list_files(file_system: FileSystem, folder: str, suffix: str) -> list[str]:
 
 
 def _parse_scheme(path: str) -> str:
-    """Return a path's scheme in lower case, or "" for a path on the driver's machine without a scheme."""
+    """Return the path's URI scheme in lower case, or "" if it has none."""
     scheme = urlsplit(path).scheme.lower()
-    return "" if len(scheme) == 1 else scheme  # a single letter is a drive on Windows
+    return "" if len(scheme) == 1 else scheme  # a single letter is a Windows drive
 
 
 def _find_local_path(path: str) -> str | None:
-    """Return the path on the driver's machine; None if the path is in a remote file system."""
+    """Return the path as a local path on the driver's machine, or None if it is in a remote file system."""
     scheme = _parse_scheme(path)
     if scheme not in _LOCAL_SCHEMES:
         return None
@@ -258,9 +261,9 @@ def _open_file_system(path: str) -> tuple[FileSystem, str]:
 
 
 def _build_error(path: str, failure: str, error: Exception) -> ConfigurationError:
-    """Build an error about a path that, for example, "cannot be read", with the reason and a remedy."""
+    """Build an error with the reason and a remedy. `failure`: what went wrong, for example "cannot be read"."""
     remedy = _REMEDIES.get(_ARROW_SCHEMES.get(_parse_scheme(path), ""), "")
-    # If Arrow does not find a JVM, its message lists every path that it has tried.
+    # If Arrow cannot find a JVM, its message lists every path that it tried.
     lines = (line for line in str(error).splitlines() if not line.startswith("dlopen("))
     reason = sanitize(" ".join(lines))
     return ConfigurationError(f"{path} {failure}: {reason}{'' if reason.endswith('.') else '.'} {remedy}".rstrip())

@@ -1,4 +1,4 @@
-"""Text version of reports, for a terminal."""
+"""Render reports as text for a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_PARTITIONS = 50
 
 
 def render_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """Return the lines of the text: one per write, totals, offsets by partition, skew, requests and dead letters."""
+    """Yield the lines of the text: a table of writes with totals, offsets by partition, skew, requests, dead letters."""
     if not reports:
         yield "no reports"
         return
@@ -52,7 +52,7 @@ def _format_write(report: WriteReport, has_several_jobs: bool) -> tuple[str, ...
 
 
 def format_cells(report: WriteReport) -> tuple[str, ...]:
-    """Return the cells with which a write's row begins in all tables, from its start time to its blocked time."""
+    """Return the first cells of a row in both the text table and the HTML table, from start time to blocked time."""
     return (
         f"{report.started_at:%Y-%m-%d %H:%M:%S}",
         f"{report.rows:,}",
@@ -106,7 +106,7 @@ def _render_task_skew(reports: Sequence[WriteReport]) -> Iterator[str]:
 
 
 def _render_requests(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """Describe the load on the brokers: requests, mean batch size and throttling. Yield nothing without requests."""
+    """Describe the load on the brokers: requests, mean batch size and throttling. Without requests, yield nothing."""
     requests, batches = sum(report.requests for report in reports), sum(report.batches for report in reports)
     duration_ms = sum(report.duration_ms for report in reports)
     if requests and batches and duration_ms:

@@ -1,7 +1,7 @@
-"""Report of a batch job or micro-batch, which is stored as a line of JSON.
+"""Report of a batch job or micro-batch. A report is stored as one line of JSON.
 
-Reports count the rows that brokers have acknowledged; with acks=0, the rows that were sent. Several reports can be
-combined: offset ranges and latency histograms are merged, counters are added up.
+A report counts the rows that brokers have acknowledged or, with acks=0, the rows that were sent. To combine several
+reports, merge their offset ranges and latency histograms, and add up their counters.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ COMMITTED = "committed"
 FAILED = "failed"
 
 MAX_LISTED_TASKS = 1_000
-"""Maximum number of tasks in a report, which lists the tasks with the longest duration."""
+"""Maximum number of tasks in a report. If a write has more, the report lists those that took longest."""
 _MAX_NAMED_TOPICS = 5
-"""Maximum number of topics in a log line. The report in JSON contains all topics."""
+"""Maximum number of topic names in the log line. The JSON report contains all topics."""
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 OffsetRanges = dict[str, dict[int, OffsetRange]]
-"""The range of the written offsets, by topic and partition."""
+"""Range of the written offsets, by topic and partition."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TaskSummary:
     """Result of one task of a write."""
 
     partition_id: int
-    """Spark's partition id, which is the number of the task in its stage."""
+    """Spark's partition id (the task's number within its stage)."""
     attempt: int
     host: str
     rows: int
@@ -51,18 +51,18 @@ class TaskSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteReport(WriteTotals):
-    """Totals of the tasks of a batch job or micro-batch."""
+    """Totals over all tasks of a batch job or micro-batch."""
 
     batch: str
-    """`<query id>/<batch id>` for a micro-batch, `<application id>/stage-<stage id>` for a batch job."""
+    """`<query id>/<batch id>` for a micro-batch, or `<application id>/stage-<stage id>` for a batch job."""
     status: str = COMMITTED
-    """`committed` or `failed`. A failed write counts the rows of its successful tasks, unless they were aborted."""
+    """`committed` or `failed`. For a failed write, the rows of successful tasks count unless they were aborted."""
     is_acknowledged: bool = True
-    """Whether brokers have confirmed that they stored the rows. False with acks=0."""
+    """Whether brokers have acknowledged the rows. False with acks=0."""
     started_ms: int = 0
-    """Time at which the first task started, in milliseconds since 1970."""
+    """Start of the first task, as a Unix timestamp in milliseconds."""
     duration_ms: int = 0
-    """Time from the start of the first task to the end of the last task, by the executors' clocks."""
+    """Time from the start of the first task to the end of the last, according to the executors' clocks."""
     tasks: int
     partitions: OffsetRanges
     errors: Mapping[str, int] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class WriteReport(WriteTotals):
 
     @property
     def blocked_ms(self) -> int:
-        """Total time for which tasks waited for free memory."""
+        """Total time that tasks spent waiting for free memory."""
         return round(self.producer.blocked_ms)
 
     @property
@@ -103,12 +103,12 @@ class WriteReport(WriteTotals):
 
     @property
     def throttle_ms(self) -> int:
-        """Total time for which brokers throttled producers because of a quota."""
+        """Total time that brokers throttled producers because of a quota."""
         return round(self.producer.throttle_ms)
 
     @property
     def latencies(self) -> LatencyHistogram:
-        """Histogram of all records' latencies, each from the first record of its batch to the acknowledgement."""
+        """Histogram of record latencies. A latency runs from the first record of the batch to its acknowledgement."""
         return self.producer.latencies
 
     @property
@@ -144,7 +144,7 @@ class WriteReport(WriteTotals):
         return self.batch.rpartition("/")[2].isdecimal()
 
     def latency_ms(self, share: float) -> float:
-        """Return the time within which a share (0 to 1) of the records was acknowledged; nan without records."""
+        """Return the time within which this share (0 to 1) of the records was acknowledged; nan without records."""
         return self.latencies.percentile(share)
 
     def line(self) -> str:
@@ -167,7 +167,7 @@ class WriteReport(WriteTotals):
         return f"{text} [{self.batch}]"
 
     def to_json(self) -> str:
-        """Return the report as a JSON object without line breaks. parse_report() reads it back."""
+        """Return the report as a JSON object on one line. `parse_report` is the inverse."""
         counter_names = {counter.name for counter in fields(WriteTotals)}
         report_names = [attribute.name for attribute in fields(self) if attribute.name not in counter_names]
         document: dict[str, Any] = {name: getattr(self, name) for name in report_names}
@@ -198,18 +198,18 @@ _COMPUTED_FIELDS = (
     "mean_batch_bytes",
     "latency_ms",
 )
-"""JSON fields that parse_report ignores, because WriteReport computes them from other fields."""
+"""JSON fields that `parse_report` ignores, because WriteReport computes them from other fields."""
 
 _MAX_INTEGER = 1 << 63
 _DIGEST_PATTERN = re.compile("[0-9a-f]{32}")
 _MAX_STARTED_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999, the maximum of datetime."""
+"""Last millisecond of the year 9999, the latest time that datetime supports."""
 
 
 def parse_report(line: str) -> WriteReport:
-    """Parse the JSON of a report. Raise ConfigurationError if it is invalid.
+    """Parse a report from JSON. Raise ConfigurationError if it is invalid.
 
-    All fields are checked, because the file may have been edited or written by another program.
+    Every field is checked, because the file may have been edited or written by another program.
     """
     try:
         document: dict[str, Any] = json.loads(line)
@@ -249,7 +249,10 @@ def parse_report(line: str) -> WriteReport:
 
 
 def _range_to_json(offsets: OffsetRange) -> dict[str, Any]:
-    """Convert a range. The digest, as 32 hexadecimal digits, and rows without offsets are included if there are any."""
+    """Convert an offset range to JSON fields.
+
+    The digest (32 hexadecimal digits) is included only if it is known, and `rows_without_offset` only if it is not 0.
+    """
     document = asdict(offsets)
     del document["digest"]
     if not offsets.rows_without_offset:
@@ -265,7 +268,7 @@ def _parse_digest(value: object) -> int:
 
 
 def _check_fields(dataclass_type: type[Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `values` unchanged. Raise ValueError if a value does not have the type that the dataclass declares."""
+    """Return `values` unchanged. Raise ValueError if the value of a bool, int or str field is invalid."""
     checks = {"bool": _check_boolean, "int": _check_integer, "str": _check_text}
     for attribute in fields(dataclass_type):
         if attribute.name in values and attribute.type in checks:
@@ -274,7 +277,7 @@ def _check_fields(dataclass_type: type[Any], values: Mapping[str, Any]) -> Mappi
 
 
 def _check_integer(name: str, value: object) -> int:
-    min_value = -1 if name.endswith("_offset") else 0  # -1 stands for an unknown offset
+    min_value = -1 if name.endswith("_offset") else 0  # -1 means that the offset is unknown
     if type(value) is not int or not min_value <= value < _MAX_INTEGER:
         raise ValueError(f"{name} is {_describe_value(value)}, not an integer in range")
     return value
@@ -303,17 +306,17 @@ def _describe_error(error: Exception) -> str:
 
 
 def get_query_id(report: WriteReport) -> str:
-    """Return the streaming query's id, or a batch job's application id."""
+    """Return the query id of a stream, or the application id of a batch job."""
     return report.batch.partition("/")[0]
 
 
 def merge_report_ranges(reports: Iterable[WriteReport]) -> OffsetRanges:
-    """Merge the offset ranges of several reports, for example of a stream's micro-batches."""
+    """Merge the offset ranges of several reports, for example those of a stream's micro-batches."""
     return merge_offset_ranges(report.partitions for report in reports)
 
 
 def merge_offset_ranges(ranges: Iterable[OffsetRanges]) -> OffsetRanges:
-    """Merge the offset ranges of several tasks or writes by partition."""
+    """Merge the offset ranges of several tasks or writes, partition by partition."""
     merged_ranges: OffsetRanges = {}
     for ranges_by_topic in ranges:
         for topic, topic_ranges in ranges_by_topic.items():
@@ -324,7 +327,7 @@ def merge_offset_ranges(ranges: Iterable[OffsetRanges]) -> OffsetRanges:
 
 
 def sum_errors(error_counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Add up counts of dead letters by error name."""
+    """Add up the dead-letter counts of several reports by error name."""
     total_counts: Counter[str] = Counter()
     for counts in error_counts:
         total_counts.update(counts)
@@ -340,5 +343,5 @@ def merge_latencies(reports: Iterable[WriteReport]) -> LatencyHistogram:
 
 
 def _round_number(value: float) -> float | None:
-    """Round to four significant digits, and return None for nan, which JSON does not support."""
+    """Round to four significant digits. Return None for nan, because JSON has no nan."""
     return None if math.isnan(value) else float(f"{value:.4g}")
