@@ -1,5 +1,6 @@
-"""Reports of batch jobs and micro-batches. The driver stores them; the driver and the CLI read them.
-Spark workers never do either.
+"""Reports of batch jobs and micro-batches.
+
+The driver stores reports, and the driver or the command line reads and displays them. Spark workers do neither.
 
 write_report.py   defines WriteReport, converts it to JSON and to a log line, and combines several reports
 store.py          saves reports to files and folders, and reads them back

@@ -26,7 +26,7 @@ _MAX_PARTITIONS = 50
 
 
 def render_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """Yield the lines of the text: a table of writes with totals, offsets by partition, skew, requests, dead letters."""
+    """Yield the lines of the text: writes and their totals, offsets by partition, skew, requests, dead letters."""
     if not reports:
         yield "no reports"
         return
