@@ -1,9 +1,9 @@
-"""Conversions between Arrow, numpy and Python that do not import pandas.
+"""Convert between Arrow, numpy and Python without importing pandas.
 
-`pa.array`, `pa.scalar`, `array.fill_null(0)`, `array.to_numpy()` and `np.asarray(array)` give the same results. But the
-first such call of a process imports pandas, if it is installed, because Arrow checks whether its argument is a
-DataFrame. This takes 48 MB in every process that only writes. So all code that handles records uses this module, except
-that for rejected records.
+`pa.array`, `pa.scalar`, `array.fill_null(0)`, `array.to_numpy()` and `np.asarray(array)` give the same results, but the
+first of these calls in a process imports pandas if it is installed, because Arrow checks whether the argument is a
+DataFrame. That would cost 48 MB in every process that only writes. All code that handles records therefore uses this
+module, except the code for rejected records.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _NUMPY_TYPES = {
     data_type: np.dtype(str(data_type))
     for data_type in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 }
-"""Replacement for `to_pandas_dtype`, which imports pandas in pyarrow 18."""
+"""Used instead of `to_pandas_dtype`, which imports pandas in pyarrow 18."""
 
 
 def integers_to_numpy(array: pa.Array, null: int = 0) -> NDArray[Any]:
-    """Convert an array of integers to numpy, with `null` for nulls. An array without nulls is not copied."""
+    """Convert an integer array to numpy, replacing nulls by `null`. An array without nulls is not copied."""
     dtype = _NUMPY_TYPES[array.type]
     data = array.buffers()[1]
-    if data is None or not data.size:  # all are null, or the array is the only offset (0) of a list array without rows
+    if data is None or not data.size:  # all values are null, or this is the single offset (0) of an empty list array
         return np.full(len(array), null, dtype)
     numbers = np.frombuffer(data, dtype, len(array), dtype.itemsize * array.offset)
     return np.where(build_null_mask(array), dtype.type(null), numbers) if array.null_count else numbers
 
 
 def numbers_to_arrow(numbers: NDArray[Any], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Convert numbers to an Arrow array without a copy. Elements for which `nulls` is True are null."""
+    """Convert numbers to an Arrow array without copying them. Elements for which `nulls` is True become null."""
     validity = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
     data = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [validity, data])
@@ -54,9 +54,10 @@ def build_null_mask(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def bytes_to_arrow(values: Sequence[bytes | None], data_type: pa.DataType | None = None) -> pa.Array:
-    """Convert bytes to an Arrow array of a type with 32-bit offsets, or by default to binary.
+    """Convert bytes to an Arrow array. `data_type` must have 32-bit offsets; it defaults to binary.
 
-    If 32-bit offsets overflow, the default is large_binary, and OverflowError is raised for an explicit type.
+    If the bytes need 64-bit offsets, the default becomes large_binary. With an explicit `data_type`, raise
+    OverflowError instead.
     """
     nulls = None
     if None in values:
@@ -74,4 +75,4 @@ def bytes_to_arrow(values: Sequence[bytes | None], data_type: pa.DataType | None
 
 
 EMPTY_BYTES = bytes_to_arrow([b""])[0]
-"""Binary scalar without bytes, used as the separator of joins and as the replacement of nulls."""
+"""Empty binary scalar, used to join without a separator and to replace nulls."""

@@ -1,11 +1,12 @@
-"""Splitting of rows into batches before the rows are encoded.
+"""Split rows into batches before the rows are encoded.
 
-The width of a record's offset delta depends on its position in its batch, and the width of its timestamp delta on the
-base timestamp of the batch. So rows are first split into batches by the sizes of their records, and then encoded.
+The width of a record's offset delta depends on the record's position in its batch, and the width of its timestamp delta
+on the batch's base timestamp. Rows are therefore first split into batches by record size, and encoded after that.
 
-record_sizes.py counts both deltas at their maximum widths. Here the number of records that a batch can hold and the
-range of the timestamps are known. So both deltas are counted at the maximum width for these rows: in a batch of 16 kB
-with 150 records of 100 bytes each offset delta counts as two bytes, although the first 64 have one.
+record_sizes.py counts both deltas at the maximum width that any batch could need. This module knows how many records a
+batch can hold and the range of the timestamps, so it counts both deltas at the maximum width that these rows need. For
+example, in a batch of 16 kB with 150 records of 100 bytes, each offset delta counts as two bytes, although the first 64
+need only one.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from spark_kafka_sink.records.record_sizes import COMMON_TIMESTAMP_DELTA_BYTES, 
 
 
 class PartitionSlices(NamedTuple):
-    """Rows [start, stop) of each partition, and the open batch of the partition to which rows can be appended.
+    """Rows [start, stop) of each partition, and the partition's open batch, to which rows can be appended.
 
-    `open_bytes` includes the header of the open batch. The slices are stored as columns: with thousands of partitions,
-    one object for each would be most of the work of the garbage collector.
+    `open_bytes` includes the open batch's header. The slices are stored as columns, because with thousands of
+    partitions the garbage collector would spend most of its time on one object per partition.
     """
 
     starts: Sequence[int]
@@ -41,16 +42,16 @@ class PartitionSlices(NamedTuple):
 
 
 def build_single_partition_slices(row_count: int) -> PartitionSlices:
-    """Return the slices for rows that all go to one partition without an open batch."""
+    """Return the slices for rows that all go to one partition, which has no open batch."""
     return PartitionSlices([0], [row_count], [0], [HEADER_BYTES], [None])
 
 
 class BatchSlices(NamedTuple):
     """Rows [start, stop) of each batch, stored as columns.
 
-    `first_offset_deltas`: offset delta of the first row of each slice. It is above 0 if the rows are appended to an
-    open batch.
-    `base_timestamps`: base timestamp of the open batch, from which timestamp deltas are computed. None for a new batch.
+    `first_offset_deltas`: the offset delta of each slice's first row. It is above 0 if the rows are appended to an open
+    batch.
+    `base_timestamps`: the base timestamp of the open batch, which timestamp deltas refer to; None for a new batch.
     """
 
     partition_indices: Sequence[int]
@@ -60,7 +61,7 @@ class BatchSlices(NamedTuple):
     base_timestamps: Sequence[int | None]
 
     def select(self, start: int, stop: int) -> BatchSlices:
-        """Return the slices with the indices [start, stop)."""
+        """Return the slices with indices in [start, stop)."""
         slice_range = slice(start, stop)
         return BatchSlices(
             self.partition_indices[slice_range],
@@ -74,21 +75,21 @@ class BatchSlices(NamedTuple):
 def build_consecutive_slices(stops: Sequence[int]) -> BatchSlices:
     """Return the slices of new batches for one partition.
 
-    The first slice starts at row 0, and each other slice at the end of the previous slice.
+    The first slice starts at row 0, and every other slice starts where the previous one stops.
     """
     batch_count = len(stops)
     return BatchSlices([0] * batch_count, [0, *stops][:batch_count], stops, [0] * batch_count, [None] * batch_count)
 
 
 class TimestampRange(NamedTuple):
-    """Lowest and highest timestamp of the rows, in milliseconds since 1970."""
+    """Lowest and highest timestamp of the rows, in milliseconds since the Unix epoch."""
 
     lowest: int
     highest: int
 
 
 def find_timestamp_range(columns: RecordColumns, now_ms: int) -> TimestampRange:
-    """Return the range of the timestamps of the rows. A null timestamp counts as `now_ms`."""
+    """Return the range of the rows' timestamps. A null timestamp counts as `now_ms`."""
     column = columns.timestamp
     if column is None or column.null_count == len(column):
         return TimestampRange(now_ms, now_ms)
@@ -99,10 +100,10 @@ def find_timestamp_range(columns: RecordColumns, now_ms: int) -> TimestampRange:
 def split_into_batches(
     sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, times: TimestampRange
 ) -> BatchSlices:
-    """Split the rows of each partition into batches of at most `max_batch_bytes`, including the header.
+    """Split the rows of each partition into batches of at most `max_batch_bytes`, including the batch header.
 
-    `sizes`: the result of compute_record_size_bounds. `times`: the range of the rows' timestamps. Rows are first
-    appended to the open batch. A record that exceeds `max_batch_bytes` gets a batch of its own.
+    `sizes`: the result of `compute_record_size_bounds`. `times`: the range of the rows' timestamps. Rows are appended
+    to the open batch until it is full. A record that exceeds `max_batch_bytes` gets a batch of its own.
     """
     if not len(sizes):
         return build_consecutive_slices(())
@@ -111,7 +112,7 @@ def split_into_batches(
     batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + open_bytes
     unsplit = BatchSlices(range(len(starts)), starts, stops, open_records, base_timestamps)
     split_indexes = ((batch_bytes > max_batch_bytes) | np.greater_equal(starts, stops)).nonzero()[0].tolist()
-    if not split_indexes:  # one batch for each partition, which is usual with many partitions
+    if not split_indexes:  # one batch per partition, the usual case with many partitions
         return unsplit
     runs: list[BatchSlices] = []
     for index, previous_index in zip(split_indexes, [-1, *split_indexes], strict=False):
@@ -124,7 +125,7 @@ def split_into_batches(
 def _split_partition(
     index: int, cumulative_bytes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int
 ) -> BatchSlices:
-    """Split the rows of one partition into batches. The first batch may be the open batch."""
+    """Split the rows of one partition into batches. The first slice may be appended to the open batch."""
     bytes_before, max_body_bytes = cumulative_bytes.data, max_batch_bytes - HEADER_BYTES
     start, stop, open_records = slices.starts[index], slices.stops[index], slices.open_records[index]
     edges = [start]
@@ -146,9 +147,9 @@ def _split_partition(
 def _compute_cumulative_sizes(
     sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, times: TimestampRange
 ) -> NDArray[np.int64]:
-    """Return the total bytes before each row, followed by those of all rows.
+    """Return the total size of the rows before each row, followed by the total size of all rows.
 
-    Deltas are counted with the maximum width that these rows need.
+    Deltas are counted at the maximum width that these rows need.
     """
     assumed_delta_bytes = MAX_OFFSET_DELTA_BYTES + COMMON_TIMESTAMP_DELTA_BYTES
     min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + 2
@@ -163,7 +164,7 @@ def _compute_cumulative_sizes(
 def _compute_max_timestamp_delta_bytes(slices: PartitionSlices, times: TimestampRange) -> int:
     """Return the maximum width of a timestamp delta.
 
-    Deltas refer to the base timestamp of an open batch, or to the timestamp of the first row of a new batch.
+    A delta refers to the open batch's base timestamp or, in a new batch, to the timestamp of its first row.
     """
     bases = [base for base in slices.base_timestamps if base is not None]
     max_delta = times.highest - min(bases, default=times.lowest)

@@ -1,7 +1,7 @@
 """Column of byte strings in the layout that the encoder reads.
 
-The offsets and the bytes are those of the Arrow array and are not copied, except that 64-bit offsets are converted to
-32 bits.
+A column shares the offsets and the bytes of its Arrow array, with two exceptions: 64-bit offsets are converted to 32
+bits, and an array that stores bytes for nulls is copied without them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LARGE_TYPE_IDS = (pa.large_binary().id, pa.large_string().id)
 class ByteColumn:
     """Byte strings with the layout of an Arrow binary array.
 
-    `offsets` has one element more than there are rows. `nulls` is a mask, or None if no row is null.
+    `offsets` has one more element than there are rows. `nulls` is a mask of the null rows, or None if no row is null.
     """
 
     offsets: NDArray[np.int32]
@@ -43,14 +43,14 @@ class ByteColumn:
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Length of each row, with -1 for null as in Kafka's records."""
+        """Length of each row. Null has length -1, as in Kafka's record format."""
         lengths: NDArray[np.int32] = self.offsets[1:] - self.offsets[:-1]
         if self.nulls is not None:
             lengths[self.nulls] = -1
         return lengths
 
     def find_uniform_length(self) -> int | None:
-        """Return the common length of all rows (-1 if all are null), or None if the lengths differ."""
+        """Return the length that all rows have (-1 if all are null), or None if the lengths differ."""
         if self.nulls is not None:
             return -1 if self.nulls.all() else None
         offsets = self.offsets
@@ -58,17 +58,17 @@ class ByteColumn:
         first_length = int(offsets[1]) - start
         if int(offsets[-1]) - start != first_length * self.row_count:
             return None
-        # The first length is the average length, so the lengths differ only if one of them is larger.
+        # The first length equals the average, so if any length differs, at least one is larger.
         return first_length if np.maximum.reduce(offsets[1:] - offsets[:-1]) == first_length else None
 
     def to_array(self) -> pa.Array:
-        """Return the rows as a binary array, in which nulls are empty."""
+        """Return the rows as a binary array. Nulls become empty byte strings."""
         return pa.BinaryArray.from_buffers(
             _BINARY, self.row_count, [None, pa.py_buffer(self.offsets), self.data], null_count=0
         )
 
     def to_matrix(self, row_count: int, row_bytes: int) -> NDArray[np.uint8]:
-        """Return the bytes as a matrix with one row per row of the column, all of which must have `row_bytes` bytes."""
+        """Return the bytes as a matrix with one row per row of the column. Each row must have `row_bytes` bytes."""
         if row_bytes == 0:
             return np.empty((row_count, 0), np.uint8)
         data = np.frombuffer(self.data, np.uint8, row_count * row_bytes, int(self.offsets[0]))
@@ -76,13 +76,13 @@ class ByteColumn:
 
 
 def read_byte_column(array: pa.Array) -> ByteColumn:
-    """Read a binary or string array with 32- or 64-bit offsets. Raise OverflowError for more than 2 GiB."""
+    """Read a binary, string or null array. Raise OverflowError if its rows have more than 2 GiB."""
     if array.type.id == _NULL_TYPE_ID:
         array = array.cast(_BINARY)
     offsets, data = _read_offsets(array)
     nulls = build_null_mask(array) if array.null_count else None
     if nulls is not None and np.logical_or.reduce(np.logical_and(offsets[1:] - offsets[:-1], nulls)):
-        # Arrow allows a null to have bytes. These must not be written to the record.
+        # Arrow allows bytes to be stored for a null. They must not end up in the record.
         binary_type = pa.large_binary() if offsets.itemsize == 8 else _BINARY
         offsets, data = _read_offsets(array.cast(binary_type).fill_null(EMPTY_BYTES.cast(binary_type)))
     if data is None:
@@ -93,7 +93,7 @@ def read_byte_column(array: pa.Array) -> ByteColumn:
 
 
 def compute_byte_sizes(array: pa.Array) -> NDArray[np.int64]:
-    """Return the size of each row of a binary, string or null array, which may exceed 2 GiB. Null has size 0."""
+    """Return the size of each row of a binary, string or null array. Null has size 0. The array may exceed 2 GiB."""
     if array.type.id == _NULL_TYPE_ID:
         return np.zeros(len(array), np.int64)
     offsets, _ = _read_offsets(array)
@@ -104,7 +104,7 @@ def compute_byte_sizes(array: pa.Array) -> NDArray[np.int64]:
 
 
 def compute_data_nbytes(array: pa.Array) -> int:
-    """Return the total bytes of all rows of a binary, string or null array, without its offsets."""
+    """Return the total size of the rows of a binary, string or null array, excluding offsets."""
     if array.type.id == _NULL_TYPE_ID:
         return 0
     offsets, _ = _read_offsets(array)
@@ -112,7 +112,7 @@ def compute_data_nbytes(array: pa.Array) -> int:
 
 
 def _read_offsets(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
-    """Return the offsets of an array, as int32 or int64, and the buffer to which they refer."""
+    """Return the array's offsets, as int32 or int64, and the data buffer that they refer to."""
     dtype = _INT64 if array.type.id in _LARGE_TYPE_IDS else _INT32
     _, offset_buffer, data = array.buffers()
     if offset_buffer is None or offset_buffer.size == 0:
@@ -121,7 +121,7 @@ def _read_offsets(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
 
 
 def _narrow_offsets(offsets: NDArray[np.int64], data: pa.Buffer) -> tuple[NDArray[np.int32], pa.Buffer]:
-    """Convert 64-bit offsets to 32-bit offsets from 0, and return them with the matching slice of the buffer."""
+    """Convert 64-bit offsets to 32-bit offsets that start at 0. Return them with the matching slice of the buffer."""
     base, end = int(offsets[0]), int(offsets[-1])
     if end - base > MAX_OFFSET:
         raise OverflowError(

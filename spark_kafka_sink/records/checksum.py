@@ -1,8 +1,8 @@
-"""CRC-32C with numpy, for environments without the package crc32c, such as `--py-files` or a notebook server.
+"""CRC-32C in numpy, for environments without the crc32c package, such as `--py-files` or a notebook server.
 
-Every record batch has this checksum. header.py imports this module only if the package is missing. Each byte of a block
-contributes a value to the checksum that depends on the byte and on the number of bytes that follow it in the block. A
-table has these values, and one operation of numpy looks up those of 64 blocks.
+Every record batch has this checksum. header.py imports this module only if the package is missing. What a byte
+contributes to the checksum depends only on the byte and on the number of bytes that follow it in the block. A table
+holds all contributions, and one numpy operation looks them up for 64 blocks.
 
     table[zeros, byte]   contribution of a byte that is followed by `zeros` bytes
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     UInt32Array: TypeAlias = NDArray[np.uint32]
 
 _POLYNOMIAL = 0x82F63B78
-"""Castagnoli polynomial with reversed bits."""
+"""Castagnoli polynomial in reversed bit order."""
 _ALL_ONES = 0xFFFFFFFF
 _BLOCK_BYTES = 1024
 _BLOCKS_PER_LOOKUP = 64
-"""The lookup needs 12 bytes of memory for each byte of the blocks, which is less than a megabyte."""
+"""A lookup takes 12 bytes of memory per byte of the blocks, so it stays below a megabyte."""
 
 logging.getLogger(__name__).warning(
     "The package crc32c is not installed in this Python, so the checksums of batches are computed with numpy, which "
@@ -34,10 +34,10 @@ logging.getLogger(__name__).warning(
 
 
 def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
-    """Compute the CRC-32C of `data`, continuing from `checksum`, that of the preceding bytes.
+    """Compute the CRC-32C of `data`. `checksum` is the checksum of the preceding bytes.
 
-    The signature is that of crc32c.crc32c. The third parameter is ignored, because numpy releases the interpreter lock
-    by itself.
+    The signature is the same as that of `crc32c.crc32c`. The third parameter is ignored, because numpy decides itself
+    when to release the GIL.
     """
     message = np.frombuffer(data, np.uint8)
     state = checksum ^ _ALL_ONES
@@ -54,7 +54,7 @@ def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
 
 
 def _compute_contributions(blocks: NDArray[np.uint8]) -> UInt32Array:
-    """Return the contribution of each row of bytes to the checksum state."""
+    """Return what each block contributes to the checksum state. `blocks` has one block per row."""
     size = blocks.shape[1]
     rows = np.arange(size - 1, -1, -1, dtype=np.intp) * 256
     contributions: UInt32Array = np.bitwise_xor.reduce(_build_contribution_table().ravel()[rows + blocks], axis=1)
@@ -62,7 +62,7 @@ def _compute_contributions(blocks: NDArray[np.uint8]) -> UInt32Array:
 
 
 def _shift_state(state: int, zeros: int) -> int:
-    """Return the state after `zeros` more bytes of zero. Each of the first four shifts one byte out of the state."""
+    """Return the state after `zeros` more zero bytes. Each of the first four shifts one byte out of the state."""
     table = _build_contribution_table()
     shifted = state >> 8 * min(zeros, 4)
     for index in range(min(zeros, 4)):

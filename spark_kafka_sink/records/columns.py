@@ -1,8 +1,9 @@
-"""RecordColumns: rows as Arrow columns, which the producer accepts and the encoder reads.
+"""Records as Arrow columns, the form in which the producer accepts them and the encoder reads them.
 
-Columns are checked once, by the constructor, and converted only if later steps require it: view types become offset
-types (Arrow cannot take rows from views), timestamps become int64 milliseconds. Slices are not copied. `chunks` joins
-small chunks, `take` copies the selected rows, and the encoder copies each value once, into its record.
+The constructor checks the columns, and converts them only if later steps need it: dictionaries are decoded, view types
+become offset types (Arrow cannot take rows from views), and timestamps become int64 milliseconds. Slicing copies
+nothing. `chunks` joins small chunks, `take` copies the selected rows, and the encoder copies each value once, into its
+record.
 """
 
 from __future__ import annotations
@@ -22,35 +23,37 @@ from spark_kafka_sink.records.byte_column import compute_byte_sizes, compute_dat
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 NO_TIMESTAMP = -1
-"""Timestamp of a record without timestamp (RecordBatch.NO_TIMESTAMP of the Java client)."""
+"""Timestamp of a record that has none (RecordBatch.NO_TIMESTAMP in the Java client)."""
 BEFORE_EPOCH_TIMESTAMP = -2
-"""Replacement of -1, the last millisecond before 1970, which must not be mistaken for NO_TIMESTAMP. Brokers reject all
-timestamps before 1970, and so does find_invalid_rows."""
+"""Replaces -1, the last millisecond before 1970, so that it is not mistaken for NO_TIMESTAMP.
+
+The exact value does not matter, because brokers reject all timestamps before 1970, as does `find_invalid_rows`.
+"""
 OVERFLOW_TIMESTAMP = 1 - (1 << 63)
-"""Replacement of a time in the future whose milliseconds do not fit into 64 bits."""
+"""Replaces a future time whose milliseconds do not fit into 64 bits."""
 
 MAX_CHUNK_ROWS = 10_000
-"""Maximum rows of a chunk. Larger chunks exceed the CPU cache and cost more for each record."""
+"""Maximum number of rows in a chunk. Larger chunks exceed the CPU cache and cost more per record."""
 _MAX_32_BIT_OFFSET_BYTES = 1 << 30
-"""Larger columns get 64-bit offsets, because 32 bits could overflow if rows are joined or taken repeatedly."""
+"""Columns of at least this size get 64-bit offsets, because joining or taking their rows could overflow 32 bits."""
 _FIFTY_YEARS_MS = 50 * 365.25 * 86_400_000
 _ONE_DAY_S = 86_400
-"""Tolerance for inaccurate clocks, and for time zones where the next day has already begun."""
+"""Tolerance for inaccurate clocks, and for time zones in which the next day has already started."""
 LIKELY_SECONDS_MESSAGE = (
     "Column timestamp has the number %d, which is a time in January 1970 in milliseconds and one of the last fifty "
     "years in seconds. It is written as milliseconds. If it is in seconds, multiply it by 1000 or make it a timestamp."
 )
 _MAX_JOINED_CHUNK_BYTES = 1 << 16
-"""Chunks of at most this average size are joined, because a copy costs less than processing each chunk separately."""
+"""Chunks below this average size are joined, because copying costs less than processing each chunk separately."""
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class RecordColumns:
-    """Columns of records, with one row for each record.
+    """Columns of records, with one row per record.
 
-    `value` and `key` are bytes or text. `headers` are lists of structs of a key and a value, or maps. `timestamp` has
-    milliseconds or Arrow timestamps. A null value is a tombstone. A record with a null key or null headers has no key
-    or no headers. A null timestamp stands for the current time.
+    `value` and `key` contain bytes or text. `headers` contains maps, or lists of structs with a key and a value.
+    `timestamp` contains Arrow timestamps or integers in milliseconds. A null value is a tombstone. A null key or null
+    headers mean that the record has no key or no headers. A null timestamp stands for the current time.
 
     Example:
 
@@ -95,7 +98,7 @@ class RecordColumns:
         headers: ArrowColumn | None,
         timestamp: ArrowColumn | None,
     ) -> RecordColumns:
-        """Create an instance from columns that the constructor of another instance has checked."""
+        """Create an instance from columns that another instance's constructor has already checked."""
         result = cls.__new__(cls)
         result.value, result.key, result.headers, result.timestamp, result.num_rows = (
             value,
@@ -116,14 +119,14 @@ class RecordColumns:
 
     @property
     def nbytes(self) -> int:
-        """Size of the rows in bytes. If the columns are slices, the other rows of their arrays are not counted."""
+        """Size of the rows in bytes. If the columns are slices, rows outside of the slices are not counted."""
         if self._nbytes < 0:
             self._nbytes = sum([column.nbytes for _, column in self._columns_by_name() if column is not None])
         return self._nbytes
 
     @property
     def payload_nbytes(self) -> int:
-        """Size of the keys, values and headers in bytes, without offsets and timestamps."""
+        """Size of the keys, values and headers in bytes, excluding Arrow's offsets and the timestamps."""
         headers = [] if self.headers is None else list_chunks(self.headers)
         columns = [column for column in (self.value, self.key) if column is not None]
         arrays = [chunk for column in columns for chunk in list_chunks(column)]
@@ -134,7 +137,7 @@ class RecordColumns:
     def memory_nbytes(self) -> int:
         """Size of all buffers in bytes, including rows outside of slices.
 
-        It is an upper bound of the size of every row, and fast to compute.
+        This is an upper bound on the size of any single row, and cheap to compute.
         """
         return sum([column.get_total_buffer_size() for _, column in self._columns_by_name() if column is not None])
 
@@ -144,7 +147,7 @@ class RecordColumns:
         )
 
     def take(self, indices: Any) -> RecordColumns:
-        """Return a copy of the rows with these row indices, in this order."""
+        """Return a copy of the rows at these row indices, in the order of the indices."""
         row_indices = integers_to_numpy(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
         return self._from_checked_columns(
             *[
@@ -154,9 +157,9 @@ class RecordColumns:
         )
 
     def chunks(self, max_rows: int) -> Iterator[RecordColumns]:
-        """Yield chunks of at most `max_rows` consecutive rows, whose columns are plain arrays.
+        """Yield chunks of at most `max_rows` consecutive rows. Their columns are plain arrays, not chunked arrays.
 
-        Only small chunks are joined. Joining large chunks would copy all their bytes, and fail above 2 GiB.
+        Only small Arrow chunks are joined. Joining large ones would copy all their bytes, and fail above 2 GiB.
         """
         if 0 < self.num_rows <= max_rows:
             yield from self._iterate_contiguous_chunks()
@@ -165,7 +168,7 @@ class RecordColumns:
             yield from self.slice(start, max_rows)._iterate_contiguous_chunks()
 
     def _iterate_contiguous_chunks(self) -> Iterator[RecordColumns]:
-        """Yield all rows together, or split them at the chunk boundaries of all columns if chunks are large."""
+        """Yield all rows as one chunk. If the Arrow chunks are large, split the rows at all chunk boundaries."""
         chunked_columns = [column for _, column in self._columns_by_name() if isinstance(column, pa.ChunkedArray)]
         max_chunks = max([column.num_chunks for column in chunked_columns], default=1)
         if max_chunks <= 1 or self.nbytes < max_chunks * _MAX_JOINED_CHUNK_BYTES:
@@ -176,14 +179,17 @@ class RecordColumns:
             yield self.slice(start, end - start).to_contiguous()
 
     def to_contiguous(self) -> RecordColumns:
-        """Return the rows with each column as one plain array. Only columns with several chunks are copied."""
+        """Return the same rows with every column as one plain array. Only columns with several chunks are copied."""
         return self._from_checked_columns(
             *[None if column is None else combine_chunks(column) for _, column in self._columns_by_name()]
         )
 
     @classmethod
     def concat(cls, chunks: Sequence[RecordColumns]) -> RecordColumns:
-        """Concatenate chunks of rows without a copy. A column that a chunk lacks is null in its rows."""
+        """Concatenate chunks of rows, without copying them if their types are equal.
+
+        If a chunk lacks a column that another chunk has, the column is null in its rows.
+        """
         if len(chunks) == 1:
             return chunks[0]
         names = ("value", "key", "headers", "timestamp")
@@ -201,7 +207,7 @@ class RecordColumns:
 
 
 def _flatten_headers(headers: pa.Array) -> Sequence[pa.Array]:
-    """Return the keys and the values of all headers of these rows."""
+    """Return an array of the keys and an array of the values of all headers in these rows."""
     first_header, header_stop = (headers.offsets[end].as_py() for end in (0, -1))
     header_count = header_stop - first_header
     if pa.types.is_map(headers.type):
@@ -211,12 +217,12 @@ def _flatten_headers(headers: pa.Array) -> Sequence[pa.Array]:
 
 
 def list_chunks(column: ArrowColumn) -> Sequence[pa.Array]:
-    """Return the plain arrays of a column."""
+    """Return the plain arrays that a column consists of."""
     return [column] if isinstance(column, pa.Array) else column.chunks
 
 
 def combine_chunks(column: ArrowColumn) -> pa.Array:
-    """Return a column as one plain array, with 64-bit offsets if 32 bits could overflow."""
+    """Return the column as one plain array, with 64-bit offsets if joining its chunks could overflow 32 bits."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -231,8 +237,8 @@ def _take(array: pa.Array, row_indices: np.ndarray[Any, np.dtype[Any]]) -> pa.Ar
 
 
 def _widen_offsets(column: ArrowColumn) -> ArrowColumn:
-    """Return the column with 64-bit offsets if 32 bits could overflow when its rows are joined or taken."""
-    # If a chunk is repeated, the total buffer size counts it once, and nbytes counts each occurrence.
+    """If joining or taking the rows could overflow 32-bit offsets, return the column with 64-bit offsets."""
+    # If a chunk occurs several times, get_total_buffer_size() counts it once, but nbytes counts every occurrence.
     size = column.get_total_buffer_size() if isinstance(column, pa.Array) else column.nbytes
     if _has_32_bit_offsets(column.type) and size >= _MAX_32_BIT_OFFSET_BYTES:
         return column.cast(pa.large_binary())
@@ -272,7 +278,10 @@ def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
 
 
 def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
-    """Decode a dictionary column, with 64-bit offsets if 32 bits could overflow when every row is the longest value."""
+    """Decode a dictionary column.
+
+    The result has 64-bit offsets if 32 bits could overflow when every row holds the longest value.
+    """
     value_type, chunks = column.type.value_type, list_chunks(column)
     if not _has_32_bit_offsets(value_type) or any(
         _find_max_byte_size(chunk.dictionary) * len(chunk) >= _MAX_32_BIT_OFFSET_BYTES for chunk in chunks
@@ -311,7 +320,7 @@ def _is_header_struct(data_type: pa.DataType) -> bool:
 
 
 def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
-    """Convert to int64 milliseconds, rounded down as in Spark. Nulls are kept."""
+    """Convert to int64 milliseconds, rounding down like Spark. Nulls stay null."""
     data_type = column.type
     if pa.types.is_null(data_type):
         return None
@@ -330,9 +339,10 @@ def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
 
 
 def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
-    """Find a number in a column of milliseconds that is likely a count of seconds.
+    """Return a number that shows that a column of milliseconds probably contains seconds, or None.
 
-    All numbers must be times of the last fifty years if they are seconds. As milliseconds they are in January 1970.
+    A chunk is suspicious if all its numbers, read as seconds, lie in the last fifty years. Read as milliseconds, such
+    numbers lie in January 1970.
     """
     if not pa.types.is_integer(timestamp.type):
         return None
@@ -361,7 +371,7 @@ def _ticks_to_ms(
 
 
 def _concat_columns(columns: list[ArrowColumn | None], chunks: Sequence[RecordColumns]) -> ArrowColumn | None:
-    """Concatenate the columns of one field, one for each chunk of rows. None stands for a chunk without the field."""
+    """Concatenate one field's columns, one per chunk of rows. None stands for a chunk that lacks the field."""
     column_types = [column.type for column in columns if column is not None]
     if not column_types:
         return None

@@ -1,15 +1,16 @@
-"""Compression and decompression of record batches.
+"""Compress and decompress record batches.
 
     gzip    RFC 1952, one member
-    snappy  xerial framing: a header of 16 bytes, then blocks with their lengths (int32); raw snappy can be read
-    lz4     LZ4 frames with independent blocks and no dictionary, because other clients read nothing else
+    snappy  xerial framing: a header of 16 bytes, then blocks, each preceded by its length (int32). Raw snappy, without
+            this framing, can be read, too.
+    lz4     LZ4 frames with independent blocks and no dictionary, because other clients can read no other frames
     zstd    one frame
 
-A batch is compressed as a whole when it is closed. Compressed bytes come from a peer: `max_bytes` limits the result
-whatever size a header has, so that a few bytes cannot become gigabytes.
+A batch is compressed as a whole when it is closed. Compressed batches come from a peer and are not trusted: `max_bytes`
+limits the result regardless of the size that a header declares, so that a few bytes cannot expand to gigabytes.
 
-gzip is part of Python; snappy and zstd are part of pyarrow. The package lz4 is imported on first use, so that the other
-codecs work without it. `require_codec` checks that a codec is available, before there are records.
+gzip comes with Python, snappy and zstd come with pyarrow. The lz4 package is imported on first use, so that the other
+codecs work without it. `require_codec` checks whether a codec is available before there are any records.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 
 class Codec(IntEnum):
-    """Compression codec, with its number in the attributes of a batch."""
+    """Compression codec. The value is its number in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -44,17 +45,19 @@ COMPRESSION_LEVELS: dict[Codec, tuple[int, int, int]] = {
     Codec.LZ4: (1, 17, 9),
     Codec.ZSTD: (-131072, 22, 3),
 }
-"""Minimum, maximum and default level, as in the Java client."""
+"""Minimum, maximum and default level of each codec that has levels, as in the Java client."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1" + b"\0\0\0\1"
 _XERIAL_BLOCK_BYTES = 32 << 10
 _MAX_GZIP_MEMBERS = 16
-"""Limits the time for decompression: thousands of tiny members would take long and have few bytes. Producers write
-one."""
+"""Limits the decompression time, because thousands of tiny members would fit into few bytes but take long to read.
+
+Producers write a single member.
+"""
 _PYARROW_CODECS = (Codec.SNAPPY, Codec.ZSTD)
 _MAX_SNAPPY_RATIO = 64
-"""A snappy element of 3 bytes is at most 64 bytes when decompressed."""
+"""Upper bound of the compression ratio: a snappy element of 3 bytes decompresses to at most 64 bytes."""
 _READ_BYTES = 1 << 20
 _LZ4_FAST_LEVEL = 0
 _MALFORMED_DATA_ERRORS = (
@@ -68,7 +71,7 @@ _MALFORMED_DATA_ERRORS = (
 
 
 def require_codec(codec: Codec) -> None:
-    """Raise MissingDependencyError if this Python environment lacks the codec."""
+    """Raise MissingDependencyError if the codec is not available in this Python environment."""
     if codec is Codec.LZ4:
         try:
             _import_lz4_frame()
@@ -94,7 +97,7 @@ def require_codec(codec: Codec) -> None:
 
 
 def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None) -> Buffer:
-    """Compress the concatenated segments. The default of `level` is that of the codec."""
+    """Compress the concatenation of the segments. `level` defaults to the codec's default level."""
     if codec is Codec.NONE:
         return _join_segments(segments)
     default_level = COMPRESSION_LEVELS[codec][2] if codec in COMPRESSION_LEVELS else None
@@ -105,8 +108,8 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
     if codec is Codec.SNAPPY:
         return _compress_snappy(_join_segments(segments))
     if codec is Codec.LZ4:
-        # The Java client uses its fast compressor for its default level, 9. The levels of this library start to differ
-        # at 3.
+        # For its default level, 9, the Java client uses its fast compressor. This library uses its fast compressor for
+        # all levels below 3.
         return _compress_lz4(segments, _LZ4_FAST_LEVEL if level is None or level == 9 else level)
     return _create_zstd_codec(3 if level is None else level).compress(_join_segments(segments), asbytes=True)  # type: ignore[no-any-return]
 
@@ -135,10 +138,10 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
 
 
 class CompressionRatios:
-    """Estimated compression ratio of each topic, computed as in the Java client.
+    """Estimated compression ratio by topic and codec, computed as in the Java client.
 
-    The estimate rises at once and falls slowly, because a batch that is too large costs more than one that could have
-    been larger. Thread-safe for readers: an update replaces one number.
+    The estimate rises immediately but falls slowly, because a batch that is too large costs more than one that could
+    have been larger. Readers need no lock, because an update replaces a single number.
     """
 
     DETERIORATING_STEP = 0.05
@@ -160,7 +163,7 @@ class CompressionRatios:
         return current_ratio
 
     def reset(self, topic: str, codec: int, ratio: float = 1.0) -> None:
-        """Replace the estimate, for example after a broker rejected a batch as too large."""
+        """Replace the estimate, for example after a broker has rejected a batch as too large."""
         self._ratios[topic, codec] = ratio
 
 
@@ -175,7 +178,7 @@ def _import_lz4_frame() -> Any:
 
 @cache
 def _create_snappy_codec() -> Any:
-    """Return the snappy codec, which has no state and is shared by all threads."""
+    """Return the snappy codec. It has no state, so all threads share it."""
     return pa.Codec("snappy")
 
 
@@ -241,7 +244,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
 
 
 def _decompress_snappy_block(block: memoryview, max_block_bytes: int, max_bytes: int) -> Buffer:
-    """Decompress a raw block, which begins with its uncompressed size as a varint."""
+    """Decompress a raw snappy block, which starts with its uncompressed size as a varint."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * index)
@@ -272,9 +275,10 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
-    """Decompress into our own buffer, because `stream.read` leaks its buffer if the frame is corrupt (pyarrow 26).
+    """Decompress into a buffer of our own, because `stream.read` leaks its buffer if the frame is corrupt (pyarrow 26).
 
-    `pa.Codec.decompress` requires the exact size of the result, which frames of the Java client do not have.
+    `pa.Codec.decompress` is no alternative: it needs the exact decompressed size, which the Java client's frames do not
+    contain.
     """
     decompressed = bytearray()
     buffer = memoryview(bytearray(_READ_BYTES))
@@ -285,7 +289,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
 
 
 def _append(decompressed: bytearray, chunk: Buffer, max_bytes: int) -> None:
-    """Append to the result in place. Joining chunks at the end would need twice the memory."""
+    """Append a chunk to the result in place, because joining all chunks at the end would need twice the memory."""
     if len(decompressed) + len(chunk) > max_bytes:
         raise _build_too_large_error(max_bytes)
     decompressed += chunk

@@ -1,13 +1,13 @@
-"""Decoder of record batches to columns, for the embedded broker, for reading topics, and for splitting a batch.
+"""Decode record batches to columns, for the embedded broker, for reading topics, and for splitting a batch.
 
-The start of a record is known only from the length of the preceding record. A short loop therefore reads the lengths,
-and finds runs of records with equal size in one step. After that, each field is read for all records at once, by
-gathering the bytes at the current positions. Arrow extracts keys and values: an array whose offsets are the start and
-end of each value in turn has the values at its even indices, and `take` copies them.
+A record's start is known only from the length of the preceding record. A short loop therefore reads the lengths, and
+skips over a run of records with equal size in one step. After that, each field is read for all records at once, by
+gathering the bytes at the current positions. Arrow extracts keys and values: if the offsets of a binary array are the
+start and end of each value in turn, its even elements are the values, and `take` copies them.
 
-The bytes come from a peer. Every length is compared with the available bytes before it is used, and malformed batches
-raise DecodeError. `max_bytes` limits the memory for decoding a batch: the decompressed bytes, and the positions and
-lengths of each record and header.
+Batches come from a peer and are not trusted. Every length is compared with the available bytes before it is used, and
+malformed batches raise DecodeError. `max_bytes` limits the memory for decoding a batch: it bounds the decompressed
+bytes, the positions and lengths of all records, and those of all headers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Positions: TypeAlias = "NDArray[np.int64]"
 
 DEFAULT_MAX_BYTES = 256 << 20
-"""Default limit of the memory for decoding a batch."""
+"""Default memory limit for decoding one batch."""
 MIN_RECORD_BYTES = 7
-"""One byte each for length, attributes, two deltas, two lengths and the count of headers."""
+"""One byte each for the length, the attributes, two deltas, two lengths and the header count."""
+# Measured memory for the positions and lengths of one record or header, which may be much smaller on the wire.
 DECODING_BYTES_PER_RECORD = 110
 DECODING_BYTES_PER_HEADER = 64
-"""Measured memory for the positions and lengths of a record or header, which may be much smaller on the wire."""
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -48,25 +48,25 @@ SCHEMA = pa.schema(
 )
 
 _PADDING_BYTES = 16
-"""Zeros after the records, so that a truncated varint can be read. Its position is then beyond the records."""
+"""Zeros appended to the records, so that a truncated varint can be read. The next position then exceeds the records."""
 _MIN_RUN_RECORDS = 16
-"""Number of consecutive records with equal size after which the next records are compared at once."""
+"""After this many consecutive records of equal size, the following records are compared in one step."""
 _RUN_COMPARISON_RECORDS = 64
-"""Records in the first comparison. The number doubles each time that all of them have the expected size."""
+"""Number of records in the first comparison. It doubles whenever all of them have the expected size."""
 _MIN_VECTORIZED_ROWS = 16
 
 
 class DecodedBatch(NamedTuple):
-    """Header of a batch and its records with the columns of SCHEMA."""
+    """Header and records of a batch. The records have the columns of SCHEMA."""
 
     header: BatchHeader
     columns: pa.RecordBatch
 
 
 def parse_batches(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]]:
-    """Return the headers of the batches in `buffer`, each with the bytes of the batch including the header.
+    """Return the header and the bytes of each batch in `buffer`. The bytes include the header.
 
-    Raise DecodeError for a malformed header, a truncated batch or a wrong CRC. Records are not checked.
+    Raise DecodeError if a header is malformed, a batch is truncated or a CRC is wrong. Records are not checked.
     """
     return list(iterate_batches(buffer, allow_partial_last=False))
 
@@ -76,7 +76,7 @@ def decode_batches(
 ) -> Iterator[DecodedBatch]:
     """Decode the batches in `buffer` one by one.
 
-    A broker may truncate the last batch of a fetch. It is skipped if `allow_partial_last` is true.
+    A broker may truncate the last batch of a fetch response. It is skipped if `allow_partial_last` is true.
     """
     for header, batch in iterate_batches(buffer, allow_partial_last=allow_partial_last):
         yield DecodedBatch(header, decode_records(header, batch[HEADER_BYTES:], max_bytes=max_bytes))
@@ -85,17 +85,17 @@ def decode_batches(
 def decode_records(
     header: BatchHeader, body: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES, preserve_header_keys: bool = False
 ) -> pa.RecordBatch:
-    """Decode the records of a batch. `body` has the bytes after the header, which may be compressed.
+    """Decode the records of a batch. `body` contains the bytes after the batch header, and may be compressed.
 
-    Brokers accept any bytes as the key of a header. Bytes that are not UTF-8 are replaced by U+FFFD, as in Java. With
-    `preserve_header_keys` they are kept, so that the records can be encoded again; the column then has text that is not
-    valid UTF-8.
+    Brokers accept any bytes as a header key. By default, bytes that are not valid UTF-8 are replaced by U+FFFD, as in
+    Java. With `preserve_header_keys` they are kept, so that the records can be encoded again. The string column may
+    then contain invalid UTF-8.
     """
     return _build_reader(header, body, max_bytes).read(header, preserve_header_keys=preserve_header_keys)
 
 
 def find_keyless_records(header: BatchHeader, body: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Positions:
-    """Validate the records of a batch like decode_records, and return the indices of those without a key."""
+    """Validate the records of a batch like `decode_records`, and return the indices of the records without a key."""
     return _build_reader(header, body, max_bytes).check(header)
 
 
@@ -115,7 +115,7 @@ def _build_reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _RecordR
 
 
 def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield batches like `parse_batches`. With `allow_partial_last` a truncated last batch is skipped."""
+    """Yield the same batches as `parse_batches`. With `allow_partial_last`, skip a truncated last batch."""
     view, position = memoryview(buffer), 0
     while position < len(view):
         remaining_bytes = view[position:]
@@ -139,9 +139,9 @@ def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Itera
 
 
 def _find_record_boundaries(data: bytearray, total: int, count: int) -> tuple[Positions, Positions]:
-    """Return the start of each record, which is the position after its length, and its end.
+    """Return the start and end positions of all records. A record starts after its length field.
 
-    `total` is the number of bytes without the padding.
+    `total` is the number of bytes, excluding the padding.
     """
     starts, ends = array("q"), array("q")
     position, size, equal_count = 0, 0, 0
@@ -184,10 +184,10 @@ def _read_varint(data: bytearray, position: int) -> tuple[int, int]:
 
 
 def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -> int:
-    """Count the consecutive records after the record at `start` that have the same size, up to `max_count`.
+    """Count how many records directly after the record at `start` have the same size, up to `max_count`.
 
-    Records of one size have the same length bytes. At most twice the length of the run is compared, because many short
-    runs would otherwise each compare the whole batch.
+    Records of equal size have equal length bytes. The comparison grows step by step and covers at most about twice the
+    run, because otherwise each of many short runs would compare the rest of the batch.
     """
     _, body_start = _read_varint(data, start)
     length_bytes = np.frombuffer(data, np.uint8, body_start - start, start)
@@ -206,7 +206,7 @@ def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -
 
 
 class _RecordFields(NamedTuple):
-    """Fields of all records. Ranges of keys and values are their starts and lengths; the length of null is -1."""
+    """Fields of all records. A key or value is given by its start and its length, which is -1 for null."""
 
     timestamp: Positions
     offset: Positions
@@ -218,9 +218,9 @@ class _RecordFields(NamedTuple):
 
 
 class _RecordReader:
-    """Reader of the fields of all records of a batch, one field after the other.
+    """Reads the records of a batch field by field, each field for all records at once.
 
-    `positions` is the position of the next unread byte of each record.
+    `positions` contains the position of the next unread byte in each record.
     """
 
     def __init__(self, data: bytearray, starts: Positions, ends: Positions, max_headers: int) -> None:
@@ -278,9 +278,9 @@ class _RecordReader:
             raise DecodeError(f"the length of a {name} is negative, or exceeds its record")
 
     def _read_headers(self) -> tuple[Positions, NDArray[np.int64]]:
-        """Return the index of the first header of each record, and the ranges of all keys and values."""
+        """Return the index of each record's first header, followed by the total count, and all headers' ranges."""
         counts = self._read_varints(5)
-        # Each header has at least two bytes, the lengths of its key and value.
+        # A header takes at least two bytes, for the lengths of its key and value.
         if ((counts < 0) | (counts * 2 > self.ends - self.positions)).any():
             raise DecodeError("the count of headers is negative, or exceeds its record")
         header_offsets = np.zeros(len(counts) + 1, np.int64)
@@ -300,7 +300,7 @@ class _RecordReader:
         return header_offsets, ranges
 
     def _read_next_headers(self, row_indices: Positions, header_indices: Positions, ranges: NDArray[np.int64]) -> None:
-        """Read the next header of each of many records."""
+        """Read the next header of each of these records."""
         position, ends = self.positions[row_indices], self.ends[row_indices]
         for field in (0, 2):
             lengths, position = read_varints(self.data, position, 5)
@@ -313,7 +313,7 @@ class _RecordReader:
     def _read_remaining_headers(
         self, row_index: int, next_header: int, header_stop: int, ranges: NDArray[np.int64]
     ) -> None:
-        """Read the remaining headers of a record that has more headers than most."""
+        """Read the remaining headers of one record in a loop, once few records have headers left."""
         data = self.data.data
         position, end = int(self.positions[row_index]), int(self.ends[row_index])
         row_ranges = array("q")
@@ -345,11 +345,11 @@ def _decode_utf8(keys: pa.Array) -> pa.Array:
 
 
 def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) -> tuple[Positions, Positions]:
-    """Read a signed varint of at most `max_bytes` at each position. Return the values and the positions after them."""
+    """Read a signed varint of at most `max_bytes` at each position. Return the values and the next positions."""
     current_bytes = data.take(positions, mode="clip")
     codes = (current_bytes & 0x7F).astype(np.uint64)  # zigzag codes of the values
     next_positions = positions + 1
-    unfinished = np.nonzero(current_bytes > 0x7F)[0]  # indices of the varints with more bytes
+    unfinished = np.nonzero(current_bytes > 0x7F)[0]  # indices of the varints that have more bytes
     for group in range(1, max_bytes):
         if not len(unfinished):
             break
@@ -364,7 +364,7 @@ def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) 
 
 
 def extract_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -> pa.Array:
-    """Return the bytes of each range as a binary array. A length of -1 is null."""
+    """Return the bytes of each range as a binary array. A length of -1 means null."""
     row_count = len(starts)
     if not row_count:
         return pa.nulls(0, pa.binary())

@@ -1,4 +1,4 @@
-"""Encodes columns as the records of record batches (format v2), without a loop over records.
+"""Encode columns as the records of record batches (format v2), without a loop over records.
 
     length          varint   bytes after this field
     attributes      1 byte   always 0
@@ -11,8 +11,8 @@
     headerCount     varint
     headers         for each: keyLength, key, valueLength, value
 
-All records are encoded one after the other (joined_rows.py), in the order of their batches. Each buffer
-holds a few thousand records, and only complete batches. The records of a batch are a slice of its buffer.
+Records are written to buffers one after the other (joined_rows.py), in batch order. A buffer holds a few thousand
+records, and a batch is never split between buffers, so a batch's records are a slice of one buffer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 TARGET_BUFFER_BYTES = 4 << 20
 """Target size of a buffer, with at most MAX_CHUNK_ROWS records.
 
-A buffer is released only after all its batches were delivered, so buffers with large records have fewer of them.
-Buffers with three times as many small records cut the CPU time per record by 3 %, but exceeded the memory limit.
+A buffer is released only after all its batches have been delivered, so a buffer of large records must hold fewer of
+them. Buffers with three times as many small records cut the CPU time per record by 3 %, but exceeded the memory limit.
 """
 _ATTRIBUTES = b"\0"
 _NO_HEADERS = encode_varint(0)
@@ -46,7 +46,7 @@ _NO_HEADERS = encode_varint(0)
 class EncodedSlices(NamedTuple):
     """Encoded records of consecutive batch slices in one buffer, stored as columns.
 
-    Slice i is the `sizes[i]` bytes that start at `byte_starts[i]`.
+    Slice i consists of the `sizes[i]` bytes from `byte_starts[i]` on.
     """
 
     data: memoryview
@@ -57,7 +57,7 @@ class EncodedSlices(NamedTuple):
     max_timestamps: Sequence[int]
 
     def segment(self, slice_index: int) -> memoryview:
-        """Return the bytes of one slice as a view, which keeps the buffer alive."""
+        """Return the bytes of one slice. The result is a view that keeps the whole buffer alive."""
         start = self.byte_starts[slice_index]
         return self.data[start : start + self.sizes[slice_index]]
 
@@ -65,10 +65,10 @@ class EncodedSlices(NamedTuple):
 def encode_records(
     columns: RecordColumns, slices: BatchSlices, now_ms: int, order: NDArray[np.int32] | None = None
 ) -> list[EncodedSlices]:
-    """Encode all rows. Return one result for each buffer.
+    """Encode all rows, and return one EncodedSlices per buffer.
 
-    `order`: the row indices in the order of the slices, or None if the columns have this order. It must include all
-    rows. Rows that `find_invalid_rows` returns must not be passed. Rows without a timestamp get `now_ms`.
+    `order`: the indices of all rows in the order of the slices, or None if the columns already have this order. The
+    columns must not contain rows that `find_invalid_rows` reports. Rows without a timestamp get `now_ms`.
     """
     _, starts, stops, first_offset_deltas, open_base_timestamps = slices
     if not starts:
@@ -110,7 +110,7 @@ def encode_records(
 
 
 def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list[int]:
-    """Group consecutive slices into buffers. Return the index of the slice after the last slice of each buffer."""
+    """Group consecutive slices into buffers. For each buffer, return the index after its last slice."""
     max_rows = min(MAX_CHUNK_ROWS, TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes))
     slice_stops = [0]
     while slice_stops[-1] < len(row_stops):

@@ -1,12 +1,12 @@
-"""Encoded numbers of a column: varints, floats, tags, constants.
+"""Encode the numbers of a column: varints, floats, tags and constants.
 
-A `Field` stores up to 8 bytes of each row in an integer, the word, whose lowest byte is the first one. The width of a
-row is the number of its valid bytes; the other bytes of the word are 0. A row with width 0 has no bytes. A field that
-is equal in all rows has ints instead of arrays. Adjacent fields are merged as long as they fit into 8 bytes.
+A `Field` stores up to 8 bytes per row in an integer called the word. The lowest byte of the word comes first. The width
+is the number of valid bytes; all other bytes of the word are 0. A row of width 0 has no bytes. If all rows are equal,
+the field holds plain ints instead of arrays. Adjacent fields are merged as long as they fit into 8 bytes.
 
-Kafka, Avro and Protobuf encode numbers as varints: groups of 7 bits, lowest first, and the high bit of a byte is set if
-another byte follows. Signed numbers are first converted to unsigned ones by zigzag encoding: 0, -1, 1, -2 become 0, 1,
-2, 3.
+Kafka, Avro and Protobuf encode numbers as varints. A varint consists of groups of 7 bits, lowest group first, with one
+group per byte. The high bit of a byte is set if another byte follows. Signed numbers are first mapped to unsigned
+numbers by zigzag encoding: 0, -1, 1, -2 become 0, 1, 2, 3.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from numpy.typing import NDArray
 
 _WORD_BYTES = 8
 _MAX_WORD = (1 << 56) - 1
-"""Largest number whose varint has 8 bytes."""
+"""Largest unsigned number whose varint fits into 8 bytes."""
 _GROUP_BITS = 7
 _U64 = np.uint64
 
 
 class Field(NamedTuple):
-    """Words and widths of a column. Elements of `word` have 4 or 8 bytes, elements of `width` one byte."""
+    """Words and widths of a column. Array elements of `word` have 4 or 8 bytes, those of `width` have one byte."""
 
     word: NDArray[Any] | int
     width: NDArray[Any] | int
     max_width: int
 
     def slice_rows(self, start: int, stop: int) -> Field:
-        """Return the field of the rows [start, stop)."""
+        """Return the field for the rows [start, stop)."""
         word = self.word if isinstance(self.word, int) else self.word[start:stop]
         return Field(word, self.width if isinstance(self.width, int) else self.width[start:stop], self.max_width)
 
 
 def build_constant_field(data: bytes) -> Field:
-    """Return a field with the same bytes, at most 8, in every row."""
+    """Return a field with the same bytes in every row. `data` must have at most 8 bytes."""
     return Field(int.from_bytes(data, "little"), len(data), len(data))
 
 
 @lru_cache(maxsize=4096)
 def build_constant_fields(data: bytes) -> tuple[Field, ...]:
-    """Return fields with the same bytes in every row. Cached, because the constants of a job repeat."""
+    """Return fields with the same bytes in every row. The result is cached, because a job uses few constants."""
     return tuple(
         [build_constant_field(data[start : start + _WORD_BYTES]) for start in range(0, len(data), _WORD_BYTES)]
     )
 
 
 def build_fixed_field(numbers: NDArray[Any]) -> Field:
-    """Return a field of numbers with 1, 4 or 8 bytes in little-endian order."""
+    """Return a field of fixed-width numbers (1, 4 or 8 bytes) in little-endian order."""
     width = numbers.itemsize
     return Field(np.ascontiguousarray(numbers).view(f"u{width}").astype(np.uint64), width, width)
 
 
 def mask_field(field: Field, mask: NDArray[np.bool_]) -> Field:
-    """Return a copy of the field. Its width is 0 in the rows whose mask is False."""
+    """Return a copy of the field that has width 0 in the rows where the mask is False."""
     word = np.where(mask, np.asarray(field.word, np.uint64), _U64(0))
     return Field(word, np.where(mask, field.width, 0).astype(np.uint8), field.max_width)
 
@@ -72,7 +72,7 @@ def encode_zigzag(value: int) -> int:
 
 @lru_cache(maxsize=4096)
 def encode_varint(value: int) -> bytes:
-    """Encode one signed number as a varint. Cached, because the sizes and deltas of a job repeat."""
+    """Encode a single signed number as a varint. The result is cached, because sizes and deltas repeat within a job."""
     code = encode_zigzag(value)
     encoded = bytearray()
     while code > 0x7F:
@@ -102,7 +102,7 @@ def build_unsigned_varint_fields(codes: NDArray[Any]) -> list[Field]:
 
 
 def _build_varint_fields(codes: NDArray[Any], max_code: int) -> list[Field]:
-    """Encode unsigned numbers of at most `max_code`. Numbers above 56 bits need a second field."""
+    """Encode unsigned numbers of at most `max_code`. Numbers of more than 56 bits continue in a second field."""
     if max_code <= _MAX_WORD:
         return [_build_varint_field(codes, max(1, -(-max_code.bit_length() // _GROUP_BITS)))]
     low_words, high_words = codes & _U64(_MAX_WORD), codes >> _U64(56)
@@ -114,7 +114,7 @@ def _build_varint_fields(codes: NDArray[Any], max_code: int) -> list[Field]:
 
 
 def _build_varint_field(codes: NDArray[Any], max_groups: int) -> Field:
-    """Encode numbers of at most `max_groups` groups of 7 bits as one field."""
+    """Encode numbers that have at most `max_groups` groups of 7 bits, as a single field."""
     if max_groups == 1:
         return Field(codes, 1, 1)
     word = codes if max_groups <= codes.itemsize else codes.astype(np.uint64)
@@ -123,7 +123,8 @@ def _build_varint_field(codes: NDArray[Any], max_groups: int) -> Field:
     for group in range(1, max_groups):
         has_group = codes >= 1 << _GROUP_BITS * group
         top_bit = 8 * group - 1
-        # Adding the bits from top_bit on to themselves shifts them by one, which makes room for the continuation bit.
+        # Adding the bits from top_bit upwards to themselves shifts them by one. This makes room for the continuation
+        # bit.
         word = word + (word & word_type((1 << 8 * word.itemsize) - (1 << top_bit)))
         word |= np.left_shift(has_group, top_bit, dtype=word_type)
         width = np.add(width, has_group, dtype=np.uint8)
@@ -134,7 +135,7 @@ def _build_varint_field(codes: NDArray[Any], max_groups: int) -> Field:
 
 
 def merge_fields(columns: Sequence[Any]) -> list[Any]:
-    """Merge adjacent fields that together fit into 8 bytes. Elements that are not fields are returned unchanged."""
+    """Merge adjacent fields that fit into 8 bytes together. Elements that are not fields are returned unchanged."""
     merged_parts: list[Any] = []
     for column in columns:
         last = merged_parts[-1] if merged_parts else None

@@ -1,4 +1,4 @@
-"""Tuning of glibc's malloc, which affects the whole process."""
+"""Tune glibc's malloc for the whole process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 def reuse_freed_memory() -> None:
     """Make glibc keep up to 8 MB of freed memory for later allocations of this process.
 
-    By default glibc returns freed memory above 128 kB to the system. The columns of each chunk would be mapped again
-    page by page, with 200 page faults for 10,000 records, which adds half to the cost of encoding them. glibc sets the
-    limit to twice the size of the largest block that was freed, so this function allocates and frees one block.
+    By default, glibc returns freed memory above 128 kB to the system. The columns of every chunk would then have to be
+    mapped again page by page: 200 page faults for 10,000 records, which make encoding half as expensive again. glibc
+    raises the limit to twice the size of the largest block freed so far, so allocating and freeing one block is enough.
     """
     np.empty(4 << 20, np.uint8)

@@ -1,4 +1,4 @@
-"""Header of a record batch (format v2), which has 61 bytes.
+"""Encode, parse and patch the 61-byte header of a record batch (format v2).
 
     offset  bytes  field
          0      8  baseOffset              assigned by the broker, not covered by the CRC
@@ -15,8 +15,8 @@
         53      4  baseSequence
         57      4  record count
 
-Records are encoded once and do not depend on the header. A batch that is retried, or sent under another producer
-identity, gets a new header and a CRC of the same segments.
+Records do not depend on the header, so they are encoded only once. If a batch is retried or sent under another producer
+identity, it gets a new header, with a new CRC of the same segments.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
-"""Bytes of baseOffset and batchLength, which batchLength does not include."""
+"""Size of baseOffset and batchLength, the fields that batchLength does not count."""
 _EMPTY_BATCH_LENGTH = HEADER_BYTES - LENGTH_PREFIX_BYTES
 _KEEP_GIL = 0
-"""Value of `gil_release_mode` of the package crc32c that keeps the GIL.
+"""Makes the crc32c package keep the GIL (its `gil_release_mode` parameter).
 
-By default the package releases the GIL for more than 32 kB. The checksum of 300 kB takes only 20 us, but the sender
-thread must then wait until a caller's thread returns the GIL, which cost 3 to 9 % of the CPU time of records in large
-batches.
+By default, the package releases the GIL for more than 32 kB. The checksum of 300 kB takes only 20 us, but afterwards
+the sender thread has to wait until another thread gives the GIL back. For records in large batches, this cost 3 to 9 %
+of the CPU time.
 """
 ATTRIBUTES_OFFSET = 21
 _MAGIC = 2
@@ -101,7 +101,7 @@ class BatchHeader(NamedTuple):
         return self.batch_length + LENGTH_PREFIX_BYTES
 
 
-def encode_header(  # noqa: PLR0913 - one parameter for each field; a tuple of them would cost as much as the checksum
+def encode_header(  # noqa: PLR0913 - one parameter per field; a tuple of them would cost as much as the checksum
     segments: Sequence[Buffer],
     *,
     last_offset_delta: int,
@@ -113,9 +113,9 @@ def encode_header(  # noqa: PLR0913 - one parameter for each field; a tuple of t
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """Encode the header for a batch with these records.
+    """Encode the header of a batch whose records are in `segments`.
 
-    The records must be compressed already if `attributes` have a codec.
+    If `attributes` contain a codec, the segments must already be compressed.
     """
     checked_fields = _ATTRIBUTES_TO_COUNT_LAYOUT.pack(
         attributes,
@@ -138,8 +138,8 @@ def encode_header(  # noqa: PLR0913 - one parameter for each field; a tuple of t
 def parse_header(buffer: Buffer) -> BatchHeader:
     """Parse the header at the start of `buffer`.
 
-    Only length and magic are checked. Raise DecodeError for a header that is too short or has an invalid length, and
-    UnsupportedFormatError for another record format.
+    Only the length and the magic byte are checked. Raise DecodeError if the header is truncated or its batchLength is
+    too small, and UnsupportedFormatError if the record format is not v2.
     """
     if len(buffer) < HEADER_BYTES:
         if len(buffer) > 16 and buffer[16] < _MAGIC:
@@ -169,10 +169,10 @@ def patch_header(
     leader_epoch: int | None = None,
     append_time: int | None = None,
 ) -> None:
-    """Write the fields that a broker sets in a batch before it stores the batch.
+    """Set the fields that a broker fills in before it stores a batch.
 
-    `append_time`: log append time, which replaces the timestamps of the records and changes the CRC. Offset and epoch
-    are not covered by the CRC.
+    `append_time`: the log append time, which takes the place of the records' timestamps. It changes the CRC, whereas
+    the base offset and the leader epoch are not covered by it.
     """
     if base_offset is not None:
         _OFFSET_LAYOUT.pack_into(buffer, 0, base_offset)

@@ -1,8 +1,8 @@
-"""Encoding of the headers of records.
+"""Read, encode and extend the headers of records.
 
 The child arrays of an Arrow list array hold the headers of all rows one after the other. Each header is encoded as a
-row of bytes (joined_rows.py): key length, key, value length, value. The encoded headers of a record are therefore a
-slice of these bytes.
+row of bytes (joined_rows.py): key length, key, value length, value. The encoded headers of one record are therefore a
+slice of all encoded headers.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 @dataclass(frozen=True)
 class HeaderColumn:
-    """Headers of a chunk of rows: row i has the headers from `starts[i]` up to `starts[i + 1]`."""
+    """Headers of a chunk of rows. Row i has the headers with indices in [starts[i], starts[i + 1])."""
 
     starts: NDArray[np.int64]
     keys: pa.Array
     values: pa.Array
     present_mask: NDArray[np.bool_] | None
-    """False for each header that is a null struct; None if there is none. The producer rejects such rows."""
+    """False for headers that are null structs; None if there are none. The producer rejects rows with null headers."""
 
     @property
     def counts(self) -> NDArray[np.int64]:
         return self.starts[1:] - self.starts[:-1]
 
     def encode(self) -> ByteColumn:
-        """Encode the headers of each row, without their count."""
+        """Encode the headers of each row, without the header count."""
         builder = JoinedRowsBuilder(len(self.keys))
         builder.add_length_prefixed([read_byte_column(self.keys)])
         builder.add_length_prefixed([read_byte_column(self.values)])
-        ((data, edges),) = builder.join([len(self.keys)])  # all headers in one piece
+        ((data, edges),) = builder.join([len(self.keys)])  # all headers in one buffer
         return ByteColumn(edges[self.starts], data)
 
 
 def read_header_column(array: pa.Array) -> HeaderColumn:
-    """Read an array of lists of struct<key, value>, or of maps. A null list counts as empty."""
+    """Read an array of maps or of list<struct<key, value>>. A null row counts as a row without headers."""
     if array.null_count:
         array = _clear_null_lists(array)
     starts = integers_to_numpy(array.offsets).astype(np.int64)
@@ -70,8 +70,8 @@ def append_headers(
 ) -> pa.Array:
     """Return a list<struct<key, value>> array with each row's own headers, then one header per entry of `new_headers`.
 
-    `key_type`: the type of the keys; string by default. A header that is null keeps a null key. `skip_nulls`: whether a
-    row gets no header from an entry whose value for this row is null; by default, the header has a null value.
+    `key_type`: the type of the keys, by default string. A null header becomes a header with a null key. `skip_nulls`:
+    if an entry's value is null in a row, add no header for it; by default, a header with a null value is added.
     """
     key_type = pa.string() if key_type is None else key_type
     starts = np.zeros(num_rows + 1, np.int64)
@@ -91,8 +91,8 @@ def append_headers(
         added_counts[rows] += 1
     ends = starts + np.append(0, np.cumsum(added_counts))
 
-    # `source` maps each header of the result to its index in the concatenated array below: the own headers of all rows
-    # first, then column after column of `new_headers`.
+    # `source` maps each header of the result to its index in the concatenated arrays below. These hold the rows' own
+    # headers first, followed by the columns of `new_headers` one after the other.
     source = np.empty(int(ends[-1]), np.int64)
     is_own = np.ones(len(source), np.bool_)
     next_added = ends[1:] - added_counts
@@ -111,7 +111,7 @@ def append_headers(
 
 
 def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
-    """Return the indices of the rows with a header that is null or has a null key."""
+    """Return the indices of the rows that have a null header or a header with a null key."""
     headers = read_header_column(array)
     invalid_mask = np.zeros(len(headers.keys), np.bool_)
     if headers.keys.null_count:
@@ -125,7 +125,7 @@ def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _clear_null_lists(array: pa.Array) -> pa.Array:
-    """Remove the elements of null lists. Arrow allows them, but they must not be written to the record."""
+    """Remove elements of null lists. Arrow allows such elements, but they must not be written to the record."""
     offsets = integers_to_numpy(array.offsets)
     if not (offsets[1:] - offsets[:-1])[build_null_mask(array)].any():
         return array

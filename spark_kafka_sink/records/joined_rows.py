@@ -1,20 +1,20 @@
-"""Builder that concatenates columns to rows of bytes: records, their headers, values in Avro and Protobuf.
+"""Concatenate columns row by row to bytes: records, their headers, and values in Avro and Protobuf.
 
-A row consists of fields (numbers that are encoded already, fields.py) and payloads (bytes of keys, values and headers
-in Arrow arrays). Both are represented by views of Arrow, which have 16 bytes:
+A row consists of fields (encoded numbers, fields.py) and payloads (bytes of keys, values and headers in Arrow arrays).
+Both are represented by Arrow's binary views, which have 16 bytes:
 
     up to 12 bytes   length (4 bytes) and the bytes themselves
     longer           length (4 bytes), first 4 bytes, number of a buffer (4 bytes), offset in the buffer (4 bytes)
 
-The builder makes a table of views with one row per row of the result and one column per field or payload. One call of
-Arrow then writes the bytes of all views one after the other. For two rows of a length and a value:
+The builder creates a table of views, with one row per row of the result and one column per field or payload. A single
+Arrow call then writes the bytes of all views one after the other. For two rows that consist of a length and a value:
 
     views     length 0, value 0, length 1, value 1
-    written   the rows
+    written   the two rows
 
-Until then payloads are not copied; only their views are put in order. A view costs as much as a short value, so
-adjacent fields are merged into one view. A field at the end of every row is merged with the length at the beginning of
-the next row.
+Payloads are not copied before this call; only their views are put in order. A view costs as much as a short value, so
+adjacent fields are merged into one view. A constant field at the end of every row is merged with the length at the
+start of the next row.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ from spark_kafka_sink.records.fields import (
 Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
 
 MAX_JOINED_BYTES = MAX_OFFSET - 8
-"""Maximum bytes of all rows together, since they become one array with 32-bit offsets.
+"""Maximum total size of all rows, because they become one array with 32-bit offsets.
 
-The end of a row precedes the first row, hence the 8 bytes. Some versions of Arrow do not detect an overflow.
+8 bytes are subtracted, because the end of a row (at most 8 bytes) also precedes the first row. The limit is checked
+here, because some versions of Arrow do not detect an overflow.
 """
 _BINARY, _VIEW = pa.binary(), pa.binary_view()
 _VIEW_LAYOUT = np.dtype("V16")
@@ -55,27 +56,27 @@ _SHORT_VIEW_LAYOUT = np.dtype(
 _MEMORY_POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.system_memory_pool()
 """Memory pool for joined rows.
 
-Records are written on one thread and freed on another, that of the sender. mimalloc, Arrow's default allocator, keeps
-memory for each thread and held 20 to 30 MB more. The system allocator mixes records with short-lived objects and held
-15 MB more.
+Records are written on one thread and freed on another, the sender thread. mimalloc, Arrow's default allocator, keeps
+memory per thread and held 20 to 30 MB more than jemalloc. The system allocator mixes records with short-lived objects
+and held 15 MB more.
 """
 
 
 class JoinedRowsBuilder:
-    """Builder of rows. Each `add` method appends a column to all rows.
+    """Builds rows from columns. Each `add` method appends a column to all rows.
 
-    `order`: for each row, the index of its payloads in the added columns, or None if payloads are in the order of the
-    rows. Numbers are always in the order of the rows.
+    `order`: for each row, the index of its payloads in the added columns, or None if payloads are already in row order.
+    Numbers are always in row order.
     """
 
     def __init__(self, row_count: int, order: NDArray[np.int32] | None = None) -> None:
         self._row_count = row_count
         self._order = order
-        self._columns: list[Field | int] = []  # fields, and indices of payloads
-        self._payloads: list[pa.Array] = []  # the chunks of all payloads
+        self._columns: list[Field | int] = []  # fields, and indices of payload columns
+        self._payloads: list[pa.Array] = []  # the chunks of all payload columns
         self._payload_count = 0
         self._payload_bytes = 0
-        self._end = build_constant_field(b"")  # ends every row; written in front of the next row
+        self._end = build_constant_field(b"")  # the end of every row, which is written before the next row
         self._sizes: NDArray[np.int32] = np.zeros(row_count, np.int32)
 
     def add_constant(self, data: bytes) -> None:
@@ -83,23 +84,23 @@ class JoinedRowsBuilder:
         self.add_fields(build_constant_fields(data))
 
     def add_varints(self, values: Numbers) -> None:
-        """Add a signed varint to each row."""
+        """Add a column of signed varints."""
         self.add_fields(build_signed_varint_fields(values))
 
     def add_fields(self, fields: Sequence[Field]) -> None:
-        """Add encoded numbers."""
+        """Add columns of encoded numbers."""
         self._columns += fields
         for field in fields:
             self._sizes += field.width
 
     def add_payloads(self, chunks: Sequence[ByteColumn]) -> None:
-        """Add the bytes of a column without their lengths. Null adds nothing."""
+        """Add the bytes of a column without their lengths. A null adds no bytes."""
         self._add_payloads(chunks, self._read_lengths(chunks))
 
     def add_length_prefixed(self, chunks: Sequence[ByteColumn] | None) -> None:
-        """Add the length and the bytes of each row, as in keys and values of records. Null has the length -1.
+        """Add the length and the bytes of each row, as for the key and value of a record. A null has length -1.
 
-        `chunks`: chunks of the column, or None if every row is null.
+        `chunks`: the chunks of the column, or None if every row is null.
         """
         if chunks is None:
             self.add_constant(encode_varint(-1))
@@ -109,7 +110,7 @@ class JoinedRowsBuilder:
             self._add_payloads(chunks, lengths)
 
     def prepend_lengths(self) -> None:
-        """Insert the current length of each row at its beginning."""
+        """Insert the length of each row, as built so far, at the start of the row."""
         last_column = self._columns[-1]
         if isinstance(last_column, Field) and isinstance(last_column.word, int) and isinstance(last_column.width, int):
             self._end = last_column
@@ -120,9 +121,9 @@ class JoinedRowsBuilder:
             self._sizes += length.width
 
     def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
-        """Write the rows to buffers, one for the rows up to each stop.
+        """Write the rows to buffers. Each buffer holds the rows up to one of the stops.
 
-        Yield each buffer with the offsets of its rows, followed by the end of its last row.
+        Yield each buffer with the offsets of its rows, followed by the end offset of its last row.
         """
         self._check_size()
         columns = merge_fields(self._columns)
@@ -142,7 +143,7 @@ class JoinedRowsBuilder:
             views.view(_SHORT_VIEW_LAYOUT)[-1] = self._end.width, self._end.word
             view_array = pa.Array.from_buffers(_VIEW, len(views), [None, pa.py_buffer(views), *buffers])
             _, offsets, data = pc.cast(view_array, _BINARY, memory_pool=_MEMORY_POOL).buffers()
-            # The first row has no preceding row, so the end of a preceding row is skipped.
+            # No row precedes the first one, so skip the row end that was written before it.
             yield data.slice(self._end.max_width), np.frombuffer(offsets, np.int32, len(views))[:: len(columns)]
 
     def to_array(self) -> pa.Array:
@@ -162,7 +163,7 @@ class JoinedRowsBuilder:
             raise _build_too_large_error(self._row_count, total_bytes)
 
     def _build_payload_views(self) -> tuple[NDArray[Any], list[pa.Buffer]]:
-        """Return the views of each payload, and the buffers to which they refer."""
+        """Return the views of all payloads, and the buffers that the views refer to."""
         if not self._payloads:
             return np.empty((0, 0), _VIEW_LAYOUT), []
         chunks = pa.chunked_array(self._payloads, _BINARY).cast(_VIEW).chunks
@@ -173,7 +174,7 @@ class JoinedRowsBuilder:
         ), buffers
 
     def _add_payloads(self, chunks: Sequence[ByteColumn], lengths: NDArray[np.int32]) -> None:
-        """Add a column of payloads. `lengths` are in the order of the rows."""
+        """Add a column of payloads. `lengths` must be in row order."""
         self._payload_bytes += sum([chunk.nbytes for chunk in chunks])
         if self._payload_bytes > MAX_JOINED_BYTES:
             raise _build_too_large_error(self._row_count, self._payload_bytes)

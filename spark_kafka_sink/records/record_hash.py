@@ -1,16 +1,17 @@
-"""Hash of records over key, value and headers, and the digest of a set of records, computed on columns.
+"""Compute hashes of records, over key, value and headers, and digests of sets of records, on columns.
 
 The digest of a set of records is the sum of their 64-bit hashes modulo 2^128, so it does not depend on their order. It
-detects accidental changes; it is no protection against someone who constructs records with the same digest.
-docs/receipts.md defines the hash for other implementations, and explains why it detects changes.
+detects accidental changes, but does not protect against someone who constructs records with the same digest.
+docs/receipts.md defines the hash for other implementations and explains why it detects changes.
 
-The arithmetic of a hash is modulo 2^64, and every factor is odd. A field is padded with zero bytes to little-endian
-words of 8 bytes, and split into blocks of 32 words:
+A hash is computed modulo 2^64, and every factor is odd. A field is padded with zero bytes to little-endian words of 8
+bytes, which are divided into blocks of 32 words:
 
     sum(field)    = sum over words j of  K[j mod 32] * B^(j div 32) * (word j ^ word j >> 33)
     hash(record)  = mix(S + sum over fields f of F^f * (sum(field f) + L * (length of f + 1)))
 
-Field 0 is the key, 1 the value, 2 + 2i and 3 + 2i are the key and the value of header i. A null field adds nothing.
+Field 0 is the key and field 1 is the value. Fields 2 + 2i and 3 + 2i are the key and the value of header i. A null
+field adds nothing to the sum.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ UInt64Array = NDArray[np.uint64]
 DIGEST_MODULUS = 1 << 128
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""The constants of splitmix64."""
+"""Constants of splitmix64."""
 _WORD_BYTES = 8
 _BLOCK_WORDS = 32
 _BLOCK_BYTES = _BLOCK_WORDS * _WORD_BYTES
 _CHUNK_BYTES = 1 << 18
-"""Bytes that are gathered at once. Two arrays of this size fit into the L2 cache of a core."""
+"""Number of bytes that are gathered at once. Two arrays of this size fit into a core's L2 cache."""
 _FOLD_BITS = np.uint64(33)
 _HALF_BITS = np.uint64(32)
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
 
 
 def _mix(numbers: UInt64Array) -> UInt64Array:
-    """Apply the finalizer of splitmix64, a bijection of the numbers below 2^64."""
+    """Apply the finalizer of splitmix64, which is a bijection on the numbers below 2^64."""
     mixed: UInt64Array = numbers ^ (numbers >> np.uint64(30))
     mixed *= np.uint64(_MIX_FACTORS[0])
     mixed ^= mixed >> np.uint64(27)
@@ -62,17 +63,17 @@ def hash_records(columns: RecordColumns) -> UInt64Array:
 
 
 def split_hashes(hashes: UInt64Array) -> tuple[UInt64Array, UInt64Array]:
-    """Return the upper and the lower 32 bits of each hash, of which 2^32 can be added up without a carry."""
+    """Split each hash into its upper and lower 32 bits. Up to 2^32 of these halves can be summed without overflow."""
     return hashes >> _HALF_BITS, hashes & _LOWER_HALF
 
 
 def join_sums(upper: int, lower: int) -> int:
-    """Return the sum of hashes from the sums of their halves."""
+    """Return the sum of the hashes, given the sums of their upper and lower halves."""
     return (upper << 32) + lower
 
 
 def compute_digest(hashes: UInt64Array) -> int:
-    """Return the sum of the hashes."""
+    """Return the digest of the records with these hashes."""
     return join_sums(*(int(np.add.reduce(half)) for half in split_hashes(hashes)))
 
 
@@ -89,7 +90,7 @@ def _hash_chunk(columns: RecordColumns) -> UInt64Array:
 
 
 def _sum_headers(headers: HeaderColumn) -> UInt64Array:
-    """Return the weighted sum of the fields of each record's headers."""
+    """Return, for each record, the weighted sum of its header fields."""
     by_header = _sum_fields(read_byte_column(headers.keys))
     by_header += _FIELD_FACTOR * _sum_fields(read_byte_column(headers.values))
     positions = np.arange(len(by_header)) - np.repeat(headers.starts[:-1], headers.counts)
@@ -100,7 +101,7 @@ def _sum_headers(headers: HeaderColumn) -> UInt64Array:
 
 
 def _sum_fields(column: ByteColumn) -> UInt64Array:
-    """Return the weighted sum of each field's words and length."""
+    """Return, for each field, the weighted sum of its words and its length."""
     offsets = column.offsets.astype(np.int64)
     starts, sizes = offsets[:-1], offsets[1:] - offsets[:-1]
     data = np.frombuffer(column.data, np.uint8) if column.data.size else np.zeros(0, np.uint8)
@@ -118,7 +119,7 @@ def _sum_fields(column: ByteColumn) -> UInt64Array:
 
 
 def _sum_long_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
-    """Return the weighted sum of the words of each field. The fields have several blocks."""
+    """Return the weighted sum of each field's words, for fields of several blocks."""
     counts = -(-sizes // _BLOCK_BYTES)
     first_blocks = counts.cumsum() - counts
     block_numbers = np.arange(int(counts.sum())) - np.repeat(first_blocks, counts)
@@ -131,7 +132,7 @@ def _sum_long_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: 
 
 def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
     """Return the weighted sum of each block's words. `starts` must be ascending."""
-    # The windows of the last blocks may extend past the end of the data, so these blocks are copied and padded.
+    # The windows of the last blocks could extend past the end of the data, so copy these blocks and pad them.
     inside = int(starts.searchsorted(len(data) - _BLOCK_BYTES, "right"))
     sums = np.empty(len(starts), np.uint64)
     word_count = max(1, -(-int(sizes.max(initial=0)) // _WORD_BYTES))
@@ -160,14 +161,14 @@ def _sum_words(
 
 @cache
 def _build_masks(word_count: int) -> UInt64Array:
-    """Return a matrix of words, in which row n is a mask of the first n bytes."""
+    """Return a matrix of words. Row n masks the first n bytes."""
     width = word_count * _WORD_BYTES
     masks: UInt64Array = (np.tri(width + 1, width, -1, np.uint8) * np.uint8(255)).view("<u8")
     return masks
 
 
 def _gather_words(data: NDArray[np.uint8], starts: NDArray[np.int64], word_count: int) -> UInt64Array:
-    """Return a matrix with the words from each start on. Starts need not be aligned."""
+    """Return a matrix whose rows hold the `word_count` words from each start on. Starts need not be aligned."""
     width = word_count * _WORD_BYTES
     windows = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
     words: UInt64Array = windows[starts].view("<u8").reshape(len(starts), word_count)
@@ -175,7 +176,7 @@ def _gather_words(data: NDArray[np.uint8], starts: NDArray[np.int64], word_count
 
 
 def _compute_powers(base: np.uint64, count: int) -> UInt64Array:
-    """Return the powers of `base` from 0 up to `count` - 1."""
+    """Return `base` to the powers 0 to `count` - 1."""
     factors = np.full(count, base, np.uint64)
     factors[0] = 1
     return np.multiply.accumulate(factors)

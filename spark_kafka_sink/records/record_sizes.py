@@ -1,9 +1,9 @@
-"""Upper bounds of record sizes, and rows that brokers would reject.
+"""Compute upper bounds of record sizes, and find rows that brokers would reject.
 
-The exact size of a record depends on its position in its batch, because its two deltas have variable widths. A size
-here is an upper bound for any position: key, value and headers are counted exactly, lengths and deltas at their maximum
-widths. These sizes are used to reserve memory, to reject records that are too large, and to split rows into batches
-(batch_slicing.py, which knows tighter bounds of the deltas).
+The exact size of a record depends on its position in its batch, because its two deltas have variable widths. The sizes
+in this module are upper bounds for any position: the bytes of key, value and headers are counted exactly, and lengths
+and deltas are counted at their maximum widths. The sizes are used to reserve memory, to reject records that are too
+large, and to split rows into batches (batch_slicing.py, which knows tighter bounds for the deltas).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from spark_kafka_sink.records.header_column import find_rows_with_invalid_header
 from spark_kafka_sink.records.joined_rows import MAX_JOINED_BYTES
 
 MAX_OFFSET_DELTA_BYTES = 4
-"""Width of an offset delta, sufficient for 134 million records in a batch."""
+"""Maximum width of an offset delta, enough for 134 million records in a batch."""
 COMMON_TIMESTAMP_DELTA_BYTES = 6
 _MAX_TIMESTAMP_DELTA_BYTES = 10
 _MAX_COMMON_TIMESTAMP = (1 << 41) - 1
-"""The delta of two timestamps from 1970 to 2039, or -1 for none, has at most 6 bytes."""
+"""The delta between two timestamps from 1970 to 2039 (or -1 for no timestamp) takes at most 6 bytes."""
 _MAX_YEAR = 292_278_994
-"""Last year whose milliseconds since 1970 fit into a signed 64-bit number, the type of a timestamp in Kafka."""
+"""Last year that a Kafka timestamp, a signed 64-bit number of milliseconds since 1970, can represent."""
 _ATTRIBUTES_BYTES = 1
 
 
 def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
     """Find the rows that must not be encoded, because every broker would reject them.
 
-    Returns, for each reason that applies, the ascending indices of its rows. A row may have several reasons.
+    Return the ascending row indices by reason. A row may appear under several reasons.
     """
     row_indices_by_reason: dict[str, NDArray[np.int64]] = {}
     if columns.timestamp is not None:
@@ -67,10 +67,10 @@ def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
 
 
 def compute_record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
-    """Return the maximum size of each record in a batch, at any position.
+    """Return the maximum size of each record, at any position in a batch.
 
-    Every length is counted with the width of the largest length of its chunk. A few extra bytes cost nothing, whereas
-    exact widths would cost more than the rest of batch slicing.
+    Every length is counted at the width of the largest length in its chunk. A few extra bytes do no harm, whereas
+    computing exact widths would take longer than the rest of batch slicing.
     """
     delta_bytes = MAX_OFFSET_DELTA_BYTES + _compute_timestamp_delta_bytes(columns.timestamp)
     bounds = [_compute_size_bounds(chunk, delta_bytes) for chunk in columns.chunks(MAX_CHUNK_ROWS)]
@@ -78,7 +78,7 @@ def compute_record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
 
 
 def _compute_size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.int64]:
-    """Return the maximum size of each record. `delta_bytes`: the widths of its offset and timestamp deltas together."""
+    """Return the maximum size of each record. `delta_bytes`: the combined width of both deltas."""
     sizes = compute_byte_sizes(chunk.value)
     overhead = _ATTRIBUTES_BYTES + _compute_max_length_width(sizes)
     if chunk.key is None:
@@ -115,14 +115,14 @@ def _compute_timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
         return COMMON_TIMESTAMP_DELTA_BYTES
     times = integers_to_numpy(
         combine_chunks(timestamp)
-    )  # a null means "now"; it is read as 0, which has the same width
+    )  # null means now; it is read as 0, which does not change the result
     min_time, max_time = np.minimum.reduce(times, initial=0), np.maximum.reduce(times, initial=0)
     is_common = min_time >= NO_TIMESTAMP and max_time < _MAX_COMMON_TIMESTAMP
     return COMMON_TIMESTAMP_DELTA_BYTES if is_common else _MAX_TIMESTAMP_DELTA_BYTES
 
 
 def _find_rows_by_chunk(column: ArrowColumn, find_rows: Callable[[pa.Array], NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Call `find_rows` with each chunk of a column, and return the row indices in the column."""
+    """Call `find_rows` with each chunk of a column, and return the row indices relative to the whole column."""
     if isinstance(column, pa.Array):
         return find_rows(column)
     row_indices, chunk_start = [np.zeros(0, np.int64)], 0

@@ -1,4 +1,4 @@
-"""Rows of an Arrow batch, split by topic."""
+"""Split the rows of an Arrow batch by topic."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from spark_kafka_sink.records.columns import RecordColumns
 
 
 class TopicRows(NamedTuple):
-    """Rows of one batch for one topic, in the order of the batch. `topic` is None for rows whose topic is null."""
+    """Rows of one batch that go to one topic, in batch order. `topic` is None for rows whose topic is null."""
 
     topic: str | None
     columns: RecordColumns
     partition: int | pa.Array | None
-    """Partition of all rows, or an array with the partition of each row. None if the partitioner chooses partitions."""
+    """Partition of all rows, or an array with one partition per row. None if the partitioner chooses."""
     batch_indices: NDArray[np.int64] | None = None
-    """Row index in the batch of each row, or None if the rows are all rows of the batch."""
+    """Index of each row in the batch, or None if these are all rows of the batch."""
 
     def slice(self, start: int, length: int) -> TopicRows:
         partition = self.partition.slice(start, length) if isinstance(self.partition, pa.Array) else self.partition
@@ -30,15 +30,15 @@ class TopicRows(NamedTuple):
 
 
 class RowsByTopic(NamedTuple):
-    """Topics of a batch in the order of appearance, and the rows of each topic."""
+    """Topics of a batch in order of first appearance, and the rows of each topic."""
 
     topics: Sequence[str | None]
     topic_rows: Iterable[TopicRows]
-    """Copies the rows of a topic when the iteration reaches them, so that only one copy exists at a time."""
+    """Iterable that copies a topic's rows only when it reaches them, so that only one copy exists at a time."""
 
 
 def split_by_topic(topic: pa.Array, columns: RecordColumns, partition: int | pa.Array | None) -> RowsByTopic:
-    """Split rows by topic without running Python code for each row. Rows of a single topic are not copied."""
+    """Split rows by topic without running Python code per row. If there is only one topic, no rows are copied."""
     topics, row_indices_by_topic = _group_by_topic(topic)
     if len(topics) == 1:
         return RowsByTopic(topics, [TopicRows(topics[0], columns, partition)])
@@ -58,7 +58,7 @@ def _iterate_topics(
 
 
 def _group_by_topic(topic: pa.Array) -> tuple[list[str | None], list[NDArray[np.int64]]]:
-    """Return the topics in the order of appearance, including null, and the row indices of each topic."""
+    """Return the topics in order of first appearance, including null, and the row indices of each topic."""
     encoded_topics = topic.dictionary_encode(null_encoding="encode")
     names: list[str | None] = encoded_topics.dictionary.to_pylist()
     topic_indices = integers_to_numpy(encoded_topics.indices)
