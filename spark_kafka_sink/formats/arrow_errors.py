@@ -1,4 +1,4 @@
-"""Conversion of Arrow's errors to errors that name the column."""
+"""Convert Arrow's errors to errors that name the column."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 
 @contextmanager
 def convert_arrow_errors(*column_names: str) -> Iterator[None]:
-    """Convert Arrow's errors to SchemaError if a type is unsupported, and to InvalidRecordError if a value is invalid.
+    """Convert Arrow's errors to SchemaError if a type is unsupported, or to InvalidRecordError if a value is invalid.
 
-    Errors about arrays or memory that are too small are not converted: the caller may encode fewer rows.
+    ArrowCapacityError and MemoryError are not converted, because the caller may retry with fewer rows.
     """
     try:
         yield

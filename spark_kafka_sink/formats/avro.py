@@ -1,12 +1,13 @@
-"""Encoder of columns to Avro's binary encoding, one record per row. The output is identical to that of fastavro.
+"""Encode columns in Avro's binary encoding, one record per row. The output is identical to fastavro's.
 
-A record consists of the values of its fields, without names. Integers are zigzag varints, as in Kafka's records.
-Floats are little-endian. Strings and bytes follow their length. An array or map consists of its count, its elements and
-a 0; an empty one is a single 0. A union consists of the index of the branch and the value. Each numeric column is
-therefore a `Field`, and adjacent fields are merged as long as they fit into 8 bytes.
+A record consists of its field values, without names. Integers are zigzag varints, as in Kafka's records. Floats are
+little-endian. Strings and bytes are preceded by their length. An array or map consists of its element count, its
+elements and a 0; an empty one is a single 0. A union consists of the branch index and the value. A numeric column can
+therefore be encoded as a `Field`, and adjacent fields are merged as long as they fit into 8 bytes.
 
-The schema and the column types determine a writer for each column, a function that returns the column's pieces. The
-driver builds the writers, too, to detect columns that do not fit the schema: _RecordWriterBuilder raises SchemaError.
+The schema and the column types determine each column's writer, a function that returns the column's pieces. The driver
+builds the writers as well, to detect columns that do not fit the schema. In this case, _RecordWriterBuilder raises
+SchemaError.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from spark_kafka_sink.records.fields import Field, build_constant_field, build_s
 ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 """Function that returns the pieces of a column.
 
-Rows that the mask does not select are not validated, and the caller discards their bytes.
+It does not validate rows that the mask does not select. The caller discards their bytes.
 """
 
 
 @dataclass(frozen=True)
 class AvroFormat:
-    """Row format of Avro records. `schema` is the Avro schema in JSON."""
+    """Avro row format. `schema` is the Avro schema as JSON."""
 
     schema: str
 
@@ -61,16 +62,17 @@ class AvroFormat:
 def build_record_writer(
     schema: str, names: tuple[str, ...], types: tuple[pa.DataType, ...]
 ) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
-    """Build the writer of columns with these names and types. Raise SchemaError if they do not fit the schema."""
+    """Build a writer for columns with these names and types. Raise SchemaError if they do not fit the schema."""
     parsed_schema = parse_record_schema(schema)
     builder = _RecordWriterBuilder(NamedTypes(parsed_schema))
     return builder.build_record(parsed_schema, "", names, types, "")
 
 
 class _NullableWriter(NamedTuple):
-    """Writer of the non-null values of a type, with the encoded index of the value's branch and of the null branch.
+    """Writer for the non-null values of a type, and the encoded indices of its union branches.
 
-    `value_branch` is None if the type is not a union, `null_branch` if it does not allow null.
+    `value_branch` is the index of the values' branch, or None if the type is not a union. `null_branch` is the index of
+    the null branch, or None if the type does not allow null.
     """
 
     write: ColumnWriter
@@ -79,7 +81,7 @@ class _NullableWriter(NamedTuple):
 
 
 class _RecordWriterBuilder:
-    """Builder of column writers. `path` is the name of a column in errors, with its parents."""
+    """Builds column writers. `path` is a column's full name in error messages, including its parents."""
 
     def __init__(self, named_types: NamedTypes) -> None:
         self._named_types = named_types
@@ -111,14 +113,14 @@ class _RecordWriterBuilder:
             pieces: list[Piece] = []
             for name, position, writer in writers:
                 with convert_arrow_errors(f"{path}{name}"):
-                    # The writer of a field without a column does not use the array.
+                    # A field without a column has a writer that ignores its argument.
                     pieces += writer(pa.nulls(0) if position is None else columns[position], mask)
             return pieces
 
         return write
 
     def build_value(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
-        """Build the writer of a column. If the schema does not allow null, the writer rejects nulls."""
+        """Build a column writer. If the schema does not allow null, the writer rejects nulls."""
         schema, namespace = self._named_types.resolve(schema, namespace)
         if pa.types.is_null(data_type):
             null = build_constant_field(_encode_null_branch(schema, path))
@@ -141,7 +143,7 @@ class _RecordWriterBuilder:
     def _build_nullable(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> _NullableWriter:
         """Build a writer for the first branch of a union that fits the column, or for a type that is not a union.
 
-        Each union is resolved only once. Otherwise the time would be exponential with deeply nested unions.
+        Each union is resolved only once, because otherwise deeply nested unions would take exponential time.
         """
         if not isinstance(schema, list):
             return _NullableWriter(self._build_non_null(schema, namespace, data_type, path), None, None)
@@ -162,7 +164,7 @@ class _RecordWriterBuilder:
         raise SchemaError(errors[0] if errors else f"column {path}: the Avro schema allows only null")
 
     def _build_non_null(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
-        """Build the writer of a column whose selected rows are not null."""
+        """Build a writer for a column in which no selected row is null."""
         types = pa.types
         avro_type = schema["type"] if isinstance(schema, Mapping) else schema
         if isinstance(avro_type, (Mapping, list)):
@@ -193,7 +195,7 @@ class _RecordWriterBuilder:
         return lambda column, mask: write([column.field(i) for i in fields], mask)
 
     def _build_default_writer(self, field: Mapping[str, Any], namespace: str, path: str) -> ColumnWriter:
-        """Build a writer of nulls for a field without a column. Raise SchemaError if the field does not allow null."""
+        """Build a writer that writes null for a field without a column. Raise SchemaError if null is not allowed."""
         schema, _ = self._named_types.resolve(field["type"], namespace)
         if schema == "null":
             return lambda column, mask: []
@@ -204,7 +206,7 @@ class _RecordWriterBuilder:
 
 
 def _encode_null_branch(schema: Any, path: str) -> bytes:
-    """Return the encoding of null: the index of the null branch of a union, or no bytes for the type null."""
+    """Return the encoding of null: the index of a union's null branch, or no bytes if the schema is `null`."""
     if isinstance(schema, list) and "null" in schema:
         return encode_varint(schema.index("null"))
     if schema != "null":
@@ -222,7 +224,7 @@ def _reject_nulls(valid_or_unselected: Any, path: str) -> None:
 
 
 def _encode_branch_indices(valid_mask: Any, nullable: _NullableWriter) -> Field:
-    """Encode the branch index of each row. A union has at most 64 branches, so each index is one byte."""
+    """Encode each row's branch index. An index takes one byte, because a union has at most 64 branches."""
     value_index, null_index = nullable.value_branch or b"", nullable.null_branch or b""
     word = np.where(
         valid_mask, np.uint64(int.from_bytes(value_index, "little")), np.uint64(int.from_bytes(null_index, "little"))
@@ -247,7 +249,7 @@ def _write_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> list
 
 
 def _write_blocks(element_offsets: Any, elements: pa.Array, mask: Mask) -> list[Piece]:
-    """Return the pieces of arrays or maps: the count, the elements and a 0, or a single 0 if there are no elements."""
+    """Return the pieces of arrays or maps: the count, the elements and a 0, or only the 0 if there are no elements."""
     element_counts = np.diff(element_offsets)
     is_nonempty = element_counts > 0
     count_fields = build_signed_varint_fields(element_counts)

@@ -1,4 +1,4 @@
-"""Writers of Avro's scalar types: primitive types, enum, fixed and their logical types."""
+"""Build writers for Avro's scalar types: primitive types, enum, fixed and their logical types."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from spark_kafka_sink.records.fields import Field, build_fixed_field, build_sign
 ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 
 _MICROS_PER_UNIT = {"micros": 1, "millis": 1_000}
-"""Microseconds per unit, by the suffix of the logical type."""
+"""Microseconds per unit, by the logical type's suffix."""
 _MAX_FIXED_DECIMAL_BYTES = 16
 """Size of Arrow's decimal128."""
 
 
 def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
-    """Build the writer of a column. Raise SchemaError if the column's type does not fit the Avro type."""
+    """Build a column writer. Raise SchemaError if the column's type does not fit the Avro type."""
     avro_type = schema["type"] if isinstance(schema, Mapping) else schema
     logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
     build = _WRITER_BUILDERS.get(avro_type)
@@ -50,9 +50,9 @@ def _build_boolean_writer(
 def _build_integer_writer(
     schema: Any, logical_type: str | None, data_type: pa.DataType, _path: str
 ) -> ColumnWriter | None:
-    """Build the writer of an int or a long, or return None if the column cannot be written as this schema.
+    """Build a writer for int or long, or return None if the column cannot be written with this schema.
 
-    Both have the same encoding and differ only in range.
+    Both types have the same encoding and differ only in their range.
     """
     types = pa.types
     if types.is_integer(data_type):
@@ -64,7 +64,7 @@ def _build_integer_writer(
     is_expected_type = {"timestamp": _is_instant, "local-timestamp": _is_local, "time": types.is_time64}.get(prefix)
     if is_expected_type is None or unit not in _MICROS_PER_UNIT or not is_expected_type(data_type):
         return None
-    # Spark passes timestamps in microseconds, and times of day in nanoseconds.
+    # Spark passes timestamps in microseconds and times of day in nanoseconds.
     ticks_per_unit = _MICROS_PER_UNIT[unit] * (1_000 if types.is_time64(data_type) else 1)
     return lambda column, mask: build_signed_varint_fields(integers_to_numpy(column.view(pa.int64())) // ticks_per_unit)
 
@@ -145,7 +145,7 @@ def _build_enum(schema: Any, _logical_type: str | None, data_type: pa.DataType, 
 
 
 def _build_fixed_decimal(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter | None:
-    """Build the writer of decimals with a fixed size.
+    """Build a writer for decimals of a fixed size.
 
     Raise SchemaError if the size is too small for the precision, because numbers would be truncated.
     """
@@ -160,9 +160,10 @@ def _build_fixed_decimal(schema: Any, data_type: pa.DataType, path: str) -> Colu
 
 
 def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
-    """Build the writer of decimals, which are unscaled numbers in signed big-endian order.
+    """Build a writer for decimals, which are written as signed unscaled numbers in big-endian order.
 
-    Each number has the size of the fixed type, or the minimum size that it needs if the type is bytes.
+    If the type is fixed, each number has that type's size. If it is bytes, each number has the minimum size that it
+    needs.
     """
     if not pa.types.is_decimal128(data_type):
         return None
@@ -181,7 +182,7 @@ def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
 
 
 def _split_decimals(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Split each 128-bit number into its low and its high 64-bit word. Both words of a null are 0."""
+    """Split each 128-bit number into its low and high 64-bit words. For a null, both words are 0."""
     words = np.frombuffer(column.buffers()[1], np.uint64, 2 * len(column), 16 * column.offset).reshape(-1, 2)
     if column.null_count:
         words = words * (integers_to_numpy(column.is_valid().cast(pa.uint8())).astype(np.uint64))[:, None]
@@ -189,9 +190,9 @@ def _split_decimals(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.in
 
 
 def _compute_min_byte_widths(low_words: NDArray[np.uint64], high_words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the minimum number of bytes for the magnitude of each number and a sign bit.
+    """Return how many bytes each number needs for its magnitude and a sign bit.
 
-    -128 therefore has two bytes, as in fastavro.
+    -128 therefore takes two bytes, as in fastavro.
     """
     sign = (high_words >> 63).view(np.uint64)
     is_negative = sign & np.uint64(1)
@@ -209,7 +210,7 @@ def _compute_min_byte_widths(low_words: NDArray[np.uint64], high_words: NDArray[
 def _encode_big_endian(
     low_words: NDArray[np.uint64], high_words: NDArray[np.int64], widths: NDArray[np.int64]
 ) -> list[Piece]:
-    """Return the last `widths` bytes of each 128-bit number, in big-endian order."""
+    """Return the `widths` lowest bytes of each 128-bit number, in big-endian order."""
     high_widths = np.maximum(widths - 8, 0)
     low_widths = np.minimum(widths, 8)
     low_field = Field(_swap_bytes(low_words, low_widths), low_widths.astype(np.uint8), 8)
@@ -220,9 +221,9 @@ def _encode_big_endian(
 
 
 def _swap_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return words whose first bytes are the last `widths` bytes of each word, in big-endian order."""
+    """Return words that start with the `widths` lowest bytes of each word, in big-endian order."""
     shifts = ((8 - widths) << 3).astype(np.uint64)
-    # A shift by 64 bits is undefined in C, so words of width 0 are set to 0 separately.
+    # Shifting by 64 bits is undefined in C, so words of width 0 are set to 0 separately.
     shifted = np.where(widths > 0, words << np.minimum(shifts, np.uint64(63)), np.uint64(0))
     swapped: NDArray[np.uint64] = shifted.byteswap()
     return swapped

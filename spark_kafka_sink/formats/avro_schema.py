@@ -1,8 +1,9 @@
-"""Avro schemas: derived from the types of columns, or parsed from the user's JSON.
+"""Derive Avro schemas from column types, and parse Avro schemas in JSON.
 
-The schema derived for `avro` is that of Spark's `to_avro`: a record `topLevelRecord`, in which nullable columns have
-the type `[type, "null"]`. The schema derived for `avro-confluent` has `["null", type]` with the default null. Without a
-default, the registry's usual compatibility rules would not allow a later version to add or remove the column.
+For `avro`, the derived schema is the same as that of Spark's `to_avro`: a record named `topLevelRecord`, in which
+nullable columns have the type `[type, "null"]`. For `avro-confluent`, nullable columns have the type `["null", type]`
+and the default null, because the registry's usual compatibility rules allow columns to be added or removed only if they
+have a default.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes",
 
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
-"""Minimum size of a signed number, by its count of decimal digits."""
+"""Minimum size of a signed number in bytes, by its number of decimal digits."""
 
 
 def derive_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
-    """Return the schema of the columns as JSON. Raise SchemaError if Avro does not support a name or type."""
+    """Return the columns' Avro schema as JSON. Raise SchemaError if Avro does not support a name or type."""
     namespace, _, record = (name or DEFAULT_NAME).rpartition(".")
     return json.dumps(_SchemaBuilder(null_first).build_record(fields, record, namespace, ""), separators=(",", ":"))
 
 
 class _SchemaBuilder:
-    """Builder of Avro schemas. `path` is the name of a column in errors, with its parents."""
+    """Builds Avro schemas. `path` is a column's full name in error messages, including its parents."""
 
     def __init__(self, null_first: bool) -> None:
         self._null_first = null_first
@@ -103,7 +104,7 @@ _SCALAR_SCHEMAS: tuple[tuple[Any, Any], ...] = (
 )
 
 
-# --- checks of a schema that was parsed from JSON: each attribute may be missing or have any type
+# --- checks of schemas parsed from JSON, in which any attribute may be missing or have the wrong type
 
 
 def _is_name(value: Any) -> bool:
@@ -119,7 +120,7 @@ def _is_schema(value: Any) -> bool:
 
 
 def _is_union(value: Any) -> bool:
-    """Return whether this is a union of at most 64 branches, so that the index of a branch is one byte."""
+    """Return whether this is a union of at most 64 branches, so that a branch index takes one byte."""
     return isinstance(value, list) and len(value) <= 64 and all(isinstance(item, str | Mapping) for item in value)
 
 
@@ -166,14 +167,14 @@ def _check_attributes(schema: Mapping[str, Any]) -> None:
 
 
 class NamedTypes:
-    """Named types of a schema, by full name."""
+    """Index of a schema's named types by full name."""
 
     def __init__(self, schema: Any) -> None:
         self._definitions: dict[str, tuple[Any, str]] = {}
         self._collect(schema, "")
 
     def resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
-        """Replace the name of a type by its definition, and return it with the namespace of the names inside it."""
+        """Replace a type name by its definition. Return the schema, and the namespace for names inside it."""
         if isinstance(schema, str) and schema not in PRIMITIVE_TYPES:
             definition = self._definitions.get(f"{namespace}.{schema}" if namespace and "." not in schema else schema)
             definition = self._definitions.get(schema) if definition is None else definition
@@ -199,7 +200,7 @@ class NamedTypes:
 
 
 def _find_inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the schemas that are directly nested in a schema."""
+    """Return the schemas nested directly in this schema."""
     if schema["type"] in ("record", "error"):
         return [field["type"] for field in schema["fields"]]
     inner_schemas = [schema.get(name) for name in ("items", "values", "type")]
@@ -207,7 +208,7 @@ def _find_inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def _find_inner_namespace(schema: Any, namespace: str) -> str:
-    """Return the namespace that applies to names inside a schema."""
+    """Return the namespace that applies to names inside the schema."""
     if not isinstance(schema, Mapping) or schema.get("type") not in _NAMED_TYPES:
         return namespace
     name = schema.get("name")
@@ -218,14 +219,14 @@ def _find_inner_namespace(schema: Any, namespace: str) -> str:
 
 
 def parse_full_record_name(text: str) -> str:
-    """Return the full name of the record. The subject name strategies `record` and `topicRecord` use it."""
+    """Return the record's full name, which the subject name strategies `record` and `topicRecord` need."""
     schema = parse_record_schema(text)
     namespace, name = _find_inner_namespace(schema, ""), str(schema["name"])
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def parse_record_schema(text: str) -> Any:
-    """Parse an Avro schema. Raise SchemaError if it is not the schema of a named record."""
+    """Parse an Avro schema from JSON. Raise SchemaError if it is not a record with a name."""
     schema = parse_schema_json(text, "the Avro schema")
     if not isinstance(schema, Mapping) or schema.get("type") != "record" or not isinstance(schema.get("name"), str):
         raise SchemaError("the Avro schema must be a record with a name, because the columns become its fields")

@@ -1,9 +1,9 @@
-"""Operations on Arrow's binary arrays: constants, joins, selection, nulls.
+"""Operations on Arrow's binary arrays: build constants, join arrays, select rows, set and replace nulls.
 
-An encoder of a nested type builds a binary array for each field and joins the arrays row by row in a single Arrow call.
-A join costs 10 to 15 ns per piece per row, so adjacent constants should be combined into one piece.
+The encoder of a nested type builds a binary array for each field, and joins the arrays row by row in a single Arrow
+call. A join costs 10 to 15 ns per piece and row, so adjacent constants should be combined into one piece.
 
-Constants are built from bytes instead of with `pa.scalar`, which imports pandas (records/arrays.py).
+Constants are built from bytes, because `pa.scalar` imports pandas (see records/arrays.py).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _BINARY = pa.binary()
 
 @lru_cache(maxsize=4096)
 def build_binary_scalar(data: bytes) -> pa.Scalar:
-    """Return a binary scalar, to use as a piece that is the same in every row."""
+    """Return a binary scalar, for use as a piece that is the same in every row."""
     return bytes_to_arrow([data])[0]
 
 
 def to_binary(array: pa.Array) -> pa.Array:
-    """Convert a string or binary array to binary with 32-bit offsets. Only an array with 64-bit offsets is copied."""
+    """Convert a string or binary array to binary with 32-bit offsets. Only 64-bit offsets require a copy."""
     if array.type == _BINARY:
         return array
     if pa.types.is_string(array.type):
@@ -44,9 +44,9 @@ def to_binary(array: pa.Array) -> pa.Array:
 
 
 def decode_for_error(texts: pa.Array, row_index: int) -> str:
-    """Decode a row of a string array for an error message.
+    """Decode one row of a string array for an error message.
 
-    Invalid UTF-8 is escaped, since Spark can cast any bytes to string.
+    Invalid UTF-8 is escaped. It can occur, because Spark casts any bytes to string.
     """
     text: bytes = to_binary(texts)[row_index].as_py()
     return text.decode("utf-8", "backslashreplace")
@@ -65,7 +65,7 @@ def is_binary_type(data_type: pa.DataType) -> bool:
 
 
 def to_text(array: pa.Array) -> pa.Array:
-    """Convert numbers, booleans or decimals to a binary array of their text in Arrow."""
+    """Convert numbers, booleans or decimals to text as Arrow formats it, in a binary array."""
     return array.cast(pa.string()).view(_BINARY)
 
 
@@ -75,12 +75,12 @@ def join(*pieces: Any) -> pa.Array:
 
 
 def join_non_null(*pieces: Any) -> pa.Array:
-    """Concatenate the pieces row by row. Null pieces are omitted."""
+    """Concatenate the pieces row by row. Nulls are skipped."""
     return pc.binary_join_element_wise(*pieces, EMPTY_BYTES, null_handling="replace", null_replacement="")
 
 
 def repeat_value(data: bytes, row_count: int) -> pa.Array:
-    """Return an array with the same value in every row."""
+    """Return an array with this value in every row."""
     return choose(np.zeros(row_count, np.int64), [data])
 
 
@@ -90,7 +90,7 @@ def choose(indices: NDArray[Any], texts: Sequence[bytes]) -> pa.Array:
 
 
 def if_else(mask: NDArray[np.bool_], true_values: Any, false_values: Any) -> pa.Array:
-    """Return `true_values` in the rows of the mask, and `false_values` in the others. Both may be arrays or scalars."""
+    """Return `true_values` where the mask is True and `false_values` elsewhere. Both may be arrays or scalars."""
     bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
     return pc.if_else(pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits]), true_values, false_values)
 
@@ -104,12 +104,12 @@ def from_byte_table(byte_table: NDArray[np.uint8], nulls: NDArray[np.bool_] | No
 
 
 def copy_nulls(array: pa.Array, nulls_from: pa.Array) -> pa.Array:
-    """Return `array`, which must have no nulls, with nulls in the rows where `nulls_from` is null."""
+    """Return `array`, which must have no nulls, with nulls where `nulls_from` is null."""
     return set_nulls(array, build_null_mask(nulls_from)) if nulls_from.null_count else array
 
 
 def set_nulls(array: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
-    """Return `array` with nulls in exactly the rows of the mask; previous nulls are replaced."""
+    """Return `array` with nulls exactly where the mask is True. Existing nulls are discarded."""
     _, offsets, data = array.buffers()
     padded_nulls = np.zeros(array.offset + len(array), np.bool_)
     padded_nulls[array.offset :] = nulls
@@ -118,14 +118,14 @@ def set_nulls(array: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
 
 
 def fill_nulls(array: pa.Array, data: bytes) -> pa.Array:
-    """Return `array` with its nulls replaced by these bytes."""
+    """Return `array` with nulls replaced by `data`."""
     return pc.fill_null(array, build_binary_scalar(data)) if array.null_count else array
 
 
 def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
-    """Return the element offsets of a list or map column, and the range of its elements in the child arrays.
+    """Return a list or map column's element offsets, and the range of its elements in the child arrays.
 
-    The range is the index of the first element and the number of elements.
+    The range consists of the index of the first element and the number of elements.
     """
     child_offsets = integers_to_numpy(column.offsets).astype(np.int64)
     first_element, element_stop = int(child_offsets[0]), int(child_offsets[-1])
@@ -133,8 +133,10 @@ def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]
 
 
 def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_count: int) -> pa.Array:
-    """Combine groups of rows to one array. A group consists of the row indices in the result, and of the rows."""
-    indices_in_groups = np.empty(row_count, np.int64)  # for each row of the result, its index in all groups together
+    """Combine groups of rows into one array. A group consists of row indices in the result and of the rows."""
+    indices_in_groups = np.empty(
+        row_count, np.int64
+    )  # for each row of the result, its index in the concatenated groups
     group_start = 0
     for row_indices, _ in groups:
         indices_in_groups[row_indices] = np.arange(group_start, group_start + len(row_indices))
@@ -143,7 +145,7 @@ def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_cou
 
 
 def take_rows(array: pa.Array, row_indices: NDArray[np.int64]) -> pa.Array:
-    """Return the rows with these indices."""
+    """Return the rows at these indices."""
     return array.take(numbers_to_arrow(row_indices))
 
 

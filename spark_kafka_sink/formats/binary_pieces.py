@@ -1,13 +1,13 @@
-"""Rows of binary formats (Avro, Protobuf), joined from pieces.
+"""Join pieces to the rows of binary formats (Avro and Protobuf).
 
-Vocabulary of the binary encoders:
+The binary encoders use these terms:
 
-    piece             column of bytes: a `Field` (up to 8 bytes of each row, see records/fields.py) or a binary array
+    piece             a column of bytes: a `Field` (up to 8 bytes per row, see records/fields.py) or a binary array
                       without nulls. An encoded row is the concatenation of its bytes in all pieces.
-    mask              selected rows: True for a row whose bytes are written. Other rows have length 0 in every piece.
-    valid mask        True for a row that is not null
-    elements          values of all lists (or entries of all maps) of a column, one after the other
-    element offsets   for each list, the index of its first element, followed by the number of all elements
+    mask              selects rows: True for rows whose bytes are written. All other rows have length 0 in every piece.
+    valid mask        True for rows that are not null
+    elements          the values of all lists (or the entries of all maps) in a column, one after the other
+    element offsets   the index of each list's first element, followed by the total number of elements
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 Piece: TypeAlias = "Field | pa.Array"
 Mask: TypeAlias = "NDArray[np.bool_] | None"
-"""Mask of the selected rows. None selects all rows."""
+"""Mask of the selected rows, or None if all rows are selected."""
 
 
 def join_pieces(pieces: Sequence[Piece], row_count: int, header: bytes = b"") -> pa.Array:
-    """Join pieces to one binary array. Each row begins with `header`."""
+    """Join pieces into one binary array. Each row starts with `header`."""
     if not row_count or not (pieces or header):
         return repeat_value(b"", row_count)
     builder = JoinedRowsBuilder(row_count)
@@ -45,7 +45,7 @@ def join_pieces(pieces: Sequence[Piece], row_count: int, header: bytes = b"") ->
 
 
 def mask_pieces(pieces: Sequence[Piece], mask: Mask) -> list[Piece]:
-    """Return copies of the pieces in which the rows that are not selected have length 0."""
+    """Return the pieces with length 0 in all rows that the mask does not select."""
     if mask is None:
         return list(pieces)
     return [mask_field(piece, mask) if isinstance(piece, Field) else _mask_array(piece, mask) for piece in pieces]
@@ -56,7 +56,7 @@ def _mask_array(array: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
 
 
 def read_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """Return the length of each row and the bytes of a string or binary column. Nulls have length 0."""
+    """Return each row's length, and the bytes of a string or binary column. Nulls have length 0."""
     array = to_binary(column)
     _, offset_buffer, _ = array.buffers()
     if not len(array):
@@ -66,7 +66,7 @@ def read_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Arra
     if array.null_count:
         nulls = build_null_mask(array)
         if lengths[nulls].any():
-            # The array stores bytes for null rows. take() makes a copy without these bytes.
+            # The array stores bytes for null rows. take() returns a copy without them.
             return read_lengths_and_bytes(array.take(numbers_to_arrow(np.arange(len(array)))))
         lengths[nulls] = 0
         array = pa.BinaryArray.from_buffers(pa.binary(), len(array), [None, *array.buffers()[1:]], 0, array.offset)
@@ -74,7 +74,7 @@ def read_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Arra
 
 
 def compute_binary_lengths(array: pa.Array) -> NDArray[np.int64]:
-    """Return the length of each row of a binary array without nulls."""
+    """Return each row's length in a binary array without nulls."""
     if not len(array):
         return np.zeros(0, np.int64)
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
@@ -82,7 +82,7 @@ def compute_binary_lengths(array: pa.Array) -> NDArray[np.int64]:
 
 
 def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64]) -> pa.Array:
-    """Concatenate the encoded elements of each list. Elements are contiguous in memory, so no bytes are copied."""
+    """Concatenate the encoded elements of each list. They are contiguous in memory, so no bytes are copied."""
     list_count = len(element_offsets) - 1
     if not len(elements):
         return repeat_value(b"", list_count)
@@ -93,23 +93,23 @@ def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64])
 
 
 def build_element_mask(element_offsets: NDArray[np.int64], mask: Mask) -> Mask:
-    """Return a mask of the elements whose lists are in selected rows."""
+    """Return a mask of the elements that belong to selected rows."""
     return None if mask is None else np.repeat(mask, np.diff(element_offsets))
 
 
 def combine_masks(first_mask: Mask, second_mask: Mask) -> Mask:
-    """Return a mask of the rows that both masks select."""
+    """Return the mask of the rows that both masks select."""
     if first_mask is None or second_mask is None:
         return second_mask if first_mask is None else first_mask
     return first_mask & second_mask
 
 
 def build_valid_mask(column: pa.Array) -> Mask:
-    """Return a mask of the rows that are not null, or None if no row is null."""
+    """Return the mask of the rows that are not null, or None if no row is null."""
     return ~build_null_mask(column) if column.null_count else None
 
 
 def bools_to_numpy(column: pa.Array) -> NDArray[np.uint8]:
-    """Convert booleans to 1 for true and 0 for false and null."""
+    """Convert booleans to numbers: 1 for true, 0 for false and null."""
     values: NDArray[np.uint8] = integers_to_numpy(column.cast(pa.uint8()))
     return values

@@ -1,7 +1,7 @@
-"""Encoder of selected columns to the bytes of record values or keys.
+"""Encode selected columns to the bytes of record values or keys.
 
-The driver builds an encoder after it has checked the column types, and the encoder is pickled to the tasks. A task
-encodes each Arrow batch to one binary column.
+The driver checks the column types, builds an encoder, and sends it to the tasks by pickling. A task encodes each Arrow
+batch to one binary column.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.records.arrays import build_null_mask, numbers_to_arrow
 
 _MAX_BATCH_BYTES = 32 << 20
-"""Maximum size of a batch that is encoded in one call, so that the result stays below the 2 GiB of an Arrow array."""
+"""Larger batches are split before encoding, so that the result stays below 2 GiB, the limit of an Arrow array."""
 
 
 class RowFormat(Protocol):
-    """Encoding of rows in one format. Implementations are frozen dataclasses, so that they can be pickled."""
+    """Encodes rows in one format. Implementations are frozen dataclasses, so that they can be pickled."""
 
     def encode_rows(self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes) -> pa.Array:
-        """Return a binary array without nulls, whose rows consist of `header` and the encoded columns."""
+        """Return a binary array without nulls. Each row consists of `header` and the encoded columns."""
         ...
 
 
 @dataclass(frozen=True)
 class ColumnsEncoder:
-    """Encoder of the columns at `positions`, or of the fields at `positions` of the struct column `parent`.
+    """Encodes the columns at `positions` or, if `parent` is set, these fields of the struct column at `parent`.
 
-    `fields` has the names and types that the driver sees. Only the tasks know the time zone of a timestamp.
-    `header` precedes each encoded row. It holds the schema id in formats with a schema registry. `record_header` is the
-    name and the value of a header of each record, which holds the GUID of the schema instead. `ignored_key_bytes` is
-    the number of bytes at the start of each key that the partitioner ignores: the length of `header`, or 0.
+    `fields` contains the names and types as the driver sees them; only the tasks know the time zone of a timestamp.
+    `header` precedes each encoded row. In formats with a schema registry, it contains the schema id. Alternatively,
+    `record_header` is the name and value of a record header that contains the schema's GUID. `ignored_key_bytes` is how
+    many bytes at the start of each key the partitioner ignores: the length of `header`, or 0.
     """
 
     format: RowFormat
@@ -53,7 +53,7 @@ class ColumnsEncoder:
         return tuple(field.name for field in self.fields)
 
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
-        """Encode each row of a batch to a binary value. Rows in which the struct `parent` is null become null."""
+        """Encode each row of a batch to a binary value. If the struct `parent` is null in a row, the result is null."""
         return pa.chunked_array(self._encode_chunks(batch), pa.binary())
 
     def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:
@@ -81,8 +81,8 @@ class ColumnsEncoder:
         fields = [parent.field(position) for position in self.positions]
         if not parent.null_count:
             return self.format.encode_rows(self.names, fields, batch.num_rows, self.header)
-        # In a null struct, Spark sets all fields to null, even those that the schema declares as not nullable. A format
-        # would reject them, so only the structs that are not null are encoded.
+        # Spark sets all fields of a null struct to null, even those that the schema declares as not nullable. A format
+        # would reject these nulls, so only structs that are not null are encoded.
         nulls = build_null_mask(parent)
         valid_mask = parent.is_valid()
         valid_rows = self.format.encode_rows(

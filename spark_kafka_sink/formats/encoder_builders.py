@@ -1,7 +1,7 @@
-"""Builders of the encoders of values and keys, from format options and the columns of a table.
+"""Build the encoders of values and keys from format options and a table's columns.
 
-The columns come from Spark's schema or from Arrow's. Errors about columns are reported together with those about
-options. If there are none, the schema registry is queried for the schema ids.
+The columns come from a Spark schema or an Arrow schema. Errors about columns are reported together with errors about
+options. If there are no errors, the schema registry is queried for schema ids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark_kafka_sink.formats.registry_options import RegistryOptions
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema, get_registry_client
 
 NON_VALUE_COLUMNS = ("key", "topic", "partition", "headers", "timestamp")
-"""Columns for other fields of a record. They are part of the value only if `valueColumns` names them."""
+"""Columns for a record's other fields. They become part of the value only if `valueColumns` names them."""
 
 
 class Columns(Protocol):
@@ -39,11 +39,11 @@ class Columns(Protocol):
     def names(self) -> Sequence[str]: ...
 
     def field(self, position: int) -> pa.Field:
-        """Return the name and the Arrow type of a column. Raise SchemaError for a type that no format supports."""
+        """Return a column's name and Arrow type. Raise SchemaError if no format supports the type."""
         ...
 
     def struct_fields(self, position: int) -> Columns | None:
-        """Return the fields of a struct column; None for a column of another type."""
+        """Return the fields of a struct column, or None if the column is not a struct."""
         ...
 
 
@@ -52,7 +52,7 @@ def build_encoders(
 ) -> dict[str, ColumnsEncoder | None]:
     """Build an encoder for each side that has a format.
 
-    The encoder is None for a side whose columns do not fit its format; the errors are added to `faults`. Raise
+    If a side's columns do not fit its format, its encoder is None and the errors are added to `faults`. Raise
     MissingDependencyError if a package is missing.
     """
     return {options.side: _try_build_encoder(options, columns, faults) for options in formats}
@@ -65,9 +65,9 @@ def attach_schema_id(
     topic: str | None,
     start: str | None = None,
 ) -> ColumnsEncoder:
-    """Query the schema registry and return an encoder that writes the schema id before each row or in a header.
+    """Query the schema registry. Return an encoder that writes the schema id before each row, or its GUID in a header.
 
-    `start` identifies the start of a Spark stream, for which a latest schema is cached; None for a batch job.
+    `start` identifies the start of a Spark stream, for which the latest schema is cached. It is None for a batch job.
     """
     client = get_registry_client(registry.config)
     if registry.schema_source == "latest":
@@ -85,7 +85,7 @@ def attach_schema_id(
     query = client.register if registry.schema_source == "register" else client.lookup
     registered = query(subject, schema_format.schema)
     if registry.has_id_in_header and registered.guid is None:
-        registered = client.lookup(subject, schema_format.schema)  # some registries return no GUID when they register
+        registered = client.lookup(subject, schema_format.schema)  # some registries return no GUID for a registration
     return _replace_format(encoder, schema_format, registered, subject, options, registry)
 
 
@@ -124,7 +124,7 @@ def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionF
 
 
 def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
-    """Build the encoder of one side. Raise ConfigurationError with all errors about its columns."""
+    """Build the encoder for one side. If its columns are invalid, raise ConfigurationError."""
     parent = _find_parent_struct(options, columns)
     source_columns = columns if parent is None else columns.struct_fields(parent)
     assert source_columns is not None
@@ -139,7 +139,7 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
 
 
 def _find_parent_struct(options: FormatOptions, columns: Columns) -> int | None:
-    """Return the position of the struct whose fields are encoded (`payload.*`); None if columns are encoded."""
+    """Return the position of the struct whose fields are encoded (`payload.*`), or None if columns are encoded."""
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None
     name = options.columns[0].removesuffix(".*")
@@ -158,7 +158,7 @@ def _find_parent_struct(options: FormatOptions, columns: Columns) -> int | None:
 
 
 def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
-    """Return the positions of the columns that the option names, or of the default columns."""
+    """Return the positions of the columns named by the option or, if it is not set, of the default columns."""
     names = list(columns.names)
     selected_names: Sequence[str] = options.columns or [name for name in names if name not in NON_VALUE_COLUMNS]
     option, faults = f"{options.side}Columns", OptionFaults()

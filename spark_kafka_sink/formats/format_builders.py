@@ -1,4 +1,4 @@
-"""Builders of row formats and their schemas, by format name. They run on the driver."""
+"""Build row formats and their schemas by format name, on the driver."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from spark_kafka_sink.formats.protobuf_schema import derive_message
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema, Schema
 
 MAGIC_BYTE = b"\0"
-"""First byte of every record whose schema is in a schema registry. The schema id follows."""
+"""First byte of a value or key that is preceded by its schema id. The id follows this byte."""
 GUID_MAGIC_BYTE = b"\1"
-"""First byte of a record header with the GUID of the schema. The 16 bytes of the GUID follow."""
+"""First byte of a record header with the schema's GUID. The 16 bytes of the GUID follow."""
 
 
 class SchemaOptions(NamedTuple):
@@ -36,9 +36,9 @@ NO_SCHEMA = SchemaOptions()
 
 
 class SchemaFormat(NamedTuple):
-    """Row format with its schema.
+    """Row format and its schema.
 
-    `message_indexes`: Confluent's encoding of the message's position in a Protobuf file; empty for other formats.
+    `message_indexes`: a message's position in its Protobuf file, in Confluent's encoding; empty for other formats.
     """
 
     row_format: RowFormat
@@ -46,18 +46,18 @@ class SchemaFormat(NamedTuple):
     message_indexes: bytes = b""
 
     def build_header(self, schema_id: int) -> bytes:
-        """Return the bytes that precede each row in Confluent's wire format."""
+        """Return the prefix of each row in Confluent's wire format."""
         return MAGIC_BYTE + schema_id.to_bytes(4, "big") + self.message_indexes
 
     def build_guid_header(self, guid: UUID) -> bytes:
-        """Return the value of the record header in Confluent's wire format with schema ids in headers."""
+        """Return the record header's value in Confluent's wire format for schema ids in headers."""
         return GUID_MAGIC_BYTE + guid.bytes + self.message_indexes
 
 
 def build_format(name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
-    """Build the format of this name. Raise SchemaError if the columns cannot be encoded with it."""
+    """Build the format with this name. Raise SchemaError if it cannot encode the columns."""
     schema_format = _BUILDERS[name](fields, schema)
-    # Arrow raises ArrowNotImplementedError for a type even if there are no rows, so an empty batch detects it here.
+    # Encode an empty batch, because Arrow rejects unsupported types (ArrowNotImplementedError) even without rows.
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in fields], [field.name for field in fields])
     ColumnsEncoder(schema_format.row_format, tuple(fields), tuple(range(len(fields)))).encode(empty)
     return schema_format
@@ -66,7 +66,7 @@ def build_format(name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -
 def build_latest_format(
     name: str, fields: Sequence[pa.Field], registered: RegisteredSchema, schema_name: str | None
 ) -> SchemaFormat:
-    """Build the format of this name with a schema from the registry. Raise SchemaError if the schema does not fit."""
+    """Build the format with this name for a schema from the registry. Raise SchemaError if the schema does not fit."""
     expected_type = _SCHEMA_TYPES[name]
     if registered.schema_type != expected_type:
         raise SchemaError(
@@ -123,8 +123,8 @@ FORMATS = tuple(_BUILDERS)
 SCHEMA_FORMATS = tuple(name for name in FORMATS if name != "json")
 """Formats whose rows follow a schema."""
 _SCHEMA_TYPES = {"avro-confluent": "AVRO", "protobuf-confluent": "PROTOBUF", "json-schema-confluent": "JSON"}
-"""Format name -> `schemaType` in the registry."""
+"""The registry's `schemaType`, by format name."""
 REGISTRY_FORMATS = tuple(_SCHEMA_TYPES)
 """Formats whose schemas are in a schema registry."""
 DESCRIPTOR_FORMATS = ("protobuf-confluent",)
-"""Formats whose schemas are binary descriptors. As text, a descriptor is in base64."""
+"""Formats whose schemas are binary descriptors, which are represented as base64 text."""

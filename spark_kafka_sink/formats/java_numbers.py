@@ -1,12 +1,13 @@
-"""Formatter of floats and doubles in the text format of Java's `Float.toString` and `Double.toString` since JDK 19.
+"""Format floats and doubles like Java's `Float.toString` and `Double.toString` since JDK 19.
 
-Both Java and Arrow write the shortest decimal that is parsed to the same number, so the digits come from Arrow. The
-layout differs. Java writes 0.001 <= |x| < 10,000,000 without an exponent and with at least one fraction digit (`1.0`,
-`0.25`), and all other numbers in scientific notation (`1.0E7`, `1.7E-12`). If one digit is enough, Java chooses the
+Both Java and Arrow write the shortest decimal that parses to the same number, so the digits can be taken from Arrow.
+Only the layout differs: Java writes 0.001 <= |x| < 10,000,000 without an exponent and with at least one fraction digit
+(`1.0`,
+`0.25`), and all other numbers in scientific notation (`1.0E7`, `1.7E-12`). If one digit is enough, Java writes the
 nearest decimal with two digits, which differs only for the smallest subnormals (`4.9E-324`).
 
-A JDK before 19 sometimes writes one digit too many, or a last digit that is off by one (JDK-4511638). Both texts are
-parsed to the same number.
+JDKs before 19 sometimes write one digit too many, or a last digit that is off by one (JDK-4511638). Their text still
+parses to the same number.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from spark_kafka_sink.formats.binary_arrays import (
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy
 
 _TINY_LIMITS = {8: 1e-321, 4: 3e-43}
-"""Magnitude below which numbers have a precision of less than two digits, by the size of the type in bytes."""
+"""Numbers below this magnitude have less than two digits of precision. The key is the type's size in bytes."""
 _MAX_DIGITS = 32
-"""Upper bound of the number of digits in Arrow's text."""
+"""Upper bound on the number of digits in Arrow's text."""
 
 
 def format_floats(array: pa.Array) -> pa.Array:
-    """Format a float32 or float64 column as `Double.toString` of JDK 19 does. Nulls remain null.
+    """Format a float32 or float64 column like Java since JDK 19. Nulls stay null.
 
-    Magnitudes from 1e-3 up to 1e7 are written as plain decimals, all others in scientific notation.
+    Magnitudes from 1e-3 to below 1e7 are written as plain decimals, all others in scientific notation.
     """
     values = floats_to_numpy(array)
     magnitudes = np.abs(values)
@@ -70,7 +71,7 @@ def find_non_finite(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def floats_to_numpy(array: pa.Array) -> NDArray[Any]:
-    """Return the numbers of a float32 or float64 array, with 0 for null."""
+    """Return the numbers of a float32 or float64 array. Nulls become 0."""
     dtype = np.dtype(np.float32 if pa.types.is_float32(array.type) else np.float64)
     data = array.buffers()[1]
     if data is None or not data.size:
@@ -89,7 +90,7 @@ def _fill_null_floats(array: pa.Array, values: NDArray[Any]) -> pa.Array:
 
 
 def _format_plain(array: pa.Array, values: NDArray[Any]) -> pa.Array:
-    """Format numbers without an exponent. Arrow omits the `.0` of integers, so it is added."""
+    """Format numbers without an exponent. Append `.0` to integers, because Arrow omits it."""
     text = to_text(array)
     is_integral = values == np.trunc(values)
     if not is_integral.any():
@@ -104,7 +105,7 @@ def _format_special(_array: pa.Array, values: NDArray[Any]) -> pa.Array:
 
 
 def _format_tiny(_array: pa.Array, values: NDArray[Any]) -> pa.Array:
-    """Format each distinct number separately. Only a few hundred numbers are below the limit."""
+    """Format each distinct number separately. This is fast, because only a few hundred numbers are below the limit."""
     distinct_values, value_indices = np.unique(values, return_inverse=True)
     return choose(value_indices, [_format_two_digits(value) for value in distinct_values])
 
@@ -155,7 +156,7 @@ def _to_scientific(text: pa.Array) -> pa.Array:
 
 
 def _find_substring(array: pa.Array, substring: bytes) -> NDArray[Any]:
-    """Return the position of the substring in each row; -1 if a row does not contain it."""
+    """Return the position of the substring in each row, or -1 if the row does not contain it."""
     return integers_to_numpy(pc.find_substring(array, substring))
 
 

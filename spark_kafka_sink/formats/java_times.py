@@ -1,4 +1,4 @@
-"""Formatter of dates and times in the text formats of Spark's `to_json`.
+"""Format dates and times like Spark's `to_json`.
 
 date           2024-03-10
 timestamp      2024-03-10T12:30:00.123-04:00, in the session's time zone, which is part of the column's type; the offset
@@ -106,7 +106,7 @@ def _write_digits(table: NDArray[np.uint8], numbers: NDArray[Any]) -> None:
 
 
 def _to_text_with_years(table: NDArray[np.uint8], years: NDArray[np.int64]) -> pa.Array:
-    """Convert a byte table to an array. If a year needs a sign, the first four columns are replaced."""
+    """Convert a byte table to an array. If any year needs a sign, replace the first four columns."""
     if not len(years) or (years.min() >= 0 and years.max() <= 9_999):
         return from_byte_table(table)
     distinct_years, year_indices = np.unique(years, return_inverse=True)

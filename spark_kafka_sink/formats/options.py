@@ -1,4 +1,4 @@
-"""Options that select the columns of the value and the key and their format: `valueFormat`, `keyColumns` and others."""
+"""Options that select the columns and the format of the value and the key, such as `valueFormat` and `keyColumns`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from spark_kafka_sink.options.column_lists import parse_column_list
 from spark_kafka_sink.options.files import read_regular_file
 
 SIDES = ("value", "key")
-"""The record fields that a format can encode."""
-"""Fields of a record that can be encoded from columns."""
+"""Record fields that can be encoded from columns."""
 
 
 def _parse_columns(value: object) -> tuple[str, ...]:
@@ -61,7 +60,7 @@ _VALUE_OPTIONS = (
         "the subject of the value's schema in the schema registry; overrides `subjectNameStrategy`",
     ),
 )
-"""Options of the value. The key has the same ones, with `key` in place of `value`."""
+"""Options of the value. The key has the same options, with `key` in place of `value`."""
 FORMAT_OPTIONS = tuple(
     Option(f"{side}{name}", default, parse, meaning.replace("value", side))
     for side in SIDES
@@ -71,9 +70,9 @@ FORMAT_OPTIONS = tuple(
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """Options for encoding the value or the key of a record (its `side`) from columns.
+    """Options for encoding one side of a record, its value or its key, from columns.
 
-    Without `columns`, all columns are encoded except those in NON_VALUE_COLUMNS.
+    If `columns` is empty, all columns are encoded except those in NON_VALUE_COLUMNS.
     """
 
     side: str
@@ -88,7 +87,7 @@ class FormatOptions:
 
 
 def find_encoded_sides(options: Mapping[str, str]) -> dict[str, None]:
-    """Return the sides that are encoded from columns, for options that may be invalid, without building encoders."""
+    """Return the sides that are encoded from columns. The options may be invalid, and no encoders are built."""
     names = {name.lower() for name in options}
     return dict.fromkeys(side for side in SIDES if {f"{side}format", f"{side}columns"} & names)
 
@@ -100,7 +99,7 @@ def parse_format_options(parsed_options: ParsedOptions) -> tuple[FormatOptions, 
 
 
 def _parse_side(parsed_options: ParsedOptions, side: str) -> FormatOptions | None:
-    """Return the options of one side; None if its column is written without a format, or if the format is invalid."""
+    """Return one side's options, or None if its column is written without a format or the format is invalid."""
     values = parsed_options.values
     format_option = f"{side}Format"
     if format_option not in parsed_options.raw_values and f"{side}Columns" in parsed_options.raw_values:
