@@ -1,11 +1,11 @@
 """Acceptor: the thread that owns the listening sockets of all nodes and assigns accepted connections to processors.
 
-Once the thread runs, only the thread itself registers and closes listeners. Other threads create a socket, submit a
-task and wait for it, so a port refuses connections as soon as `stop_listening` returns. When the thread ends, for
-whatever reason, all listeners are closed.
+Once the thread is running, only it registers and closes listeners. Other threads submit a task and wait for it, so a
+port refuses connections by the time `stop_listening` returns. When the thread ends, for whatever reason, it closes all
+listeners.
 
-A connection cannot be accepted while the process has no file descriptor left, and its listener stays readable. Polling
-again at once would use up a CPU, so the acceptor pauses; clients wait in the kernel's backlog.
+If the process has run out of file descriptors, a connection cannot be accepted and its listener stays readable. Polling
+again immediately would keep a CPU busy, so the acceptor pauses. Meanwhile clients wait in the kernel's backlog.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ BACKLOG = 128
 POLL_SECONDS = 10.0
 PAUSE_SECONDS = 0.5
 MAX_TASK_WAIT_SECONDS = 10.0
-"""Maximum time that other threads wait for the acceptor to execute their task."""
+"""How long other threads wait for the acceptor to run their task."""
 
 _RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of `accept` that persist until the process or the system has released descriptors or memory."""
+"""Errors of `accept` that persist until the process or the system releases descriptors or memory."""
 
 
 class Acceptor:
-    """Accepts connections of all nodes on a thread of its own."""
+    """Accepts connections for all nodes on its own thread."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Acceptor:
         assign_connection: Callable[[int, socket.socket, SocketAddress], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`assign_connection` receives the node, the socket and the client's address of each accepted connection.
+        """`assign_connection` is called with the node, socket and client address of each accepted connection.
 
         `on_failure` is called on the acceptor's thread if an error ends it.
         """
@@ -63,16 +63,16 @@ class Acceptor:
         self._poller.register(self._wake_reader, EVENT_READ)
         self._is_paused = False
         self._pause_errno: int | None = None
-        """Error of the last pause, which is logged once; None after a connection was accepted."""
+        """The error that caused the last pause, so that it is logged only once. Accepting a connection resets it."""
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="embedded-broker-acceptor", daemon=True)
 
     # --- any thread
 
     def bind(self, node: int, port: int) -> int:
-        """Listen on a port before `start` is called; 0 is any free port.
+        """Listen on a port and return its number. Port 0 selects any free port. Call this only before `start`.
 
-        Return the port. Raise OSError if it is in use.
+        Raise OSError if the port is in use.
         """
         sock = _create_listener(self._host, port)
         self._add_listener(node, sock)
@@ -82,16 +82,16 @@ class Acceptor:
         self._thread.start()
 
     def listen(self, node: int, port: int) -> None:
-        """Listen on the port of a node. Raise OSError if the port is in use, even if the node itself uses it."""
+        """Listen on a node's port. Raise OSError if the port is in use, even by the node itself."""
         sock = _create_listener(self._host, port)
         self._run_on_thread(lambda: self._add_listener(node, sock))
 
     def stop_listening(self, node: int) -> None:
-        """Close the listener of a node, so that its port refuses connections."""
+        """Close a node's listener, so that its port refuses connections."""
         self._run_on_thread(lambda: self._remove_listener(node))
 
     def stop(self) -> None:
-        """Tell the thread to close all listeners and to end, without waiting for it."""
+        """Tell the thread to close all listeners and end. Does not wait for it."""
         self._is_stopping = True
         self._wake()
 
@@ -128,7 +128,7 @@ class Acceptor:
             self._remove_all_listeners()
 
     def run_once(self) -> None:
-        """Wait for connections or tasks, accept the connections, and execute the tasks."""
+        """Wait for connections or tasks, accept the connections, and then run the tasks."""
         ready_keys = self._poller.select(PAUSE_SECONDS if self._is_paused else POLL_SECONDS)
         if self._is_paused:
             self._is_paused = False
@@ -152,7 +152,7 @@ class Acceptor:
             if error.errno in _RESOURCE_ERRNOS:
                 self._pause(error)
             else:
-                # The client has closed the connection before it was accepted.
+                # The client closed the connection before it was accepted.
                 _log.debug("Could not accept a connection to node %d: %s", node, error)
             return
         self._pause_errno = None

@@ -1,11 +1,12 @@
-"""Validation of the batches that clients send, except for sequence numbers (Kafka's LogValidator).
+"""Validation of batches from clients, except for their sequence numbers (Kafka's LogValidator).
 
-A valid request has exactly one batch per partition, of at most `max.message.bytes`, with a correct structure and CRC
-and with consistent header fields. Unless that is disabled, the records are validated as well: their count and offsets
-must agree with the header. Records of a compacted topic are always validated, and must have keys.
+A valid request has exactly one batch per partition. The batch must be well-formed, match its CRC, have consistent
+header fields, and be no larger than `max.message.bytes`. Unless `check_records` is off, its records are validated as
+well: their count and offsets must agree with the header. Records of a compacted topic are always validated, and must
+have keys.
 
-A few kilobytes of compressed records can decompress to hundreds of megabytes. Therefore the decompressed size is
-limited, and a cluster decompresses one batch at a time.
+Because a few kilobytes of compressed records can expand to hundreds of megabytes, the decompressed size is limited and
+a cluster decompresses only one batch at a time.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from spark_kafka_sink.records.decoder import decode_records, find_keyless_record
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, Buffer, parse_header
 
 MAX_DECODED_BYTES = 64 << 20
-"""Largest size of the decoded records of a batch. By default, a batch has at most a megabyte, compressed."""
+"""Maximum size of a batch's decoded records. The batch itself, possibly compressed, is limited to 1 MiB by default."""
 
 MAX_RECORD_ERRORS = 100_000
-"""Largest number of invalid records that a response lists."""
+"""Maximum number of invalid records that a response lists."""
 
 NO_PRODUCER_ID = -1
 
 
 class RecordValidator:
-    """Decodes the records of batches, one batch at a time. A cluster has one validator for all logs. Thread-safe."""
+    """Decodes and checks the records of one batch at a time. All logs of a cluster share one validator. Thread-safe."""
 
     def __init__(self) -> None:
         self._decode_lock = threading.Lock()
@@ -50,9 +51,9 @@ class RecordValidator:
             raise ApiError(error_codes.INVALID_RECORD, message, record_errors)
 
     def find_record_since(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
-        """Find the first record of a batch with this timestamp or a later one.
+        """Find a batch's first record with this timestamp or a later one.
 
-        Return its timestamp and offset, or None if there is no such record or the batch cannot be decoded.
+        Return the record's timestamp and offset, or None if there is no such record or the batch cannot be decoded.
         """
         header = parse_header(batch)
         try:
@@ -81,7 +82,7 @@ def validate_batch(data: Buffer, *, max_bytes: int) -> tuple[BatchHeader, memory
 
 
 def parse_batch_header(data: Buffer) -> BatchHeader:
-    """Parse the header of the first batch in `data`. Raise ApiError if that is not possible."""
+    """Parse the header of the first batch in `data`. Raise ApiError if the header is malformed or not supported."""
     try:
         return parse_header(data)
     except UnsupportedFormatError as error:

@@ -1,12 +1,13 @@
 """EmbeddedCluster: nodes, topics, logs and the transaction coordinator, without sockets, threads or timers.
 
-Requests are handled by kafka_apis.py and faults are injected by control.py; the cluster depends on neither. It tells
-the transport through `listeners` when nodes stop or start. All nodes share the logs, so there is no replication: the
-leader of a partition is the only node that serves it, and the high watermark is the log end offset. Every node is a
-replica of every partition; the replicas on running nodes are in sync.
+kafka_apis.py handles requests and control.py injects faults; the cluster depends on neither. It notifies the transport
+through `listeners` when nodes stop or start.
 
-Locks: `lock` guards topics, nodes, the coordinator and group offsets. Each log has a lock of its own, so appends to
-different partitions run concurrently. A handler acquires `lock` before the lock of a log.
+All nodes share the logs, so there is no replication. Only a partition's leader serves it, and the high watermark equals
+the log end offset. Every node is a replica of every partition, and the replicas on running nodes are in sync.
+
+Locks: `lock` guards topics, nodes, the coordinator and group offsets. Each log has its own lock, so appends to
+different partitions run concurrently. To avoid deadlocks, a handler acquires `lock` before a log's lock.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024 + 12
 MAX_PARTITIONS = 10_000
-"""Default limit of the partitions of all topics together. A partition takes some kilobytes of memory."""
+"""Default limit on the number of partitions in all topics together. Each partition needs a few kilobytes of memory."""
 
 ABORT_RETRY_MS = 1_000.0
-"""Time until the abort of timed-out transactions is retried after the state could not be saved."""
+"""How long to wait before aborting timed-out transactions again, if writing to disk failed."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class ClusterConfig:
 
     nodes: int = 1
     racks: Sequence[str | None] = ()
-    """broker.rack of each node. Nodes without an entry have no rack."""
+    """`broker.rack` of each node. Nodes without an entry have no rack."""
     auto_create_topics: bool = False
     default_partitions: int = 1
     max_partitions: int = MAX_PARTITIONS
@@ -56,17 +57,17 @@ class ClusterConfig:
     transaction_version: int = 2
     max_transaction_timeout_ms: int = 900_000
     check_records: bool = True
-    """Decode and validate the records of each batch. If False, only header and CRC are validated."""
+    """Whether to decode and validate the records of each batch. If False, only the header and CRC are validated."""
     discard: bool = False
-    """Acknowledge and count records without storing or validating them."""
+    """Whether to acknowledge and count records without storing or validating them."""
     version_limits: Mapping[ApiKey, VersionRange] | None = None
-    """Version ranges of an older broker, narrower than the supported ones. VersionRange(0, -1) removes an API."""
+    """Narrower version ranges, to emulate an older broker. VersionRange(0, -1) removes an API."""
     seed: int = 0
 
 
 @dataclass
 class BrokerNode:
-    """A broker of the cluster. The transport sets host and port."""
+    """A broker in the cluster. The transport sets its host and port."""
 
     id: int
     host: str = "localhost"
@@ -76,7 +77,7 @@ class BrokerNode:
 
 
 class NodeListeners(Protocol):
-    """The transport's operations on the listener and the connections of a node."""
+    """Operations of the transport on a node's listener and connections."""
 
     def stop_node(self, node: int) -> None:
         """Close the node's connections and refuse new ones."""
@@ -84,7 +85,7 @@ class NodeListeners(Protocol):
     def start_node(self, node: int) -> None: ...
 
     def refuse_connections(self, node: int) -> None:
-        """Refuse new connections and keep the open ones."""
+        """Refuse new connections, but keep open ones."""
 
     def accept_connections(self, node: int) -> None: ...
 
@@ -95,14 +96,14 @@ class ClusterStore(Protocol):
     def load(self, cluster: EmbeddedCluster) -> None: ...
 
     def save(self, cluster: EmbeddedCluster) -> None:
-        """Save the cluster's state. Raise OSError if that fails, and keep the previously saved state."""
+        """Save the cluster's state. If that fails, keep the previously saved state and raise OSError."""
 
     def log_file(self, topic: str, partition: int) -> BatchFile:
-        """Return the file of a new partition. Raise OSError if it cannot be used."""
+        """Return the file for a new partition. Raise OSError if the file cannot be used."""
 
 
 class EmbeddedCluster:
-    """The state of a Kafka cluster, and the operations that request handlers and tests perform on it."""
+    """The state of a Kafka cluster, with the operations that request handlers and tests need."""
 
     listeners: NodeListeners
 
@@ -114,7 +115,7 @@ class EmbeddedCluster:
         store: ClusterStore | None = None,
         wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        """Load the cluster from `store`, if any, and create missing `topics`, given as partition counts by name."""
+        """Load the cluster from `store`, if given, and create the `topics` (partition counts by name) it lacks."""
         if config.nodes < 1:
             raise ConfigurationError("A cluster must have at least one node.")
         self.config = config
@@ -129,7 +130,7 @@ class EmbeddedCluster:
         self._record_validator = RecordValidator()
         self.wall_ms = wall_ms
         self.change_count = 0
-        """Number of changes so far that a delayed Fetch may wait for."""
+        """Number of changes so far that may complete a delayed Fetch."""
         self.coordinator = TransactionCoordinator(
             self._write_marker,
             self._end_group_offsets,
@@ -142,9 +143,9 @@ class EmbeddedCluster:
         self._next_timeout_ms: float | None = None
         self._store = store
         if store is not None:
-            # A seed would repeat the topic ids of previous runs on the same directory.
+            # A fixed seed would generate the topic ids of previous runs in the same directory again.
             self._random = Random()
-            with self.lock:  # loading aborts transactions, which requires the lock
+            with self.lock:  # required because loading aborts open transactions
                 store.load(self)
         loaded_names = set(self.topics)
         missing_topics = [
@@ -154,7 +155,7 @@ class EmbeddedCluster:
             self.create_topics(missing_topics)
 
     def tick(self, now_ms: float) -> None:
-        """Abort the transactions that have timed out."""
+        """Abort the transactions that have timed out. If that fails, schedule another attempt."""
         if self._next_timeout_ms is not None and now_ms >= self._next_timeout_ms:
             with self.lock:
                 try:
@@ -205,9 +206,9 @@ class EmbeddedCluster:
         return self.create_topics([TopicDefinition(name, partitions, config or {}, topic_id)])[0]
 
     def create_topics(self, definitions: Sequence[TopicDefinition]) -> list[Topic]:
-        """Create all of the topics or none.
+        """Create either all of the topics or none.
 
-        Raise ConfigurationError about the first invalid definition, and ApiError if the disk is full.
+        Raise ConfigurationError for the first invalid definition, and ApiError if the disk cannot be written.
         """
         with self.lock:
             previous_topics = dict(self.topics)
@@ -240,7 +241,7 @@ class EmbeddedCluster:
         self.record_change()
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Increase the number of partitions of a topic to `total`."""
+        """Increase a topic's partition count to `total`."""
         with self.lock:
             topic = self.topic(name)
             _check_available(
@@ -250,7 +251,7 @@ class EmbeddedCluster:
             self.save()
 
     def count_available_partitions(self) -> int:
-        """Return how many partitions can still be created. The caller must hold the lock until it has created them."""
+        """Return how many more partitions can be created. The caller must hold the lock until it has created them."""
         return self.config.max_partitions - sum(len(topic.partitions) for topic in self.topics.values())
 
     def _create_topic(self, definition: TopicDefinition, available_partitions: int) -> Topic:
@@ -313,7 +314,10 @@ class EmbeddedCluster:
         self.record_change()
 
     def stop_node(self, node: int) -> None:
-        """Stop a node. Its partitions move to the next running replica, or have no leader if no node is running."""
+        """Stop a node. The next running replica takes over each partition that it leads.
+
+        If no node is running, the partitions have no leader.
+        """
         with self.lock:
             self.node(node).is_running = False
             for partition in self._iterate_partitions():
@@ -323,7 +327,7 @@ class EmbeddedCluster:
         self.record_change()
 
     def start_node(self, node: int) -> None:
-        """Start a node. It becomes the leader of partitions that have none."""
+        """Start a node. It becomes the leader of all partitions without one."""
         with self.lock:
             self.node(node).is_running = True
             for partition in self._iterate_partitions():
@@ -343,7 +347,7 @@ class EmbeddedCluster:
     def find_coordinator(self, key: str) -> BrokerNode | None:
         """Return the node that coordinates a transactional id or group, or None if no node is running.
 
-        The coordinator moves to another node when its node stops.
+        If the coordinator's node stops, another node takes over.
         """
         with self.lock:
             running_nodes = self.list_running_nodes()
@@ -359,7 +363,7 @@ class EmbeddedCluster:
             self._moved_coordinators[key] = self.node(node).id
 
     def save_transactions(self) -> None:
-        """Save the coordinator's state after a change, and compute when the next transaction times out."""
+        """Save the coordinator's state after a change, and reschedule the next transaction timeout."""
         self._next_timeout_ms = self.coordinator.next_timeout_ms()
         self.record_change()
         self.save()
@@ -367,13 +371,13 @@ class EmbeddedCluster:
     def record_change(self) -> None:
         """Increment the change count, so that delayed requests are resumed.
 
-        The lock prevents a lost update, which would leave a Fetch waiting although its data has arrived.
+        The lock prevents a lost update, because of which a Fetch could keep waiting although its data has arrived.
         """
         with self.lock:
             self.change_count += 1
 
     def save(self) -> None:
-        """Save the cluster's state. Raise ApiError if the changes since the last save may be lost with the process."""
+        """Save the cluster's state. If ApiError is raised, the changes since the last save exist in memory only."""
         if self._store is not None:
             try:
                 self._store.save(self)

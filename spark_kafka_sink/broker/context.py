@@ -1,4 +1,4 @@
-"""RequestContext: the input of a handler, and the results that a handler can return."""
+"""RequestContext, the input of a handler, and the results that a handler can return."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class NoResponse:
     """Handler result for requests without a response (acks=0)."""
 
     should_close: bool = False
-    """Whether to close the connection, which is the only way to report an error."""
+    """Whether to close the connection. There is no other way to report an error."""
 
 
 @dataclass(frozen=True)
 class DelayedResponse:
-    """Handler result that delays the response: call the handler again at the deadline, or when the cluster changes."""
+    """Handler result to delay the response. The handler is called again at the deadline or when the cluster changes."""
 
     deadline_ms: float
 
@@ -32,7 +32,7 @@ HandlerResult = Message | NoResponse | DelayedResponse
 
 @dataclass
 class RequestContext:
-    """The cluster, the receiving node, and the header, times and injected faults of one request."""
+    """One request's header, times and injected faults, with the cluster and the node that received the request."""
 
     cluster: EmbeddedCluster
     node: int
@@ -46,11 +46,11 @@ class RequestContext:
         return self.header.api_version
 
     def find_injected_error(self, topic: str | None = None, partition: int | None = None) -> int:
-        """Return the injected error code that replaces the execution of the request, or 0."""
+        """Return the injected error code to respond with instead of executing the request, or 0."""
         return self.effects.find_error_code(topic, partition)
 
     def get_partition_or_error(self, topic: Topic | None, index: int) -> tuple[Partition | None, int]:
-        """Return a partition that this node leads and 0, or None and the error code to respond with."""
+        """Return (partition, 0) if this node leads the partition, else None and the error code to respond with."""
         if topic is None or not 0 <= index < len(topic.partitions):
             return None, error_codes.UNKNOWN_TOPIC_OR_PARTITION
         injected = self.find_injected_error(topic.name, index)

@@ -1,12 +1,12 @@
 """Fault injection and administration of the embedded broker, for tests.
 
-`when(...)` selects requests, and a method of its result injects the fault:
+`when(...)` selects requests. A method of its result injects the fault:
 
     control.when("PRODUCE", topic="t", nth=2).fail("NOT_LEADER_OR_FOLLOWER")
     control.when("PRODUCE", node=1).drop(applied=True)            # the records are stored, the response is lost
     control.when("PRODUCE", times=None, probability=0.1).delay(0, 50)
 
-APIs and errors are given by Kafka's names or numbers. The faults:
+Pass APIs and errors as Kafka's names or numbers. These are the faults:
 
     fail(error)               respond with an error; `after_applying=True`: execute the request nevertheless
     delay(ms) delay(a, b)     delay the response, by a random time from a to b; `before_applying=True`: delay the
@@ -19,14 +19,15 @@ APIs and errors are given by Kafka's names or numbers. The faults:
     never_answer()            keep the connection open and never respond; `applied=True`: execute the request
     throttle(ms)              respond with a throttle time
 
-`nth=2` strikes the second request that is selected, `times=3` three requests in a row from there, `times=None` all.
-Each method returns its rule, with `rule.struck` and `rule.remove()`. `clear()` removes all rules.
+`nth=2` skips the first selected request. `times=3` strikes the next three requests, and `times=None` all that follow.
+Each method returns the rule that it added: `rule.struck` counts the requests it struck, and `rule.remove()` ends it.
+`clear()` removes all rules.
 
-Changes of the cluster: move_leader, move_coordinator, stop_node, start_node, refuse_connections, accept_connections,
-shrink_in_sync, restore_in_sync, create_topic, delete_topic, add_partitions, hide_topic, show_topic, delete_records,
-forget_producers.
+These methods change the cluster: move_leader, move_coordinator, stop_node, start_node, refuse_connections,
+accept_connections, shrink_in_sync, restore_in_sync, create_topic, delete_topic, add_partitions, hide_topic, show_topic,
+delete_records, forget_producers.
 
-Random choices use a seed: the same requests in the same order meet the same faults.
+Random choices are seeded, so the same requests in the same order meet the same faults.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ HTTP_RESPONSE = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 
 
 class Control:
-    """Injects faults and changes the cluster. Thread-safe: a lock guards the rules, the cluster's lock the cluster."""
+    """Injects faults and changes the cluster. Thread-safe: its own lock guards the rules, the cluster has another."""
 
     def __init__(self, cluster: EmbeddedCluster, seed: int) -> None:
         self._cluster = cluster
@@ -77,15 +78,15 @@ class Control:
         times: int | None = 1,
         probability: float = 1.0,
     ) -> FaultBuilder:
-        """Select the requests of a fault.
+        """Select the requests that a fault strikes.
 
-        Conditions that are None select all requests. `matches` is called with each request that meets the other
-        conditions; it must return at once, because other requests to the broker wait for it.
+        A condition of None accepts every request. `matches` is called with each request that meets the other
+        conditions. It must return quickly, because other requests to the broker wait for it.
         """
         if partition is not None and topic is None:
             raise ValueError("partition requires topic")
         if node is not None:
-            self._cluster.node(node)  # raises for an unknown node: its rule would never strike
+            self._cluster.node(node)  # raises KeyError for an unknown node, whose rule would never strike
         if isinstance(api, str):
             api = ApiKey(_to_number(api, "request", {key.name: key for key in list_handled_api_keys()}))
         request_filter = RequestFilter(api, node, topic, partition, client_id, matches)
@@ -108,9 +109,9 @@ class Control:
     def collect_effects(
         self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions
     ) -> FaultEffects:
-        """Count a request in all rules that select it, and return the effects of those that strike it.
+        """Count a request in each rule that accepts it, and return the effects of the rules that strike it.
 
-        Filters run without the lock: one that blocks must not delay the requests of other connections.
+        Filters run without the lock, so that a filter that blocks does not delay the requests of other connections.
         """
         effects = FaultEffects()
         with self._lock:
@@ -131,15 +132,15 @@ class Control:
         self._cluster.move_coordinator(key, node)
 
     def stop_node(self, node: int) -> None:
-        """Close the node's connections and refuse new ones. Other nodes become leaders of its partitions."""
+        """Close the node's connections and refuse new ones. Other running nodes become leaders of its partitions."""
         self._cluster.stop_node(node)
 
     def start_node(self, node: int) -> None:
-        """Start a stopped node on its previous port. It becomes the leader of partitions that have none."""
+        """Start a stopped node on its previous port. It becomes the leader of all partitions without one."""
         self._cluster.start_node(node)
 
     def refuse_connections(self, node: int) -> None:
-        """Refuse new connections to a node. Open connections continue to work."""
+        """Refuse new connections to a node. Open connections keep working."""
         self._cluster.listeners.refuse_connections(self._cluster.node(node).id)
 
     def accept_connections(self, node: int) -> None:
@@ -147,45 +148,45 @@ class Control:
         self._cluster.listeners.accept_connections(self._cluster.node(node).id)
 
     def shrink_in_sync(self, topic: str, to: int = 1) -> None:
-        """Limit the in-sync replicas of a topic to `to`.
+        """Limit the number of in-sync replicas of a topic's partitions to `to`.
 
-        If `min.insync.replicas` of the topic is greater, acks=all fails with NOT_ENOUGH_REPLICAS.
+        If the topic's `min.insync.replicas` is greater, writes with acks=all fail with NOT_ENOUGH_REPLICAS.
         """
         self._cluster.limit_in_sync_replicas(topic, to)
 
     def restore_in_sync(self, topic: str) -> None:
-        """Remove the limit that `shrink_in_sync` has set."""
+        """Remove the limit set by `shrink_in_sync`."""
         self._cluster.limit_in_sync_replicas(topic, None)
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         self._cluster.create_topic(topic, partitions, config)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic. A new topic with the same name has another id and no records."""
+        """Delete a topic. A new topic of the same name gets another id and has no records."""
         self._cluster.delete_topic(topic)
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Increase the number of partitions of a topic to `total`."""
+        """Increase a topic's partition count to `total`."""
         self._cluster.add_partitions(topic, total)
 
     def hide_topic(self, topic: str) -> None:
-        """Hide a topic from Metadata until `show_topic` is called. All other requests still find it."""
+        """Hide a topic from Metadata and DescribeConfigs until `show_topic` is called. Other requests still find it."""
         self._cluster.topic(topic).hidden = True
 
     def show_topic(self, topic: str) -> None:
         self._cluster.topic(topic).hidden = False
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Delete the records before an offset, like retention, and the state of producers without other records."""
+        """Delete the records before an offset, as retention does, and the state of producers without other records."""
         self._cluster.log(topic, partition).delete_records(before_offset)
 
     def forget_producers(self, topic: str, partition: int) -> None:
-        """Forget the sequence numbers of producers, as after producer.id.expiration.ms. Their records remain."""
+        """Forget producers without an open transaction, as after producer.id.expiration.ms. Their records remain."""
         self._cluster.log(topic, partition).forget_producers()
 
 
 class FaultBuilder:
-    """The requests that `Control.when` has selected. Its methods add a rule each; the module's docstring has a list."""
+    """Requests selected by `Control.when`. Each method adds a rule; the module docstring lists the faults."""
 
     def __init__(
         self, control: Control, request_filter: RequestFilter, nth: int, times: int | None, probability: float
@@ -253,7 +254,7 @@ class FaultBuilder:
 
 
 def _to_number(name_or_number: int | str, kind: str, numbers: Mapping[str, int]) -> int:
-    """Look up the number of one of Kafka's names; numbers are returned as they are. Raise ValueError for others."""
+    """Return the number for one of Kafka's names, or a number unchanged. Raise ValueError for an unknown name."""
     if isinstance(name_or_number, int):
         return name_or_number
     name = name_or_number

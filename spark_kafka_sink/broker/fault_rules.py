@@ -1,8 +1,8 @@
 """Fault rules: filters that select requests, and the effects of injected faults on them.
 
-A rule counts the requests that its filter accepts. It applies to the `nth` of them and the
-`times - 1` that follow, and then to no other. The effects of all rules that apply to one request are combined in its
-FaultEffects, which kafka_apis.py and the handlers carry out.
+A rule counts the requests that its filter accepts. It strikes the `nth` of them and the `times - 1` after it, and then
+no more. If several rules strike a request, their effects are combined in its FaultEffects, which kafka_apis.py and the
+handlers carry out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 from spark_kafka_sink.protocol.message import ApiKey, Message
 
 TopicPartitions = Collection[tuple[str, "int | None"]]
-"""Topics and partitions in a request. A partition of None stands for all partitions of the topic."""
+"""Topics and partitions in a request. A partition of None stands for all of the topic's partitions."""
 
 
 class ResponseFault(Enum):
@@ -47,7 +47,7 @@ class InjectedError:
 
 @dataclass
 class FaultEffects:
-    """The combined effects of all rules that apply to one request."""
+    """The combined effects of all rules that strike one request."""
 
     errors: list[InjectedError] = field(default_factory=list)
     should_execute: bool = True
@@ -56,7 +56,7 @@ class FaultEffects:
     raw_bytes: bytes = b""
     close_after_raw_bytes: bool = False
     cut_at: float = 0.5
-    """Fraction of the response that is sent before the connection is closed."""
+    """Fraction of the response to send before closing the connection."""
     delay_before_ms: float = 0.0
     """Delay before the request is executed."""
     delay_after_ms: float = 0.0
@@ -75,7 +75,7 @@ class FaultEffects:
 
 @dataclass(frozen=True)
 class RequestFilter:
-    """Conditions on a request. A field that is None accepts every request."""
+    """Conditions on a request. A condition of None accepts every request."""
 
     api: ApiKey | None = None
     node: int | None = None
@@ -108,15 +108,15 @@ class FaultRule:
         probability: float,
         effect: Callable[[FaultEffects, Random], None],
     ) -> None:
-        """`effect` adds the fault to the effects of a request.
+        """`effect` adds the fault to a request's effects.
 
-        Each request from the `nth` on is struck with the given probability, until `times` have been struck; None means
-        no limit.
+        From the `nth` accepted request on, the rule strikes each one with the given probability until it has struck
+        `times` requests. None means no limit.
         """
         self.struck = 0
-        """Number of requests that the rule has struck."""
+        """Number of requests struck so far."""
         self.request_count = 0
-        """Number of requests that the filter has accepted."""
+        """Number of requests accepted by the filter so far."""
         self._filter = request_filter
         self._nth = nth
         self._times = times
@@ -131,15 +131,15 @@ class FaultRule:
         self.remove()
 
     def remove(self) -> None:
-        """End the rule: it strikes no further request."""
+        """End the rule, so that it strikes no further requests."""
         self._is_removed = True
 
     def accepts(self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions) -> bool:
-        """Return whether the filter accepts the request. False once the rule is removed."""
+        """Return whether the filter accepts the request. A removed rule accepts none."""
         return not self._is_removed and self._filter.accepts(node, request, client_id, topic_partitions)
 
     def apply_to(self, effects: FaultEffects, random: Random) -> None:
-        """Count a request that was accepted, and add the fault to its `effects` if the rule strikes it."""
+        """Count an accepted request. If the rule strikes it, add the fault to its `effects`."""
         if self._is_removed:
             return
         self.request_count += 1

@@ -1,10 +1,10 @@
-"""Request handling: decodes a frame, applies injected faults, calls the handler of the API, and encodes the response.
+"""Request handling: decode a frame, apply injected faults, call the API's handler and encode the response.
 
     handle_request(cluster, control, node, frame, now) -> ChannelResponse | DelayedRequest
 
-A transport (socket_server.py, or the simulated cluster of the tests) passes frames in and executes the outcome. As in a
-real broker, a frame that cannot be decoded closes the connection. So does an unsupported version, except for
-ApiVersions: the response in version 0 lists the supported versions.
+A transport (socket_server.py, or the tests' simulated cluster) passes in frames and carries out the outcomes. Like a
+real broker, it closes the connection if a frame cannot be decoded or its version is not supported. The exception is
+ApiVersions: if its version is not supported, the response has version 0 and lists the supported versions.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from spark_kafka_sink.protocol.schema import Struct, get_field_specs
 CLOSE_CONNECTION = ChannelResponse(action=ChannelAction.CLOSE)
 
 MAX_ARRAY_ELEMENTS = 10 * MAX_PARTITIONS
-"""Largest number of elements in the arrays of one request: enough to name all partitions, with some fields for each."""
+"""Maximum number of array elements in one request: enough to name all partitions, with some fields for each."""
 
 _SINGLE_ERROR_CODE_APIS = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
-"""APIs whose responses have exactly one error code, in all versions."""
+"""APIs whose responses have exactly one error code in every version."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ def _delay(
 ) -> DelayedRequest:
     """Delay the execution of a request.
 
-    The delayed request keeps the frame instead of the decoded request, which would take ten times the memory: thousands
-    of requests may be delayed at once.
+    Thousands of requests may be delayed at once. Therefore a delayed request keeps its frame and is decoded again
+    later. The decoded request would need ten times the memory.
     """
     return DelayedRequest(deadline_ms, lambda now_ms: _execute(context, frame, _decode(frame), now_ms), change_count)
 
@@ -83,7 +83,8 @@ def _execute(context: RequestContext, frame: memoryview, request: Message, now_m
         is_dropped = effects.response_fault is ResponseFault.DROP
         return CLOSE_CONNECTION if is_dropped else ChannelResponse(action=ChannelAction.KEEP_MUTED)
     context.now_ms = now_ms
-    change_count = context.cluster.change_count  # read first: a change during the execution must wake a delayed request
+    # Read before the handler runs, so that a change during its execution wakes a delayed request.
+    change_count = context.cluster.change_count
     try:
         result = load_handler(request.API_KEY).handle(context, request)
     except ApiError as error:
@@ -104,7 +105,7 @@ def _execute(context: RequestContext, frame: memoryview, request: Message, now_m
 def _build_error_response(request: Message, error: ApiError) -> Message | NoResponse:
     """Build the response to a request that was rejected as a whole.
 
-    The connection is closed instead if responses of this API have no error code for the whole request.
+    If the API's responses have no error code for the whole request, return a NoResponse that closes the connection.
     """
     _log.warning("Rejected a request of %s: %s", request.API_KEY.name, error)
     if request.API_KEY not in _SINGLE_ERROR_CODE_APIS:
@@ -137,7 +138,7 @@ def _to_channel_response(header: RequestHeader, response: Message, effects: Faul
 
 
 def _truncate(segments: Sequence[Buffer], fraction: float) -> bytes:
-    """Return the beginning of a frame with its length prefix: at least one byte, and never the whole frame."""
+    """Return the start of a frame, including its length prefix: at least one byte, but never the whole frame."""
     frame = b"".join(segments)
     data = struct.pack(">i", len(frame)) + frame
     return data[: max(1, min(len(data) - 1, int(len(data) * fraction)))]
@@ -154,11 +155,11 @@ def _reject_version(cluster: EmbeddedCluster, header: RequestHeader) -> ChannelR
     return ChannelResponse(frame=encode_response(build_unsupported_version_response(cluster), 0, header.correlation_id))
 
 
-# --- topics and partitions of any message, found by the names of its fields
+# --- topics and partitions in any message, found by field name
 
 
 def _find_topic_partitions(cluster: EmbeddedCluster, request: Message) -> Iterator[tuple[str, int | None]]:
-    """Find the topics and partitions in a request of any API."""
+    """Yield the topics and partitions in a request of any API. A partition is None if the topic has none."""
     array_fields = ("topic_data", "topics", "v3_and_below_topics")
     topics: list[object] = [topic for name in array_fields for topic in getattr(request, name, None) or ()]
     for transaction in getattr(request, "transactions", ()):
@@ -171,7 +172,7 @@ def _find_topic_partitions(cluster: EmbeddedCluster, request: Message) -> Iterat
 
 
 def _find_topic_name(cluster: EmbeddedCluster, struct: object) -> str:
-    """Return the topic name in a struct, or an empty string if it has none or the id of an unknown topic."""
+    """Return the name of a struct's topic, or "" if it has neither a name nor the id of a known topic."""
     name = getattr(struct, "name", None) or getattr(struct, "topic", None)
     if name:
         return str(name)
@@ -188,7 +189,7 @@ def _find_partition_index(partition: object) -> int | None:
 
 
 def _set_error_codes(context: RequestContext, message: Struct, error: InjectedError) -> None:
-    """Set the error codes of a response and its structs, where the injected error applies and the version has them."""
+    """Set the injected error in all structs of a response to which it applies, if the version has the field."""
     if not error.applies_to(_find_topic_name(context.cluster, message) or None, _find_partition_index(message)):
         return
     specs = get_field_specs(type(message))

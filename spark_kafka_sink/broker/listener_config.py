@@ -1,4 +1,4 @@
-"""ListenerConfig: address, security and threads of the embedded broker's listeners."""
+"""ListenerConfig: address, security and thread settings of the embedded broker's listeners."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class ListenerConfig:
 
     host: str = "127.0.0.1"
     advertised_host: str | None = None
-    """Host name that Metadata responses contain; by default `host`, or the machine's name on all interfaces."""
+    """Host name in Metadata responses. Defaults to `host`, or to the machine's name if that means all interfaces."""
     ports: Sequence[int] = ()
-    """Port of each node, by node id. Nodes without a port listen on any free one."""
+    """Port of each node, by node id. Nodes without an entry listen on any free port."""
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
     network_threads: int = 2
     """Number of threads that read requests and write responses (`num.network.threads`)."""
     io_threads: int = 2
-    """Number of threads that handle requests (`num.io.threads`); with 0 the network threads handle them."""
+    """Number of threads that handle requests (`num.io.threads`). If 0, the network threads handle them."""
     max_queued_requests: int = 500
-    """Largest number of requests that wait for an I/O thread (`queued.max.requests`)."""
+    """Maximum number of requests waiting for an I/O thread (`queued.max.requests`)."""
 
     def __post_init__(self) -> None:
         bounds = (
@@ -43,10 +43,10 @@ class ListenerConfig:
             raise ConfigurationError(errors)
 
     def resolve_advertised_host(self) -> str:
-        """Return the host name that clients connect to.
+        """Return the host name for clients to connect to.
 
-        A listener on all interfaces has no address that clients could connect to. It advertises the machine's name
-        unless `advertised_host` is set, and logs a warning, because other machines can connect.
+        A listener on all interfaces has no single address to connect to, so it advertises `advertised_host` or else the
+        machine's name. It also logs a warning, because other machines can connect.
         """
         if self.host not in ALL_INTERFACES:
             return self.advertised_host or self.host
@@ -61,7 +61,7 @@ class ListenerConfig:
 
 
 def _find_resolvable_hostname() -> str:
-    """Return the machine's host name, or localhost if this machine itself cannot resolve the name."""
+    """Return this machine's host name, or localhost if the machine cannot resolve its own name."""
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)

@@ -43,22 +43,22 @@ _log = logging.getLogger(__name__)
 class ListenerSecurity:
     """Security protocol of the listeners, with the certificates and users that it requires.
 
-    OAUTHBEARER is offered only if `mechanisms` contains it, because the broker accepts unsigned tokens: a client can
-    log in under any name, whether or not it is in `users`.
+    `mechanisms` excludes OAUTHBEARER by default, because the broker accepts unsigned tokens: a client can log in under
+    any name, even one that is not in `users`.
     """
 
     protocol: str = "PLAINTEXT"
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
     certificate: Path | None = None
-    """PEM file with the private key and the certificate chain of the listeners; required for TLS."""
+    """PEM file with the listeners' private key and certificate chain. Required for TLS."""
     client_ca: Path | None = None
-    """PEM file with the authorities of client certificates. If set, clients must present a certificate (mTLS)."""
+    """PEM file with the authorities that sign client certificates. If set, clients must present one (mTLS)."""
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Passwords by user name, for PLAIN and SCRAM."""
     mechanisms: Sequence[str] = PASSWORD_MECHANISMS
-    """SASL mechanisms that the listeners offer."""
+    """SASL mechanisms offered by the listeners."""
     connections_max_reauth_ms: float = 0
-    """Longest lifetime of a login (`connections.max.reauth.ms`); 0 means that clients need not log in again."""
+    """Maximum lifetime of a login (`connections.max.reauth.ms`). If 0, clients need not log in again."""
 
     def __post_init__(self) -> None:
         errors = []
@@ -86,9 +86,9 @@ class ListenerSecurity:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def build_channels(self, cluster: EmbeddedCluster) -> ChannelBuilder:
-        """Return a builder of server channels with these settings. Raise ConfigurationError for unreadable files.
+        """Return a server channel builder with these settings. Raise ConfigurationError if a file cannot be loaded.
 
-        Clients may send ApiVersions before they log in, so the builder needs the versions that `cluster` supports.
+        Clients may send ApiVersions before they log in, so the builder needs to know which versions `cluster` supports.
         """
         if self.protocol == "PLAINTEXT":
             return build_plaintext_channel
@@ -124,11 +124,11 @@ class ListenerSecurity:
 
 
 def _load_certificates(load: Callable[[Path], None], path: Path) -> None:
-    """Load a PEM file with a method of an SSLContext. Raise ConfigurationError if it is unreadable or invalid."""
+    """Load a PEM file with a method of an SSLContext. Raise ConfigurationError if the file is unreadable or invalid."""
     try:
-        read_regular_file(path)  # rejects devices, which OpenSSL would read forever
+        read_regular_file(path)  # rejects devices, because OpenSSL would read them forever
         load(path)
-    except OSError as error:  # includes ssl.SSLError, whose `reason` is OpenSSL's description of the file's error
+    except OSError as error:  # includes ssl.SSLError, whose `reason` is OpenSSL's description of the problem
         reason = getattr(error, "reason", None) or error.strerror
         raise ConfigurationError(f"The listener's certificate file {path} cannot be read: {reason}") from error
 

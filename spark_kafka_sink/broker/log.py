@@ -1,14 +1,15 @@
-"""PartitionLog: the append-only log of a partition (Kafka's UnifiedLog). Batches are kept as the bytes received.
+"""PartitionLog: a partition's append-only log (Kafka's UnifiedLog). It keeps batches as the bytes that were received.
 
     log_start_offset       last_stable_offset        log_end_offset
           v                       v                       v
     ------[ b ][ b ][ b ][ marker ][ b of an open txn ][ b ]
 
 The log validates batches (batch_validation.py), checks their sequence numbers and recognizes duplicates
-(producer_state.py), assigns offsets and tracks transactions. The last stable offset is the first offset of the earliest
-open transaction; read_committed consumers receive nothing from there on. A rejected batch changes nothing.
+(producer_state.py), assigns offsets, and tracks transactions. The last stable offset is the first offset of the
+earliest open transaction, or the log end offset if none is open. read_committed consumers receive only batches before
+it. A rejected batch leaves the log unchanged.
 
-With `discard` the log stores nothing and parses headers only: it advances offsets and counts records and bytes.
+With `discard`, the log stores nothing. It only parses headers, advances offsets, and counts batches, records and bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _MARKER_KEY = struct.Struct(">hh")
 
 @dataclass(frozen=True)
 class LogConfig:
-    """Settings of a topic that its logs implement."""
+    """The topic settings that a log implements."""
 
     max_message_bytes: int = 1024 * 1024 + 12
     uses_log_append_time: bool = False
@@ -54,7 +55,7 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class LogBatch:
-    """A stored batch and the fields of its header that lookups need."""
+    """A stored batch, with the header fields that lookups need."""
 
     base_offset: int
     last_offset: int
@@ -68,17 +69,17 @@ class LogBatch:
 
 @dataclass(frozen=True)
 class AppendResult:
-    """The offset and append time of a batch: of the stored original, if the batch is a duplicate."""
+    """The offset and append time of a batch. For a duplicate, they are those of the original."""
 
     base_offset: int
     append_time_ms: int = -1
-    """Timestamp that replaced those of the records, or -1 if they were kept."""
+    """Timestamp that replaced the records' timestamps, or -1 if they were kept."""
     duplicate: bool = False
 
 
 @dataclass(frozen=True)
 class AbortedRange:
-    """The offsets of an aborted transaction, from its first batch to its marker."""
+    """The offset range of an aborted transaction, from its first batch to its marker."""
 
     producer_id: int
     first_offset: int
@@ -98,7 +99,7 @@ class BatchFile(Protocol):
     """The file that stores the batches of a log (storage.py)."""
 
     def append(self, data: Buffer) -> None:
-        """Append a batch. Raise OSError if nothing of it is stored."""
+        """Append a batch. If OSError is raised, no part of the batch is stored."""
 
     def delete(self) -> None: ...
 
@@ -106,7 +107,7 @@ class BatchFile(Protocol):
 class PartitionLog:
     """The batches, producers and transactions of a partition.
 
-    Thread-safe: every method that reads or changes the log takes `_lock`.
+    Thread-safe: methods hold `_lock` while they change the log or search its batches and producers.
     """
 
     def __init__(
@@ -132,16 +133,16 @@ class PartitionLog:
     def append(
         self, data: Buffer, *, wall_ms: int, leader_epoch: int = 0, requires_sequence_zero: bool = False
     ) -> AppendResult:
-        """Append the batch of a producer. Raise ApiError if it is rejected.
+        """Append a producer's batch. Raise ApiError if it is rejected.
 
-        `requires_sequence_zero`: an unknown producer must begin with sequence number 0.
+        `requires_sequence_zero`: whether an unknown producer must begin with sequence number 0.
         """
         if self.config.discard:
             return self._count_discarded(parse_batch_header(data))
         header, received = validate_batch(data, max_bytes=self.config.max_message_bytes)
         if self.config.check_records or self.config.compacted:
             self._record_validator.validate(header, received, keys_required=self.config.compacted)
-        # A copy, because a view would keep the memory of the whole request.
+        # Copy the batch, because a view would keep the memory of the whole request alive.
         batch = memoryview(bytearray(received))
         with self._lock:
             if self._is_deleted:
@@ -156,9 +157,9 @@ class PartitionLog:
     def append_end_marker(
         self, producer_id: int, epoch: int, *, commit: bool, wall_ms: int, leader_epoch: int = 0
     ) -> int:
-        """Append the control record that commits or aborts a producer's transaction.
+        """Append the marker (a control record) that commits or aborts a producer's transaction.
 
-        Return the offset of the marker. Raise ApiError if it cannot be stored.
+        Return the marker's offset. Raise ApiError if it cannot be stored.
         """
         if self.config.discard:
             return self.log_end_offset  # no batch was stored, so there is no transaction to end
@@ -178,7 +179,7 @@ class PartitionLog:
             return self._store(parse_header(batch), batch, leader_epoch, None)
 
     def recover(self, batches: Iterable[memoryview]) -> None:
-        """Load batches that were stored before, in order and with their offsets."""
+        """Load previously stored batches. They must be in order, and they keep their offsets."""
         with self._lock:
             for batch in batches:
                 header = parse_header(batch)
@@ -186,7 +187,7 @@ class PartitionLog:
                 self._add_batch(header, batch)
 
     def _validate_producer(self, header: BatchHeader, requires_sequence_zero: bool) -> AppendResult | None:
-        """Return the result of the original append if the batch is a duplicate. Raise ApiError if it is rejected."""
+        """Return the original's result if the batch is a duplicate, else None. Raise ApiError if it is rejected."""
         if header.producer_id < 0:
             return None
         producer = self._producers.get(header.producer_id) or ProducerStateEntry()
@@ -197,7 +198,7 @@ class PartitionLog:
         return None
 
     def _store(self, header: BatchHeader, batch: memoryview, leader_epoch: int, append_time_ms: int | None) -> int:
-        """Assign an offset to a batch, write it to the file and add it to the log. Return the offset."""
+        """Assign an offset to a batch, write the batch to the file, and add it to the log. Return the offset."""
         base_offset = self.log_end_offset
         patch_header(batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time=append_time_ms)
         if self._file is not None:
@@ -261,8 +262,8 @@ class PartitionLog:
     ) -> LogReadResult:
         """Read whole batches, beginning with the one that contains `offset`, which must be within the log.
 
-        `committed`: stop at the last stable offset and list the aborted transactions. `min_one_batch`: return the first
-        batch even if it is larger than `max_bytes`.
+        `committed`: stop at the last stable offset and return the aborted transactions. `min_one_batch`: return the
+        first batch even if it is larger than `max_bytes`.
         """
         with self._lock:
             end_offset = self._compute_last_stable_offset() if committed else self.log_end_offset
@@ -289,9 +290,9 @@ class PartitionLog:
             return LogReadResult(batches, size_bytes, aborted_ranges if committed else ())
 
     def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:
-        """Find the first record with this timestamp or a later one.
+        """Return the timestamp and offset of the first record with this timestamp or a later one.
 
-        Return its timestamp and offset, or (-1, -1) if there is no such record.
+        Return (-1, -1) if there is no such record.
         """
         with self._lock:
             for batch in self._batches:
@@ -300,13 +301,13 @@ class PartitionLog:
             return -1, -1
 
     def find_max_timestamp(self) -> tuple[int, int]:
-        """Return the largest timestamp and the offset of its first record, or (-1, -1) if the log is empty."""
+        """Return the largest timestamp and the offset of the first record with it, or (-1, -1) if the log is empty."""
         with self._lock:
             latest_batch = max(self._batches, key=lambda batch: batch.max_timestamp, default=None)
             return (-1, -1) if latest_batch is None else self._find_in_batch(latest_batch, latest_batch.max_timestamp)
 
     def _find_in_batch(self, batch: LogBatch, timestamp: int) -> tuple[int, int]:
-        """Return timestamp and offset of the first record with this timestamp or a later one.
+        """Return the timestamp and offset of a batch's first record with this timestamp or a later one.
 
         If the batch cannot be decoded, return its largest timestamp and its base offset.
         """
@@ -316,7 +317,7 @@ class PartitionLog:
     # --- retention and administration
 
     def delete_records(self, before_offset: int) -> None:
-        """Delete the records before an offset, and the state of producers without other records or a transaction."""
+        """Delete the records before an offset, and the state of producers that have no other batch or transaction."""
         with self._lock:
             self.log_start_offset = max(self.log_start_offset, min(before_offset, self.log_end_offset))
             self._batches = [batch for batch in self._batches if batch.last_offset >= self.log_start_offset]
@@ -334,7 +335,7 @@ class PartitionLog:
             }
 
     def forget_producers(self) -> None:
-        """Forget the producers without an open transaction, like brokers after producer.id.expiration.ms."""
+        """Forget producers without an open transaction, as brokers do after producer.id.expiration.ms."""
         with self._lock:
             self._producers = {
                 producer_id: producer
@@ -351,13 +352,13 @@ class PartitionLog:
             ]
 
     def find_producer_epoch(self, producer_id: int) -> int:
-        """Return the latest epoch of a producer, or NO_EPOCH if it is unknown."""
+        """Return a producer's latest epoch, or NO_EPOCH if the producer is unknown."""
         with self._lock:
             producer = self._producers.get(producer_id)
             return NO_EPOCH if producer is None else producer.epoch
 
     def delete(self) -> None:
-        """Delete the file and reject further appends, which would create a file that belongs to no topic."""
+        """Delete the file, and reject further appends because they would create a file that belongs to no topic."""
         with self._lock:
             self._is_deleted = True
             if self._file is not None:

@@ -1,4 +1,4 @@
-"""OffsetStore: committed offsets of consumer groups, and offsets that are pending until a transaction ends."""
+"""OffsetStore: the committed offsets of consumer groups, and the offsets pending in open transactions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from spark_kafka_sink.protocol import error_codes
 TopicPartition = tuple[str, int]
 
 MAX_METADATA_CHARACTERS = 4096
-"""Kafka's default of offset.metadata.max.bytes."""
+"""Kafka's default for offset.metadata.max.bytes."""
 
 MAX_OFFSETS = 100_000
-"""Largest number of stored offsets, of all groups together."""
+"""Maximum number of stored offsets, in all groups together."""
 
 
 @dataclass(frozen=True)
 class CommittedOffset:
-    """An offset with the leader epoch and the metadata that the group committed with it."""
+    """An offset, with the leader epoch and metadata that were committed along with it."""
 
     offset: int
     leader_epoch: int = -1
@@ -28,7 +28,7 @@ class CommittedOffset:
 class OffsetStore:
     """Offsets by group and topic-partition. Guarded by the cluster's lock.
 
-    Groups have no members, because the embedded broker assigns no partitions: clients assign partitions themselves.
+    Groups have no members here: clients must assign partitions themselves, because the embedded broker does not.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class OffsetStore:
         self._offset_count = 0
 
     def find_commit_error(self, group: str, topic_partition: TopicPartition, metadata: str | None) -> int:
-        """Return the error code for an offset that cannot be committed, or 0."""
+        """Return 0 if the offset can be committed, else the error code."""
         if len(metadata or "") > MAX_METADATA_CHARACTERS:
             return error_codes.OFFSET_METADATA_TOO_LARGE
         if topic_partition in self.committed.get(group, {}):
@@ -51,7 +51,7 @@ class OffsetStore:
     def commit_in_transaction(
         self, producer_id: int, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Store offsets that are committed when the producer's transaction commits."""
+        """Store offsets that become committed when the producer's transaction commits."""
         self._update(self._pending.setdefault((producer_id, group), {}), offsets)
 
     def end_transaction(self, producer_id: int, group: str, *, commit: bool) -> None:
@@ -75,5 +75,5 @@ class OffsetStore:
         return sorted(self.committed.get(group, {}))
 
     def has_pending(self, group: str, topic_partition: TopicPartition) -> bool:
-        """Return whether an open transaction contains an offset of the group for the partition."""
+        """Return whether an open transaction contains an offset for this partition and group."""
         return any(name == group and topic_partition in offsets for (_, name), offsets in self._pending.items())

@@ -1,7 +1,7 @@
 """Outcomes of a request: a response that the transport sends now, or a delayed request that it resumes later.
 
-The transport is the socket server, or the simulated cluster of the tests. A channel is muted from the time its request
-was read until the response has been sent.
+The transport is the socket server or the tests' simulated cluster. It mutes a channel after reading a request from it,
+and unmutes the channel once the response has been sent.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ class ChannelAction(Enum):
 
 @dataclass(frozen=True, eq=False)
 class ChannelResponse:
-    """The bytes to write to the channel of a request, and the action that follows.
+    """The bytes to write to a request's channel, and the action to take afterwards.
 
-    A `frame` is preceded by its length on the wire; `raw_bytes` are written as they are. Nothing is written if both are
-    None.
+    A `frame` is written with a length prefix, and `raw_bytes` as they are. If both are None, nothing is written.
     """
 
     frame: Sequence[Buffer] | None = None
@@ -36,14 +35,14 @@ class ChannelResponse:
 
 @dataclass(frozen=True, eq=False)
 class DelayedRequest:
-    """A request to resume at `deadline_ms`, or earlier if the cluster changes."""
+    """A request to resume at `deadline_ms`, or earlier if it waits for a change and the cluster changes."""
 
     deadline_ms: float
     resume: Callable[[float], RequestOutcome]
-    """Continues the request; takes the current time in milliseconds."""
+    """Function that continues the request, given the current time in milliseconds."""
     change_count: int | None = None
-    """The cluster's `change_count` when the request was delayed. The request is due as soon as the cluster has another
-    count. None: the request waits for its deadline only."""
+    """The cluster's `change_count` before the request was handled. The request is due as soon as the cluster's count
+    differs. None: the request waits only for its deadline."""
 
 
 RequestOutcome = ChannelResponse | DelayedRequest

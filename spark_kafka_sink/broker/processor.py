@@ -1,12 +1,12 @@
-"""Processor: a network thread that reads requests from its share of the connections and writes the responses.
+"""Processor: a network thread that serves a share of the connections, reading requests and writing responses.
 
-Each processor has a Selector of its own. It mutes a channel when it has read a request from it, and unmutes the channel
-when the response has been written. So each connection has at most one request in progress, and a producer's requests
-are applied in the order in which they were sent, although some of them are delayed and handlers run concurrently.
+Each processor has its own Selector. It mutes a channel after reading a request from it, and unmutes the channel once
+the response has been written. Therefore a connection has at most one request in progress, and a producer's requests are
+applied in the order in which they were sent, even if some are delayed and handlers run concurrently.
 
-The memory for the frames of all connections, and the time for a frame and for a login, are limited. A response that
-cannot be sent closes its own connection only. If an error ends the thread all the same, `on_failure` is called, because
-the clients of its connections would wait forever.
+There are limits on the memory for all of a processor's frames, and on the time to receive a frame or complete a login.
+If a response cannot be sent, only its own connection is closed. If an error ends the thread nevertheless, `on_failure`
+is called so that the broker shuts down; otherwise the thread's clients would wait forever.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _log = logging.getLogger(__name__)
 POLL_MS = 10_000.0
 TIMEOUTS = ChannelTimeouts(idle_ms=600_000.0, setup_ms=30_000.0, frame_ms=60_000.0)
 MAX_FRAME_MEMORY_BYTES = DEFAULT_MAX_FRAME_BYTES + 28 * 1024 * 1024
-"""Memory for the frames of one processor: enough for the longest frame and some shorter ones beside it."""
+"""Memory limit for the frames of one processor: enough for the longest frame and several shorter ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReceivedRequest:
-    """A request frame, with the processor that read it and the node to which the client sent it."""
+    """A request frame, the processor that read it, and the node that the client sent it to."""
 
     processor: Processor
     node: int
@@ -51,7 +51,7 @@ class ReceivedRequest:
 class Processor:
     """A network thread and its connections.
 
-    Any thread may call the methods up to `join`; the others belong to the processor's thread.
+    Any thread may call the methods up to and including `join`. The others run only on the processor's thread.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Processor:
         handle: Callable[[ReceivedRequest], object],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`handle` is called with each request on the processor's thread. While it blocks, the processor reads nothing.
+        """`handle` is called with each request on the processor's thread. While it blocks, the processor does no I/O.
 
-        `send_response` must be called once for each request, by any thread.
+        For each request, `send_response` must be called exactly once, on any thread.
         """
         memory: FrameMemory[KafkaChannel] = FrameMemory(MAX_FRAME_MEMORY_BYTES)
         self._selector = Selector(system, channel_builder=channels, timeouts=TIMEOUTS, frame_memory=memory)
@@ -95,19 +95,19 @@ class Processor:
         self._selector.wakeup()
 
     def close_connections(self, node: int) -> threading.Event:
-        """Request that all connections of a node are closed. Return an event that is set when they are."""
+        """Ask the thread to close all connections of a node. Return an event that is set once they are closed."""
         done = threading.Event()
         self._nodes_to_close.append((node, done))
         self._selector.wakeup()
         return done
 
     def stop(self) -> None:
-        """Tell the thread to end, without waiting for it."""
+        """Tell the thread to end. Does not wait for it."""
         self._is_stopping = True
         self._selector.wakeup()
 
     def join(self) -> None:
-        """Wait until the thread has ended. To be called after `stop`, once nothing calls `accept` any more."""
+        """Wait until the thread has ended. Call this after `stop`, when `accept` will not be called again."""
         self._thread.join()
         for _, _, sock, _ in self._new_connections:
             sock.close()
@@ -136,14 +136,14 @@ class Processor:
         self._process_disconnected()
 
     def _flush_responses(self) -> None:
-        """Write what the sockets accept at once: clients that do not read must not delay the shutdown."""
+        """Write only what the sockets accept immediately: clients that do not read must not delay a shutdown."""
         self._process_new_responses()
         self._selector.poll(0)
 
     def _configure_new_connections(self) -> None:
         while self._new_connections:
             channel_id, node, sock, address = self._new_connections.popleft()
-            # The client may have disconnected already; the selector closes the socket then.
+            # If the client has already disconnected, the selector closes the socket.
             with contextlib.suppress(OSError, KafkaSinkError):
                 self._selector.register(channel_id, sock, address)
                 self._nodes[channel_id] = node
@@ -180,7 +180,7 @@ class Processor:
             self._unmute(channel_id)
 
     def _write_raw_bytes(self, channel_id: str, raw_bytes: bytes) -> None:
-        """Write bytes that are not a frame. One attempt is enough for an injected fault."""
+        """Write bytes that are not a frame, in a single attempt, which is enough for an injected fault."""
         channel = self._selector.channel(channel_id)
         if channel is not None:
             with contextlib.suppress(OSError, KafkaSinkError):

@@ -1,14 +1,14 @@
-"""ProducerStateEntry: a partition's state of one producer, which decides whether the next batch is accepted.
+"""ProducerStateEntry: a partition's state for one producer, which decides whether the next batch is accepted.
 
-A producer may send a batch again whenever it does not know the result, because the broker decides by this table:
+A producer can safely resend a batch whose result it does not know, because the broker handles batches by this table:
 
     one of the last five batches again    respond with the offset of the original, append nothing
     the next sequence number              append
     any other sequence number             OUT_OF_ORDER_SEQUENCE_NUMBER
     an epoch before the current one       INVALID_PRODUCER_EPOCH
     a later epoch                         append if the sequence number is 0
-    an unknown producer                   append with any sequence number: the producer's state may have expired with
-                                          its records. In transactions of version 2 the sequence number must be 0,
+    an unknown producer                   append with any sequence number, because the producer's state may have expired
+                                          with its records. In transaction version 2, the sequence number must be 0,
                                           because each transaction has a new epoch
 
 Sequence numbers count records and wrap around (records/sequences.py).
@@ -30,7 +30,7 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True)
 class BatchMetadata:
-    """Sequence numbers and offset of an appended batch, to recognize duplicates."""
+    """Sequence numbers, offset and append time of a batch, kept to recognize and answer duplicates."""
 
     first_sequence: int
     last_sequence: int
@@ -40,12 +40,12 @@ class BatchMetadata:
 
 @dataclass
 class ProducerStateEntry:
-    """The epoch, last batches and open transaction of a producer. Guarded by the lock of the partition's log."""
+    """A producer's epoch, latest batches and open transaction. Guarded by the log's lock."""
 
     epoch: int = NO_EPOCH
     batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=MAX_RETAINED_BATCHES))
     transaction_first_offset: int | None = None
-    """First offset of the open transaction."""
+    """First offset of the open transaction, or None if no transaction is open."""
 
     def find_duplicate_batch(self, header: BatchHeader) -> BatchMetadata | None:
         """Return the retained batch with the same epoch and sequence numbers, or None."""
@@ -55,9 +55,9 @@ class ProducerStateEntry:
         return next((b for b in self.batches if (b.first_sequence, b.last_sequence) == sequence_range), None)
 
     def validate(self, header: BatchHeader, *, requires_sequence_zero: bool = False) -> None:
-        """Raise ApiError unless a batch that is not a duplicate may be appended next.
+        """Raise ApiError unless the batch may be appended next. It must not be a duplicate.
 
-        `requires_sequence_zero`: an unknown producer must begin with sequence number 0.
+        `requires_sequence_zero`: whether an unknown producer must begin with sequence number 0.
         """
         if header.producer_epoch < self.epoch:
             raise ApiError(
@@ -87,18 +87,18 @@ class ProducerStateEntry:
             self.transaction_first_offset = base_offset
 
     def update_epoch(self, epoch: int) -> None:
-        """Set the epoch. A new epoch begins without batches."""
+        """Set the epoch. If it changes, forget the batches of the previous epoch."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
 
     def _compute_expected_sequence(self, epoch: int, requires_sequence_zero: bool) -> int | None:
-        """Return the expected sequence number, or None if any is accepted."""
+        """Return the expected sequence number, or None if any number is accepted."""
         if self.epoch == NO_EPOCH:
             return 0 if requires_sequence_zero else None
         if epoch != self.epoch:
             return 0
-        # The epoch has no batches if a transaction marker has just begun it.
+        # If a transaction marker has just started the epoch, it has no batches yet.
         return sequences.increment(self.batches[-1].last_sequence, 1) if self.batches else 0
 
 

@@ -1,7 +1,7 @@
-"""RequestPurgatory: requests that wait for a time or a change, such as a Fetch without enough bytes.
+"""RequestPurgatory: requests waiting for a deadline or a change, such as a Fetch without enough bytes.
 
-Named after Kafka's DelayedOperationPurgatory. A waiting request occupies no thread: it is an entry in a heap
-ordered by deadline. An entry that also waits for a change becomes due as soon as the cluster has changed.
+Named after Kafka's DelayedOperationPurgatory. A waiting request occupies no thread; it is only an entry in a heap
+ordered by deadline. An entry that also waits for a change becomes due as soon as the cluster changes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ Task = Callable[[], None]
 
 
 class RequestPurgatory:
-    """Tasks that wait for a deadline or a change of the cluster. Thread-safe, but only one thread may call `get`."""
+    """Tasks waiting for a deadline or a cluster change. Thread-safe, but only one thread may call `get`."""
 
     def __init__(self, *, get_now_ms: Callable[[], float], get_change_count: Callable[[], int]) -> None:
-        """`get_change_count`: returns the number of changes of the cluster so far."""
+        """`get_change_count`: returns the cluster's change count."""
         self._get_now_ms = get_now_ms
         self._get_change_count = get_change_count
         self._lock = threading.Lock()
@@ -27,14 +27,14 @@ class RequestPurgatory:
         self._delayed_tasks: list[tuple[float, int, Task]] = []
         """Heap of (deadline, entry number, task)."""
         self._tasks_awaiting_change: dict[int, tuple[int, Task]] = {}
-        """Entries of `_delayed_tasks` that wait for a change as well: entry number -> (change count, task)."""
+        """Entries of `_delayed_tasks` that also wait for a change: entry number -> (change count, task)."""
         self._entry_number = 0
         self._is_closed = False
 
     def put(self, deadline_ms: float, task: Task, change_count: int | None = None) -> None:
         """Add a task that is due at `deadline_ms`.
 
-        With a `change_count`, the task is due earlier if the cluster's change count differs from it.
+        If `change_count` is given, the task is also due once the cluster's change count differs from it.
         """
         with self._lock:
             self._entry_number += 1
@@ -46,13 +46,13 @@ class RequestPurgatory:
             self._task_condition.notify()
 
     def release_on_change(self) -> None:
-        """Make the tasks that wait for a change due if the cluster has changed."""
+        """If the cluster has changed, make the tasks that wait for a change due."""
         if self._tasks_awaiting_change:
             with self._lock:
                 self._release_changed()
 
     def get(self, timeout_ms: float) -> Task | None:
-        """Wait for a task that is due and remove it. Return None after the timeout or when the purgatory is closed."""
+        """Wait for a task to become due, remove it and return it. Return None on timeout or once closed."""
         timeout_at_ms = self._get_now_ms() + timeout_ms
         with self._lock:
             while not self._is_closed:
@@ -76,7 +76,7 @@ class RequestPurgatory:
         return self._is_closed
 
     def close(self) -> None:
-        """Wake the thread that waits in `get`. The remaining tasks are never executed."""
+        """Wake the thread that waits in `get`. The remaining tasks never run."""
         with self._lock:
             self._is_closed = True
             self._task_condition.notify()

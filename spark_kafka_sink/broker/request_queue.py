@@ -1,4 +1,4 @@
-"""RequestQueue: requests that have been read but not yet handled (Kafka's RequestChannel)."""
+"""RequestQueue: requests that have been read and not yet handled (Kafka's RequestChannel)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RequestQueue(Generic[RequestT]):
         self._is_closed = False
 
     def put(self, request: RequestT) -> bool:
-        """Append the request, waiting while the queue is full. Return whether the queue was still open."""
+        """Append the request, waiting while the queue is full. Return False if the queue is closed."""
         with self._lock:
             while len(self._requests) >= self._max_requests and not self._is_closed:
                 self._not_full.wait()
@@ -32,9 +32,9 @@ class RequestQueue(Generic[RequestT]):
             return True
 
     def take(self) -> RequestT | None:
-        """Remove and return the oldest request, waiting until there is one.
+        """Remove and return the oldest request, waiting if there is none.
 
-        Return None once the queue is closed and empty.
+        Return None if the queue is closed and empty.
         """
         with self._lock:
             while not self._requests and not self._is_closed:
@@ -45,7 +45,7 @@ class RequestQueue(Generic[RequestT]):
             return self._requests.popleft()
 
     def close(self) -> None:
-        """Reject further requests; those in the queue can still be taken."""
+        """Reject further requests. Those already in the queue can still be taken."""
         with self._lock:
             self._is_closed = True
             self._not_full.notify_all()

@@ -1,17 +1,17 @@
-"""SocketServer: serves an embedded cluster on real sockets, with the threads of Kafka's broker.
+"""SocketServer: serves an embedded cluster on real sockets, with the same kinds of threads as Kafka's broker.
 
     acceptor --> processors --- requests ---> bounded queue ---> handler threads --- delayed requests ---> purgatory
                      ^                                               |                                        |
                      +------------------- responses -----------------+-------------- purgatory thread <-------+
 
-There is one acceptor thread; `num.network.threads` processors with a Selector each; `num.io.threads` handler threads;
-and one thread that resumes delayed requests. A processor that finds the queue full stops reading until a handler takes
-a request, so clients wait. With `num.io.threads` 0 each processor handles the requests of its own connections, without
-a queue: Python runs one thread at a time, and passing a request to another thread costs CPU time
-(docs/decisions/0014-broker-threads.md).
+There are one acceptor thread, `num.network.threads` processors (each with its own Selector), `num.io.threads` handler
+threads, and one thread that resumes delayed requests. If the queue is full, a processor stops reading until a handler
+takes a request, so clients wait. If `num.io.threads` is 0, there is no queue and each processor handles the requests of
+its own connections. This saves CPU time, because Python runs one thread at a time and passing a request to another
+thread has a cost (docs/decisions/0014-broker-threads.md).
 
-`close` lets the handlers finish the requests in the queue, then ends all threads and closes every socket. If one of the
-threads fails, which should not happen, all of them end: a server that runs in part would leave clients waiting.
+`close` lets the handlers finish the queued requests, then ends all threads and closes all sockets. If any thread fails,
+which should not happen, all threads end, because a partly running server would leave clients waiting.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 1_000
 MAX_WATCHING_REQUESTS = 2 * MAX_CONNECTIONS
-"""Limit of delayed requests, including those of clients that have disconnected. At the limit, a request that would wait
-for a change is resumed at once."""
+"""Maximum number of delayed requests, including those of disconnected clients. At the limit, a request that would wait
+for a change is resumed immediately."""
 
 TRANSACTION_CHECK_INTERVAL_MS = 250.0
-"""Longest time between two checks for transactions that have timed out, when no requests arrive."""
+"""Maximum time between two checks for timed-out transactions while no requests arrive."""
 
 
 class SocketServer:
     """The listeners, threads and connections of an embedded cluster. Implements NodeListeners."""
 
     def __init__(self, cluster: EmbeddedCluster, control: Control, config: ListenerConfig) -> None:
-        """Listen on the ports of all nodes. Raise OSError if a port is in use. `start_threads` must be called next."""
+        """Listen on the ports of all nodes. Call `start_threads` afterwards. Raise OSError if a port is in use."""
         self.cluster = cluster
         self.failure: BaseException | None = None
-        """The exception that ended one of the threads."""
+        """The first exception that ended one of the threads, or None."""
         self._control = control
         channels, advertised_host = config.security.build_channels(cluster), config.resolve_advertised_host()
         self._system = OperatingSystem()
@@ -103,7 +103,7 @@ class SocketServer:
             processor.join()
 
     def _stop_threads(self) -> None:
-        """Tell all threads to end, without waiting for them."""
+        """Tell all threads to end. Does not wait for them."""
         self._requests.close()
         self._purgatory.close()
         self._acceptor.stop()
@@ -111,7 +111,7 @@ class SocketServer:
             processor.stop()
 
     def _fail(self, error: BaseException) -> None:
-        """Record the error that ended the current thread, and stop the other threads."""
+        """Record the error that ended the current thread, and stop all other threads."""
         if self.failure is None:
             self.failure = error
             _log.critical("The embedded broker failed and is shutting down", exc_info=error)
@@ -152,7 +152,7 @@ class SocketServer:
             self._fail(error)
 
     def _handle(self, request: ReceivedRequest) -> None:
-        """Handle a request, on a handler thread, or on the thread of its processor if there are no handlers."""
+        """Handle a request. Runs on a handler thread or, if there are none, on the processor's thread."""
         try:
             outcome = handle_request(self.cluster, self._control, request.node, request.frame, self._system.now())
         except Exception:
@@ -177,7 +177,7 @@ class SocketServer:
             return
         delayed = outcome
         if delayed.change_count is not None and self._purgatory.count >= MAX_WATCHING_REQUESTS:
-            # With the time of its deadline, the handler responds without waiting any longer.
+            # The handler sees its deadline as the current time, so it responds instead of waiting.
             self._resume(request, delayed, delayed.deadline_ms)
         else:
             self._purgatory.put(
@@ -194,6 +194,6 @@ class SocketServer:
         self._process_outcome(request, outcome)
 
     def _close_after_error(self) -> ChannelResponse:
-        """Log the current exception. An error of the broker closes only the connection of the request."""
+        """Log the current exception, and return a response that closes the request's connection and no other."""
         _log.exception("Could not handle a request")
         return CLOSE_CONNECTION

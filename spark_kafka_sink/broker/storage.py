@@ -4,12 +4,12 @@
     DIR/in-use                locked while a broker uses the directory
     DIR/t-0.log               the batches of partition 0 of topic t, one after the other, in their wire format
 
-When a broker starts, it truncates logs that end with an incomplete batch, left by a crash. It aborts open transactions
-and fences their producers: a producer that has outlived the broker would otherwise commit its next records without
-those that it wrote before the restart.
+When a broker starts, it truncates each log at the first batch that is incomplete or corrupt, as a crash may leave one
+at the end. It also aborts open transactions and fences their producers. Otherwise a producer that outlived the broker
+could commit its next records without those that it wrote before the restart.
 
-Files are not synced to disk, so data may be lost when the machine fails. A log file is opened for each append, so that
-thousands of partitions need no file descriptors.
+Files are not synced to disk, so data may be lost if the machine fails. Log files are opened for each append and then
+closed, so that thousands of partitions need no open file descriptors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Reserve the directory for this broker. The lock is released when the process ends, for whatever reason.
+    """Lock the directory for one broker. The operating system releases the lock if the process dies.
 
     Raise ConfigurationError if another broker uses the directory.
     """
@@ -55,7 +55,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a forked child may still have the file open
+            fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough, because a forked child may have the file open
 
 
 class ClusterFiles:
@@ -67,14 +67,14 @@ class ClusterFiles:
         directory.mkdir(parents=True, exist_ok=True)
 
     def log_file(self, topic: str, partition: int) -> LogFile:
-        """Return the log file of a new partition. Raise OSError if a file has records of a deleted or lost topic."""
+        """Return the log file for a new partition. Raise OSError if it has records of a deleted or lost topic."""
         path = self._directory / f"{topic}-{partition}.log"
         if not self._is_loading and path.exists() and path.stat().st_size:
             raise FileExistsError(errno.EEXIST, f"{path} has records of a topic that is not in cluster.json")
         return LogFile(path)
 
     def save(self, cluster: EmbeddedCluster) -> None:
-        """Replace cluster.json. Raise OSError if that fails, and leave the file unchanged."""
+        """Replace cluster.json. If that fails, leave the file unchanged and raise OSError."""
         if self._is_loading:
             return
         state = {
@@ -96,7 +96,7 @@ class ClusterFiles:
         new_path.replace(path)
 
     def load(self, cluster: EmbeddedCluster) -> None:
-        """Load topics, logs, transactions and offsets into a new cluster, and abort the open transactions.
+        """Load topics, logs, transactions and offsets into a new cluster, and abort all open transactions.
 
         Raise ConfigurationError if cluster.json was not written by a broker.
         """
@@ -134,19 +134,20 @@ class ClusterFiles:
 
 
 class LogFile:
-    """The batches of one partition. Guarded by the lock of its log.
+    """The file with the batches of one partition. Guarded by the log's lock.
 
-    An append that fails in the middle is truncated. Otherwise the acknowledged batches after it would be lost, because
-    reading ends at the first incomplete batch. If truncating fails as well, the next append truncates first.
+    If an append fails in the middle, the file is truncated to its previous end. Otherwise recovery, which stops at the
+    first incomplete batch, would lose the acknowledged batches after it. If truncating fails as well, the next append
+    truncates first.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._valid_end: int | None = None
-        """End of the last complete batch, after a failed append. None: the whole file is valid."""
+        """End of the last complete batch if the previous append failed. None: the whole file is valid."""
 
     def append(self, data: Buffer) -> None:
-        """Append a batch. Raise OSError if nothing of it is stored."""
+        """Append a batch. If OSError is raised, the batch is not stored, and the next append removes what is left."""
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if self._valid_end is not None:
@@ -168,10 +169,10 @@ class LogFile:
 
 
 def recover_batches(path: Path) -> list[memoryview]:
-    """Return the batches of a log file, after truncating the file at the first batch that is incomplete or corrupt.
+    """Truncate a log file at the first incomplete or corrupt batch, and return the batches before that.
 
-    A crash leaves an incomplete batch at the end. A corrupt batch in the middle means that the file was damaged: the
-    batches after it are dropped, too, as in Kafka's own recovery of a log.
+    A crash leaves an incomplete batch at the end. A corrupt batch in the middle means that the file was damaged. The
+    batches after it are dropped as well, as in Kafka's own log recovery.
     """
     if not path.exists():
         return []

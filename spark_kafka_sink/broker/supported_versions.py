@@ -1,4 +1,4 @@
-"""APIs and versions that the embedded broker supports."""
+"""The APIs and versions that the embedded broker supports."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _MAX_SUPPORTED_VERSIONS = {
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.OFFSET_FETCH: 9,
 }
-"""Latest supported versions of APIs that have a later one in the protocol package.
+"""Latest supported versions of APIs for which the protocol package has later versions.
 
 No released broker supports two-phase commit (InitProducerId v6). Topic ids in OffsetCommit and OffsetFetch (v10) are
-for groups of the new consumer protocol, which the embedded broker does not implement.
+only for groups that use the new consumer protocol, which the embedded broker does not implement.
 """
 
 
 def select_supported_versions(limits: Mapping[ApiKey, VersionRange] | None) -> Mapping[int, VersionRange]:
-    """Return the supported versions by API key, restricted to `limits`. APIs without any version are omitted."""
+    """Return the supported versions by API key, restricted to `limits`. APIs with no version left are omitted."""
     if not limits:
         return SUPPORTED_VERSIONS
     return {key: versions for key, versions in _restrict_versions(limits).items() if versions.min <= versions.max}

@@ -1,4 +1,4 @@
-"""Topics and partitions of a cluster, and the settings that a topic can have."""
+"""A cluster's topics and partitions, and the settings that a topic can have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import ConfigurationError
 
 
 class SettingType(IntEnum):
-    """Types of settings, with their numbers in DescribeConfigs."""
+    """Setting types, with their numbers in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -26,13 +26,13 @@ class SettingType(IntEnum):
 
 @dataclass(frozen=True)
 class TopicSetting:
-    """Type and valid values of a topic setting, as in Kafka's LogConfig."""
+    """The type and valid values of a topic setting, as in Kafka's LogConfig."""
 
     type: SettingType
     min_value: int | None = None
     allowed_values: tuple[str, ...] = ()
     has_effect: bool = False
-    """Whether the embedded broker acts on the setting, or only stores and describes it."""
+    """Whether the embedded broker acts on the setting. If False, it only stores and describes it."""
 
     def is_valid(self, value: str) -> bool:
         if self.type is SettingType.BOOLEAN:
@@ -93,11 +93,11 @@ TOPIC_SETTINGS = {
     "segment.ms": TopicSetting(_LONG, 1),
     "unclean.leader.election.enable": TopicSetting(_BOOLEAN),
 }
-"""All topic settings of Kafka 4.3."""
+"""Every topic setting of Kafka 4.3."""
 
 
 def _parse_integer(value: str, bits: int) -> int:
-    """Parse a signed integer. Raise ValueError if it is not one, or needs more bits."""
+    """Parse a signed integer. Raise ValueError if the value is not an integer or does not fit into `bits`."""
     if not _INTEGER_PATTERN.fullmatch(value) or not -(1 << (bits - 1)) <= int(value) < 1 << (bits - 1):
         raise ValueError(value)
     return int(value)
@@ -118,11 +118,11 @@ class TopicDefinition:
 
 @dataclass
 class Partition:
-    """A partition with its leader, replicas and log. Guarded by the cluster's lock; the log has a lock of its own."""
+    """A partition with its leader, replicas and log. Guarded by the cluster's lock, but the log has its own."""
 
     index: int
     leader: int | None
-    """Node id of the leader; None if no replica is running."""
+    """The leader's node id, or None if no replica is running."""
     replicas: tuple[int, ...]
     log: PartitionLog
     leader_epoch: int = 0
@@ -130,16 +130,16 @@ class Partition:
 
 @dataclass
 class Topic:
-    """A topic with its partitions and the settings it was created with. Guarded by the cluster's lock."""
+    """A topic, with its partitions and the settings it was created with. Guarded by the cluster's lock."""
 
     name: str
     id: UUID
     partitions: list[Partition] = field(default_factory=list)
     config: Mapping[str, str] = field(default_factory=dict)
     hidden: bool = False
-    """Whether Metadata omits the topic; an injected fault."""
+    """Whether Metadata and DescribeConfigs omit the topic (an injected fault)."""
     max_in_sync_replicas: int | None = None
-    """Limit of the in-sync replicas; an injected fault. None: no limit."""
+    """Maximum number of in-sync replicas (an injected fault), or None for no limit."""
 
     @property
     def min_in_sync_replicas(self) -> int:
@@ -149,9 +149,9 @@ class Topic:
 def build_log_config(
     settings: Mapping[str, str], *, max_message_bytes: int, check_records: bool, discard: bool
 ) -> LogConfig:
-    """Convert the settings of a topic into the configuration of its logs.
+    """Convert a topic's settings to the configuration of its logs.
 
-    Raise ConfigurationError about all settings that are unknown or invalid.
+    Raise a ConfigurationError that lists all unknown and invalid settings.
     """
     errors = [f"Topic setting {name} is unknown." for name in settings if name not in TOPIC_SETTINGS]
     errors += [

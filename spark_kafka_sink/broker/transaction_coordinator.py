@@ -4,15 +4,17 @@
                                    |
                                    +-- InitProducerId from another producer, or timeout: abort, with a new epoch
 
-The markers are written before EndTxn is answered, so no client sees a PREPARE state. If `should_defer_completion`
-returns true for a transaction, `complete_transaction` writes its markers after the response, as in a real coordinator.
-Until then, requests with the transactional id fail with CONCURRENT_TRANSACTIONS.
+By default the markers are written before the response to EndTxn, so no client sees a PREPARE state. If
+`should_defer_completion` returns True for a transaction, its markers are written later by `complete_transaction`, as in
+a real coordinator. Until then, requests with the transactional id fail, usually with CONCURRENT_TRANSACTIONS.
 
-In transaction version 1 only InitProducerId and a timeout change the epoch. In version 2 (KIP-890) each EndTxn
-increments it and returns the new epoch, and producing a batch adds its partition to the transaction. The request
-version selects the transaction version: EndTxn v5 and Produce v12 or newer use version 2, if the cluster supports it.
+In transaction version 1, only InitProducerId and a timeout change the epoch. In version 2 (KIP-890), each EndTxn
+increments the epoch and returns the new one, and producing a batch adds its partition to the transaction. The request
+version selects the transaction version: EndTxn and TxnOffsetCommit from v5 on, and Produce from v12 on, use version 2
+if the cluster supports it.
 
-Errors are Kafka's error codes; 0 means success. The cluster's lock guards the coordinator and its transactions.
+Methods return Kafka's error codes, where 0 means success. The cluster's lock guards the coordinator and its
+transactions.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ MAX_TRANSACTIONAL_IDS = 10_000
 
 TopicPartition = tuple[str, int]
 WriteMarker = Callable[[TopicPartition, int, int, bool], None]
-"""Function that takes a topic-partition, producer id, epoch and whether to commit, and writes a marker."""
+"""Function that writes a marker, given the topic-partition, producer id, epoch and whether to commit."""
 
 
 class TransactionState(Enum):
-    """States of a transaction, with their names in Kafka's protocol."""
+    """Transaction states, with their names in Kafka's protocol."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -46,21 +48,21 @@ class TransactionState(Enum):
 
 @dataclass
 class Transaction:
-    """The state of a transactional id: its producer identity and latest transaction (Kafka's TransactionMetadata)."""
+    """A transactional id's producer identity and latest transaction (Kafka's TransactionMetadata)."""
 
     transactional_id: str
     producer_id: int
     epoch: int = -1
     last_epoch: int = -1
-    """Epoch before the current one, if a client that repeats a request may still use it; else -1."""
+    """The previous epoch if a client may still use it to repeat a request, else -1."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """Producer id whose epochs were exhausted before the current one was assigned."""
+    """The previous producer id, which was replaced because its epochs were exhausted."""
     timeout_ms: int = 60_000
     state: TransactionState = TransactionState.EMPTY
     version: int = 1
-    """Transaction version, as in `transaction.version`."""
+    """Transaction version (Kafka's feature `transaction.version`)."""
     marker_identity: tuple[int, int] = (NO_PRODUCER_ID, -1)
-    """Producer id and epoch for the markers that end the transaction."""
+    """Producer id and epoch of the markers that end the transaction."""
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
     start_ms: float = -1.0
@@ -70,7 +72,7 @@ class Transaction:
     def deadline_ms(self) -> float:
         """Time at which the transaction times out.
 
-        Timers and checks both use this value: a sum with another order of operands may differ in the last bit.
+        Timers and checks must both use this value, because adding in another order may change the sum's last bit.
         """
         return self.start_ms + self.timeout_ms
 
@@ -85,7 +87,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """A producer id and epoch, or the error code of a request for them."""
+    """A producer id and epoch, or the error code with which a request for them was rejected."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = -1
@@ -93,7 +95,7 @@ class ProducerIdentity:
 
 
 class TransactionCoordinator:
-    """The coordinator of all transactional ids of the cluster, on whichever node clients reach it."""
+    """The coordinator of all transactional ids. All nodes of the cluster share it."""
 
     def __init__(
         self,
@@ -104,16 +106,16 @@ class TransactionCoordinator:
         max_timeout_ms: int = 900_000,
         first_producer_id: int = 0,
     ) -> None:
-        """`complete_group_offsets` commits or discards the group offsets of a transaction.
+        """`complete_group_offsets` commits or discards a transaction's group offsets.
 
-        Its arguments are the transaction and whether the transaction commits.
+        It is called with the transaction and whether to commit.
         """
         self.version = version
         self.max_timeout_ms = max_timeout_ms
         self.transactions: dict[str, Transaction] = {}
         self.next_producer_id = first_producer_id
         self.should_defer_completion: Callable[[Transaction], bool] = lambda transaction: False
-        """Return True to leave the markers of an ending transaction to `complete_transaction`."""
+        """Whether to leave writing an ending transaction's markers to `complete_transaction`."""
         self._write_marker = write_marker
         self._complete_group_offsets = complete_group_offsets
 
@@ -126,7 +128,7 @@ class TransactionCoordinator:
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
-        """Assign a producer id and epoch. A new epoch fences other producers with the transactional id.
+        """Assign a producer id and epoch. The new epoch fences other producers with the same transactional id.
 
         `expected`: the current identity of a producer that requests its next epoch (KIP-360).
         """
@@ -147,8 +149,8 @@ class TransactionCoordinator:
         if transaction.is_ending:
             return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
         if transaction.state is TransactionState.ONGOING:
-            # The client retries and receives the next epoch. In version 2, a client that names its previous identity
-            # receives the epoch of the abort.
+            # The client retries and then receives the next epoch. In version 2, a client that sent its previous
+            # identity receives the epoch of the abort instead.
             self._fence_and_abort(transaction)
             return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
         return self._next_identity(transaction, timeout_ms, expected)
@@ -165,7 +167,7 @@ class TransactionCoordinator:
             transaction.epoch += 1
         elif expected.epoch != transaction.last_epoch:
             return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
-        # else: the client repeats a request because the response was lost, and receives the current epoch again
+        # else: the client repeats a request whose response was lost, and receives the current epoch again
         transaction.timeout_ms = timeout_ms
         transaction.state = TransactionState.EMPTY
         transaction.start_ms, transaction.start_wall_ms = -1.0, -1
@@ -183,7 +185,7 @@ class TransactionCoordinator:
         *,
         version: int = 1,
     ) -> int:
-        """Add partitions to the transaction, which begins with the first addition. Return an error code."""
+        """Add partitions to the transaction, and begin it if it has not begun. Return an error code."""
         transaction, error = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
         if transaction is None:
             return error
@@ -199,7 +201,7 @@ class TransactionCoordinator:
         wall_ms: int,
         version: int = 1,
     ) -> int:
-        """Add the offsets of a consumer group to the transaction. Return an error code."""
+        """Add a consumer group to the transaction, and begin it if it has not begun. Return an error code."""
         transaction, error = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
         if transaction is None:
             return error
@@ -209,7 +211,7 @@ class TransactionCoordinator:
     def _ensure_ongoing(
         self, transactional_id: str, identity: ProducerIdentity, now_ms: float, wall_ms: int, version: int
     ) -> tuple[Transaction | None, int]:
-        """Begin the transaction if necessary. Return it and 0, or None and the error code of a rejected addition."""
+        """Begin the transaction if it has not begun. Return (transaction, 0), or None and the error code."""
         transaction, error = self._find_transaction(transactional_id, identity)
         if transaction is None:
             return None, error
@@ -219,7 +221,7 @@ class TransactionCoordinator:
         return transaction, 0
 
     def verify_partition(self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition) -> int:
-        """Return 0 if a transaction of version 1 contains the partition of a batch, else the error code."""
+        """Return 0 if the transaction contains the partition, else the error code. Only for transaction version 1."""
         transaction, error = self._find_transaction(transactional_id, identity)
         if transaction is None:
             return error
@@ -245,7 +247,7 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Commit or abort the transaction.
 
-        Return the producer's identity, which has a new epoch in version 2, or a ProducerIdentity with an error code.
+        Return the producer's identity, with a new epoch in version 2, or a ProducerIdentity with an error code.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
@@ -258,9 +260,9 @@ class TransactionCoordinator:
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
     def abort_timed_out(self, now_ms: float) -> list[str]:
-        """Abort the transactions that have timed out, and fence their producers.
+        """Abort all timed-out transactions and fence their producers.
 
-        Return their transactional ids. Raise ApiError if the disk is full.
+        Return their transactional ids. Raise ApiError if a marker cannot be stored.
         """
         timed_out = [
             t for t in self.transactions.values() if t.state is TransactionState.ONGOING and now_ms >= t.deadline_ms
@@ -270,15 +272,15 @@ class TransactionCoordinator:
         return [t.transactional_id for t in timed_out]
 
     def next_timeout_ms(self) -> float | None:
-        """Return the earliest time at which an open transaction times out."""
+        """Return the earliest time at which an open transaction times out, or None if no transaction is open."""
         deadlines = [t.deadline_ms for t in self.transactions.values() if t.state is TransactionState.ONGOING]
         return min(deadlines, default=None)
 
     def _fence_and_abort(self, transaction: Transaction) -> None:
         """Increment the epoch and abort. Both versions increment it once (Kafka 4.0.0 did so twice in version 2).
 
-        In version 2 the previous epoch is kept as the last one, as after an EndTxn of the client. So a producer that is
-        fenced here and requests its next epoch receives the epoch that has fenced it.
+        Version 2 keeps the previous epoch as `last_epoch`, as after an EndTxn from the client. Therefore a producer
+        that is fenced here and then requests its next epoch receives the epoch that fenced it.
         """
         epoch = transaction.epoch
         self._write_end(transaction, min(epoch + 1, MAX_EPOCH), commit=False)
@@ -296,10 +298,10 @@ class TransactionCoordinator:
             transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0
 
     def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
-        """Write the markers now, or prepare a deferred completion.
+        """Write the markers, or enter a PREPARE state if completion is deferred. Then set the epoch.
 
-        Raise ApiError if the disk is full. Some markers may have been written by then, but the state and the epoch are
-        unchanged, so that the end can be repeated.
+        Raise ApiError if a marker cannot be stored. Other markers may have been written by then, but the state and the
+        epoch are unchanged, so the end can be repeated.
         """
         transaction.marker_identity = transaction.producer_id, epoch
         if self.should_defer_completion(transaction):
@@ -322,7 +324,7 @@ class TransactionCoordinator:
         transaction.state = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
 
     def _find_transaction(self, transactional_id: str, identity: ProducerIdentity) -> tuple[Transaction | None, int]:
-        """Return the transaction of a producer and 0, or None and the error code if the identity is not current."""
+        """Return (transaction, 0), or None and the error code if the id is unknown or the identity is not current."""
         if not transactional_id:
             return None, error_codes.INVALID_REQUEST
         transaction = self.transactions.get(transactional_id)
@@ -342,9 +344,9 @@ def _is_expected_identity_valid(transaction: Transaction, expected: ProducerIden
 
 
 def _find_final_code(transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int) -> int | None:
-    """Return the code of the response to EndTxn, or None if the transaction must be ended first.
+    """Return the error code with which to respond to EndTxn, or None if the transaction must be ended first.
 
-    The code is NONE if the request is repeated and the transaction has already ended in the requested way.
+    The code is NONE (success) if the request is a repetition and the transaction has already ended as requested.
     """
     state = transaction.state
     has_ended = transaction.is_ending or state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
@@ -356,7 +358,7 @@ def _find_final_code(transaction: Transaction, identity: ProducerIdentity, *, co
     )
     if transaction.producer_id != identity.producer_id and not has_new_producer_id:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
-    # In version 2 an ended transaction has a new epoch, so a repeated request has the previous one.
+    # In version 2, an ended transaction has a new epoch, so a repeated request has the previous epoch.
     is_repeated = has_new_producer_id or (
         has_ended and identity.epoch == (transaction.epoch - 1 if has_new_epoch else transaction.epoch)
     )
@@ -370,5 +372,6 @@ def _find_final_code(transaction: Transaction, identity: ProducerIdentity, *, co
     if is_repeated:
         is_same_end = state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
         return error_codes.NONE if is_same_end else error_codes.INVALID_TXN_STATE
-    # No transaction has begun. A producer of version 2 cannot know that, because its batches may have been rejected.
+    # No transaction has begun. A version 2 producer that aborts cannot know that, because brokers may have rejected
+    # all of its batches.
     return None if version >= 2 and not commit else error_codes.INVALID_TXN_STATE

@@ -1,7 +1,7 @@
-"""Request handlers of the embedded broker: one module for each API, `api_<key>_<name>`, with a function `handle`.
+"""Request handlers of the embedded broker: one module per API, named `api_<key>_<name>`, with a function `handle`.
 
-`handle` takes a RequestContext and a request, and returns a response, NoResponse or DelayedResponse. A new module needs
-no registration: the broker supports the API that the module is named after.
+`handle` takes a RequestContext and a request, and returns a response, NoResponse or DelayedResponse. New modules need
+no registration, because the broker finds supported APIs by module name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Produce: appends the batch of each partition, or rejects it without effect on the other partitions.
+"""Produce: append each partition's batch. A rejected batch does not affect other partitions.
 
-In transaction version 1, the partition of a transactional batch must have been added to the transaction before. From
-Produce v12 on (version 2) the batch adds it. If the leader has moved, the response contains the new one (KIP-951).
+In transaction version 1, the partition of a transactional batch must already belong to the transaction. In version 2
+(Produce v12 and later), the batch itself adds its partition. If the leader has moved, the response contains the new
+leader (KIP-951).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
     context.cluster.record_change()
     partitions = [partition for topic in response.responses for partition in topic.partition_responses]
     if request.acks == 0:
-        # The client expects no response, so closing the connection is the only way to report an error.
+        # The client expects no response, so the only way to report an error is to close the connection.
         return NoResponse(should_close=any(partition.error_code for partition in partitions))
     leaders = {partition.current_leader.leader_id for partition in partitions if partition.current_leader is not None}
     nodes = [context.cluster.nodes[number] for number in sorted(leaders)]
@@ -115,7 +116,7 @@ def _append(
     header = parse_batch_header(records)
     if header.is_transactional:
         identity = ProducerIdentity(header.producer_id, header.producer_epoch)
-        # The lock keeps the transaction open between the check and the append.
+        # Hold the lock so that the transaction cannot end between the check and the append.
         with context.cluster.lock:
             _check_transaction(context, request.transactional_id or "", identity, (topic.name, partition.index))
             return _append_to_log(context, partition, records, requires_sequence_zero=_is_version_2(context))
@@ -140,7 +141,7 @@ def _is_version_2(context: RequestContext) -> bool:
 def _check_transaction(
     context: RequestContext, transactional_id: str, identity: ProducerIdentity, topic_partition: tuple[str, int]
 ) -> None:
-    """Raise ApiError unless the batch belongs to an open transaction. In version 2, add the partition to it."""
+    """Raise ApiError unless the batch belongs to an open transaction. In version 2, add the partition to that first."""
     cluster = context.cluster
     if _is_version_2(context):
         error = cluster.coordinator.add_partitions(

@@ -1,8 +1,9 @@
-"""Fetch: returns stored batches, with the aborted transactions among them for read_committed consumers.
+"""Fetch: return stored batches and, for read_committed consumers, the aborted transactions among them.
 
-A partition is read once, even if it appears in the request more than once, and a response has at most
-MAX_RESPONSE_BYTES of batches. With fewer than min_bytes the response is delayed until the cluster changes, for at most
-max_wait_ms. There are no fetch sessions: session id 0 makes the client list all its partitions in every request.
+A partition is read only once, even if the request contains it repeatedly. A response has at most MAX_RESPONSE_BYTES of
+batches, unless its first batch is larger. If fewer than min_bytes are available, the response is delayed until the
+cluster changes, but no longer than max_wait_ms. Fetch sessions are not supported: every response has session id 0, so
+the client lists all its partitions in every request.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MAX_RESPONSE_BYTES = 55 * 1024 * 1024
 """Kafka's default for fetch.max.bytes."""
 
 MAX_WAIT_MS = 600_000
-"""Upper limit of max_wait_ms, because a delayed request occupies memory even after its client has disconnected."""
+"""Upper limit on max_wait_ms, because a delayed request occupies memory even after its client has disconnected."""
 
 FIRST_TOPIC_ID_VERSION = 13
 READ_COMMITTED = 1
@@ -42,7 +43,7 @@ def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
 
 
 class _FetchReader:
-    """Reads the partitions of one request, up to the request's byte limit."""
+    """Reads the partitions of one request, up to its byte limit."""
 
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
         self.size_bytes = 0
@@ -100,7 +101,7 @@ class _FetchReader:
             result.error_code = error_codes.OFFSET_OUT_OF_RANGE
             return result
         max_bytes = min(requested.partition_max_bytes, self._remaining_bytes)
-        # The first batch is returned even if it exceeds all limits; otherwise no consumer could ever read it.
+        # Return the first batch even if it exceeds all limits, because otherwise no consumer could ever read it.
         read = log.read(requested.fetch_offset, max_bytes, committed=self._committed, min_one_batch=not self.size_bytes)
         self.size_bytes += read.size_bytes
         self._remaining_bytes = max(0, self._remaining_bytes - read.size_bytes)
@@ -114,7 +115,7 @@ class _FetchReader:
 
 
 def _find_epoch_error(partition: Partition, requested_epoch: int) -> int:
-    """Return the error code for a leader epoch that differs from the current one, or 0. -1 means any epoch."""
+    """Return 0 if the requested leader epoch is the current one or -1 (any epoch), else the error code."""
     if requested_epoch == -1 or requested_epoch == partition.leader_epoch:
         return 0
     is_older = requested_epoch < partition.leader_epoch

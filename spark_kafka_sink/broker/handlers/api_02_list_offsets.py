@@ -1,6 +1,6 @@
-"""ListOffsets: returns the start or end offset of a log, or the first offset with a timestamp.
+"""ListOffsets: return a log's start or end offset, or the first offset at or after a timestamp.
 
-A partition that the request contains more than once is rejected.
+If the request contains a partition more than once, that partition is rejected.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _list_partition(
 
 
 def _find_offset(log: PartitionLog, timestamp: int, committed: bool) -> tuple[int, int]:
-    """Return the timestamp and offset for a timestamp, or for one of the special values. -1 means unknown."""
+    """Return the timestamp and offset for a requested timestamp or special value. -1 means unknown."""
     if timestamp == LATEST:
         return -1, log.last_stable_offset if committed else log.log_end_offset
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

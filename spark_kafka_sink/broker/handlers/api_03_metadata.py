@@ -1,7 +1,7 @@
-"""Metadata: returns the running nodes, and the topics with their partitions and leaders.
+"""Metadata: return the running nodes and the topics, with their partitions and leaders.
 
-Each topic is returned once, even if the request contains it repeatedly. Missing topics that are created automatically
-are created together, so that the cluster is saved only once.
+Each topic is returned only once, even if the request contains it repeatedly. If missing topics are created
+automatically, they are created together, so that the cluster is saved only once.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
 
 
 def _is_valid(request: MetadataRequest, version: int) -> bool:
-    """Return whether the request identifies every topic by its name alone, or its version can look up topic ids."""
+    """Return whether the version can look up topic ids or the request identifies all topics by name only."""
     if version >= FIRST_TOPIC_ID_LOOKUP_VERSION:
         return True
     return all(topic.name is not None and topic.topic_id == ZERO_UUID for topic in request.topics or ())
@@ -72,7 +72,7 @@ def _reject_topic(topic: MetadataRequestTopic) -> MetadataResponseTopic:
 
 
 def _create_missing(context: RequestContext, requested: Iterable[MetadataRequestTopic]) -> dict[str, int]:
-    """Create the requested topics that do not exist. Return the error codes of those that could not be created."""
+    """Create the requested topics that do not exist. Return error codes by name for topics that were not created."""
     cluster = context.cluster
     if not cluster.config.auto_create_topics:
         return {}

@@ -1,4 +1,4 @@
-"""OffsetCommit: stores the offsets of a consumer group."""
+"""OffsetCommit: store the offsets of a consumer group."""
 
 from __future__ import annotations
 

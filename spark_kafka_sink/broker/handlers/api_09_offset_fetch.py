@@ -1,4 +1,4 @@
-"""OffsetFetch: returns the committed offsets of consumer groups; of one group up to v7, of several from v8 on."""
+"""OffsetFetch: return the committed offsets of one consumer group (up to v7) or several groups (from v8 on)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_COMMITTED_OFFSET = CommittedOffset(-1, -1, "")
 
 
 class _PartitionOffset(NamedTuple):
-    """The committed offset of a partition, with the error code of the response."""
+    """A partition's committed offset and its error code in the response."""
 
     partition: int
     committed: CommittedOffset
@@ -84,7 +84,7 @@ def _find_offsets(
     requested: Iterable[tuple[str, list[int]]] | None,
     require_stable: bool,
 ) -> list[tuple[str, list[_PartitionOffset]]]:
-    """Return the offsets of the requested partitions by topic, each partition once. None requests all partitions."""
+    """Return the offsets of the requested partitions (None: all partitions), by topic. Each partition occurs once."""
     with context.cluster.lock:
         store = context.cluster.offsets
         if requested is None:

@@ -1,4 +1,4 @@
-"""FindCoordinator: returns the coordinators of transactional ids or groups; one key up to v3, several from v4 on."""
+"""FindCoordinator: return the coordinators of transactional ids or groups, for one key (up to v3) or several."""
 
 from __future__ import annotations
 

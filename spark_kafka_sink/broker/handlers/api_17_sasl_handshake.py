@@ -1,4 +1,4 @@
-"""SaslHandshake: rejected here, because the network layer handles handshakes before requests reach a handler."""
+"""SaslHandshake: reject the request. Valid handshakes are completed by the network layer and never get here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ApiVersions: returns the supported versions of all APIs, and the finalized features."""
+"""ApiVersions: return the supported versions of all APIs, and the supported and finalized features."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TRANSACTION_VERSION_FEATURE = "transaction.version"
 FIRST_FEATURE_LEVEL_0_VERSION = 4
 """First version whose responses contain supported features with minimum level 0.
 
-Java clients before 3.9 use older versions, and some of them cannot connect if a response contains such a feature
-(KAFKA-17011), so brokers omit it.
+Java clients before 3.9 request older versions. Some of these clients cannot connect if a response contains such a
+feature (KAFKA-17011), so brokers omit it.
 """
 
 
@@ -33,7 +33,7 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> HandlerResul
 
 
 def _find_routing_error(context: RequestContext, request: ApiVersionsRequest) -> int:
-    """Return the error code of a connection that was meant for another cluster or node, or 0 (KIP-1242)."""
+    """Return the error code if the connection was meant for another cluster or node, else 0 (KIP-1242)."""
     if request.cluster_id is None and request.node_id == -1:
         return 0
     if request.cluster_id is None or request.node_id == -1:
@@ -43,7 +43,7 @@ def _find_routing_error(context: RequestContext, request: ApiVersionsRequest) ->
 
 
 def build_api_versions_response(cluster: EmbeddedCluster, version: int) -> ApiVersionsResponse:
-    """`version`: the version of the request."""
+    """Build a response without errors. `version`: the request's version."""
     with cluster.lock:
         level = cluster.coordinator.version
     response = ApiVersionsResponse(
@@ -62,9 +62,9 @@ def build_api_versions_response(cluster: EmbeddedCluster, version: int) -> ApiVe
 
 
 def build_unsupported_version_response(cluster: EmbeddedCluster) -> ApiVersionsResponse:
-    """Build the response to an unsupported version of ApiVersions.
+    """Build the response to an ApiVersions request of an unsupported version.
 
-    It must be encoded in version 0, which every client can decode. The client retries with a supported version.
+    Encode it in version 0, which every client can decode. The client then retries with a supported version.
     """
     return ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION, api_keys=_list_api_versions(cluster))
 

@@ -1,4 +1,4 @@
-"""CreateTopics: creates all valid topics of the request together, so that the cluster is saved only once."""
+"""CreateTopics: create all valid topics of a request together, so that the cluster is saved only once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _create(
 def _find_error(
     context: RequestContext, requested: CreatableTopic, definition: TopicDefinition, available_partitions: int
 ) -> tuple[int, str | None]:
-    """Return the error code and message of a topic that cannot be created, or (0, None)."""
+    """Return (0, None) if the topic can be created, else an error code and a message, if there is one."""
     cluster, partitions = context.cluster, definition.partitions
     injected = context.find_injected_error(requested.name)
     if injected:

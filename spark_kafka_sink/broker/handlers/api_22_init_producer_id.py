@@ -1,4 +1,4 @@
-"""InitProducerId: assigns a producer id and epoch. With a transactional id, the epoch fences previous producers."""
+"""InitProducerId: assign a producer id and epoch. For a transactional id, the epoch fences previous producers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
 
 
 def to_known_error(error: int, version: int, fenced_error_version: int) -> int:
-    """Replace PRODUCER_FENCED by INVALID_PRODUCER_EPOCH in versions whose clients do not know the newer code."""
+    """Replace PRODUCER_FENCED with INVALID_PRODUCER_EPOCH for versions whose clients do not know the newer code."""
     if error == error_codes.PRODUCER_FENCED and version < fenced_error_version:
         return error_codes.INVALID_PRODUCER_EPOCH
     return error

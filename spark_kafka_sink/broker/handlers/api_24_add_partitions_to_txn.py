@@ -1,6 +1,6 @@
-"""AddPartitionsToTxn: adds partitions to one transaction up to v3, to several from v4 on (sent by brokers only).
+"""AddPartitionsToTxn: add partitions to one transaction (up to v3) or several (from v4 on, sent only by brokers).
 
-Either all partitions of a transaction are added or none.
+For each transaction, either all partitions are added or none.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _add_partitions(
     *,
     verify_only: bool = False,
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """Add the partitions to a transaction. `verify_only`: check that the transaction contains them."""
+    """Add the partitions to a transaction. `verify_only`: only check that the transaction contains them."""
     cluster = context.cluster
     topic_partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
     with cluster.lock:

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: adds a consumer group, whose offsets will be committed, to a transaction."""
+"""AddOffsetsToTxn: add a consumer group, whose offsets will be committed, to a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EndTxn: commits or aborts a transaction. From v5 on, the response has a new epoch in transaction version 2."""
+"""EndTxn: commit or abort a transaction. In transaction version 2 (v5 and later), the response has a new epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: stores offsets of a consumer group that are committed with a transaction."""
+"""TxnOffsetCommit: store offsets of a consumer group, to be committed together with a transaction."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
 
 
 def _find_commit_error(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
-    """Return the first error code of the offsets, or 0. Either all offsets are stored or none."""
+    """Return the first error code of any offset, or 0. A single error rejects all offsets of the request."""
     offsets = context.cluster.offsets
     errors = (
         offsets.find_commit_error(
@@ -63,7 +63,7 @@ def _find_commit_error(context: RequestContext, request: TxnOffsetCommitRequest)
 
 
 def _find_transaction_error(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
-    """Return 0 if the transaction contains the group, else an error code. In version 2, add the group first."""
+    """Return 0 if the transaction contains the group, else the error code. In version 2, add the group first."""
     coordinator = context.cluster.coordinator
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if context.version >= FIRST_TRANSACTIONS_V2_VERSION and coordinator.version >= 2:

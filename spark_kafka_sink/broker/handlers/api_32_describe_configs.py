@@ -1,4 +1,4 @@
-"""DescribeConfigs: returns the settings of nodes and topics that have an effect, and those a topic was created with."""
+"""DescribeConfigs: return the settings that have an effect here, and the settings that a topic was created with."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _describe_resource(context: RequestContext, resource: DescribeConfigsResourc
 def _find_settings(
     context: RequestContext, resource: DescribeConfigsResource
 ) -> tuple[int, Mapping[str, str], Mapping[str, str]]:
-    """Return an error code, the default settings, and those that the topic was created with."""
+    """Return an error code (0 for none), the default settings, and the settings that the topic was created with."""
     cluster, name = context.cluster, resource.resource_name
     max_message_bytes = str(cluster.config.max_message_bytes)
     if resource.resource_type == BROKER_RESOURCE:

@@ -1,4 +1,4 @@
-"""SaslAuthenticate: rejected here, because the network layer handles it in a handshake before any handler is called."""
+"""SaslAuthenticate: reject the request. Valid ones are part of a login, which the network layer handles itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeQuorum: returns the first running node as the controller. Clients use the response to read its clock."""
+"""DescribeQuorum: return the first running node as the controller. Clients use the response to read its clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeCluster: returns the cluster id and the running nodes."""
+"""DescribeCluster: return the cluster id and the running nodes."""
 
 from __future__ import annotations
 

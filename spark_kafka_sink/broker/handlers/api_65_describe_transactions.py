@@ -1,4 +1,4 @@
-"""DescribeTransactions: returns state, producer and partitions of the transactions that this node coordinates."""
+"""DescribeTransactions: return the state, producer and partitions of transactions that this node coordinates."""
 
 from __future__ import annotations
 

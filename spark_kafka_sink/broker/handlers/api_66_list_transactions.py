@@ -1,6 +1,6 @@
-"""ListTransactions: returns the transactions that this node coordinates.
+"""ListTransactions: return the transactions that this node coordinates.
 
-They are filtered by state, producer id and duration, and from v2 on by pattern (KIP-1152).
+Requests can filter by state, producer id and duration and, from v2 on, by a pattern of transactional ids (KIP-1152).
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handler
 
 
 def _filter_by_pattern(transactions: list[Transaction], pattern: str | None) -> list[Transaction]:
-    """Return the transactions whose id matches the pattern. Raise ArrowInvalid for an invalid pattern.
+    """Return the transactions whose id matches the pattern. Raise ArrowInvalid if the pattern is invalid.
 
-    Like Kafka's brokers, it uses RE2: Python's `re` takes exponential time for some patterns, and holds the GIL.
+    This uses RE2, like Kafka's brokers, because Python's `re` takes exponential time for some patterns while holding
+    the GIL.
     """
     if not pattern:
         return transactions
@@ -63,5 +64,5 @@ def _filter_by_pattern(transactions: list[Transaction], pattern: str | None) -> 
 
 
 def _exceeds_duration(transaction: Transaction, min_ms: int, now_ms: float) -> bool:
-    """Return whether the transaction has been open for longer than `min_ms`. Zero and less mean no limit."""
+    """Return whether the transaction has been open for more than `min_ms`, or `min_ms` is not positive (no filter)."""
     return min_ms <= 0 or (transaction.state is TransactionState.ONGOING and now_ms - transaction.start_ms > min_ms)
