@@ -1,4 +1,4 @@
-"""Fetch: fetch the records of a topic's partitions, each from an offset."""
+"""Fetch: fetch records from a topic's partitions, each from its own offset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_PARTITION_BYTES = 8 * 1024 * 1024
 MAX_FETCH_WAIT_MS = 500
 
 _VERSIONS_WITH_TOPIC_NAMES = VersionRange(FetchRequest.VERSIONS.min, 12)
-"""The versions that contain topic names; later versions contain topic ids only."""
+"""The versions with topic names. Later versions have topic ids instead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +39,12 @@ class Fetch(Request[FetchResponse]):
     topic: str
     topic_id: UUID
     offsets: Mapping[int, int]
-    """The offset to fetch from, by partition."""
+    """Offset to fetch from, by partition."""
     isolation: int
     max_wait_ms: int = MAX_FETCH_WAIT_MS
-    """Maximum time that the broker delays its response while there are no records."""
+    """How long the broker may delay its response while there are no records."""
     max_bytes: int = MAX_FETCH_BYTES
-    """The limit of each response."""
+    """Limit for each response; the first batch may exceed it."""
 
     @property
     def keys(self) -> Sequence[str]:
@@ -84,7 +84,7 @@ class Fetch(Request[FetchResponse]):
         }
 
     def parse_partition_data(self, responses: Mapping[str, FetchResponse]) -> list[FetchResponsePartitionData]:
-        """Return the data of the partitions that were not rejected, given the responses by key."""
+        """Return the data of all partitions that were not rejected. `responses`: the responses by key."""
         return [
             data
             for data in _iterate_partitions(_find_distinct_responses(responses))
@@ -92,7 +92,7 @@ class Fetch(Request[FetchResponse]):
         ]
 
     def find_rejection_error(self, responses: Mapping[str, FetchResponse]) -> BrokerError | None:
-        """Return the error of the first partition whose final response rejects the request."""
+        """Return the error of the first partition that was rejected, or None. `responses`: the responses by key."""
         parsed_responses = {
             id(response): self.classify_keys(response) for response in _find_distinct_responses(responses)
         }
@@ -107,7 +107,7 @@ class Fetch(Request[FetchResponse]):
 
 
 def _find_distinct_responses(responses: Mapping[str, FetchResponse]) -> list[FetchResponse]:
-    """Return each response once. The response of a leader occurs once for each of its partitions."""
+    """Return each response once. A leader's response is in `responses` once for each of its partitions."""
     return list({id(response): response for response in responses.values()}.values())
 
 

@@ -1,15 +1,15 @@
-"""Decoder of fetched record batches to the rows that a consumer may see. It does no IO.
+"""Decode fetched record batches to the rows that a consumer may see, without any I/O.
 
-Three kinds of records in a log are not visible:
+A consumer does not see these records:
 
     control batches, which mark the end of a transaction
-    batches of aborted transactions, with read_committed
-    records outside of the requested offsets, because brokers return whole batches
+    batches of aborted transactions, at isolation level read_committed
+    records outside the requested offsets, which are fetched because brokers return whole batches
 
-With read_committed, a broker returns the aborted transactions of the fetched range with their producer ids and first
-offsets. From its first offset on, the producer's transactional batches are hidden until its abort marker.
+At read_committed, a broker lists the aborted transactions in the fetched range, each with its producer id and first
+offset. From that offset on, the producer's transactional batches are hidden until its abort marker.
 
-A fetch of a few kilobytes can contain gigabytes of rows. Batches are therefore decoded one at a time, each within
+Because a few kilobytes of fetched data can contain gigabytes of rows, batches are decoded one at a time, each within
 MAX_BATCH_BYTES, and rows are returned in chunks of about CHUNK_BYTES.
 """
 
@@ -42,25 +42,25 @@ ROWS_SCHEMA = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""Schema of Spark's Kafka source.
+"""The schema of Spark's Kafka source.
 
-`headers` is null for a record without headers. `timestampType` is 0 for CreateTime and 1 for LogAppendTime.
+`headers` is null if the record has none. `timestampType` is 0 for CreateTime and 1 for LogAppendTime.
 """
 
 MAX_BATCH_BYTES = 128 << 20
-"""The memory limit for decoding one batch. Brokers accept batches of one megabyte by default, usually compressed."""
+"""Memory limit for decoding one batch. By default, brokers accept batches of up to 1 MiB, after compression."""
 
 CHUNK_BYTES = 16 << 20
 
 TIMESTAMP_RANGE_MS = (-62_135_596_800_000, 253_402_300_799_999)
-"""The first millisecond of the year 1 and the last of the year 9999, the range of Python's and Spark's timestamps."""
+"""The range of Python's and Spark's timestamps: the first millisecond of year 1 and the last one of year 9999."""
 
 _CONTROL_KEY = struct.Struct(">hh")  # version, type
 _ABORT_MARKER = 0
 
 
 class StoredBatch(NamedTuple):
-    """Undecoded batch as it is stored in the log."""
+    """A batch as stored in the log, not yet decoded except for its header."""
 
     header: BatchHeader
     data: memoryview
@@ -75,11 +75,11 @@ class StoredBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class FetchedRows:
-    """Chunk of visible rows, and the offset to continue from."""
+    """A chunk of visible rows, and the offset from which to continue."""
 
     rows: pa.Table
     next_offset: int
-    """Offset after the last decoded batch, even if the rows of this batch are not visible."""
+    """The offset after the last decoded batch, even if that batch has no visible rows."""
 
 
 def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how to decode it
@@ -94,8 +94,8 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
 ) -> Iterator[FetchedRows]:
     """Yield the visible rows with start <= offset < stop, in chunks.
 
-    `aborted_transactions`: the aborted transactions in the response, or None to yield the rows of all transactions. The
-    last chunk may have no rows, but its `next_offset` is valid. `preserve_header_keys`: see decode_records().
+    `aborted_transactions`: the aborted transactions in the response, or None to yield the rows of all transactions.
+    `preserve_header_keys`: see decode_records(). The last chunk may be empty, but its `next_offset` is valid.
     """
     hidden_producer_ids: set[int] = set()
     abort_starts = [(transaction.first_offset, transaction.producer_id) for transaction in aborted_transactions or ()]
@@ -115,7 +115,7 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
         elif not (header.is_transactional and header.producer_id in hidden_producer_ids):
             tables.append(_to_rows(batch, topic, partition, start, stop))
             chunk_bytes += tables[-1].nbytes
-        del batch  # frees its memory before the next batch is decoded
+        del batch  # free its memory before decoding the next batch
         if chunk_bytes >= CHUNK_BYTES:
             yield FetchedRows(pa.concat_tables(tables), next_offset)
             chunk_bytes = 0
@@ -124,14 +124,14 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
 
 
 def iterate_stored_batches(records: memoryview | bytes | None) -> Iterator[StoredBatch]:
-    """Yield all batches, including control batches and batches of open or aborted transactions."""
+    """Yield all batches, including control batches and those of open or aborted transactions."""
     return starmap(StoredBatch, iterate_batches(records if records is not None else b""))
 
 
 def is_abort_marker(batch: DecodedBatch) -> bool:
-    """Return whether a control batch marks the abort of its producer's transaction rather than its commit."""
+    """Return whether a control batch aborts, rather than commits, its producer's transaction."""
     keys = batch.columns.column("key")
-    # Compaction may have removed the marker of a control batch.
+    # Compaction may have removed the marker from the batch.
     key = keys[0].as_py() if len(keys) else None
     if key is None:
         return False
@@ -142,7 +142,7 @@ def is_abort_marker(batch: DecodedBatch) -> bool:
 
 
 def _convert_timestamps(timestamps: pa.Array) -> pa.Array:
-    """Convert timestamps in milliseconds. Producers may write any number, so values out of range are clamped."""
+    """Convert timestamps in milliseconds. Out-of-range values are clamped, because producers may write any number."""
     clamped = pc.min_element_wise(pc.max_element_wise(timestamps, TIMESTAMP_RANGE_MS[0]), TIMESTAMP_RANGE_MS[1])
     return clamped.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 

@@ -18,11 +18,11 @@ from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
 LATEST_TIMESTAMP = -1
-"""Requests the end of a partition instead of the offset for a timestamp."""
+"""Special timestamp that requests the end of a partition."""
 EARLIEST_TIMESTAMP = -2
-"""Requests the start of a partition instead of the offset for a timestamp."""
+"""Special timestamp that requests the start of a partition."""
 _CONSUMER_REPLICA_ID = -1
-"""The replica id in requests of clients that are not brokers."""
+"""The replica id in requests from clients other than brokers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +65,8 @@ class ListOffsets(Request[ListOffsetsResponse]):
         return {str(row.partition_index): self.classify_code(row.error_code) for row in _iterate_partitions(response)}
 
     def parse_offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
-        """Return the offset of each partition, given the final responses. Raise BrokerError if one was rejected."""
-        # A response is about many partitions, and occurs once for each: parse it only once.
+        """Return each partition's offset. Raise BrokerError if a partition was rejected."""
+        # A leader's response is in `responses` once for each of its partitions, so parse each distinct response once.
         distinct_responses = {id(response): response for response in responses.values()}
         parsed_responses = {
             key: {str(row.partition_index): row for row in _iterate_partitions(response)}

@@ -1,9 +1,9 @@
-"""Reader of the current contents of a topic as Arrow tables.
+"""Read the current contents of a topic as Arrow tables.
 
-A call reads up to the end offsets at its start. `batches(follow=True)` continues without an end.
+Each call reads up to the end offsets at the time when it starts, except that `batches(follow=True)` never ends.
 
-The reader is not a consumer: it has no group and commits no offsets. Tests, `pykafka cat` and the decision log use it.
-All work is done on the calling thread.
+The reader is not a consumer: it has no group and commits no offsets. It is used by tests, `pykafka cat` and the
+decision log. All work is done on the calling thread.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 ISOLATION_LEVELS = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
 
 MAX_READ_BYTES = 512 * 1024 * 1024
-"""The default limit of `TopicReader.read`."""
+"""Default limit for `TopicReader.read`."""
 
 ChunkT = TypeVar("ChunkT")
 _Unpack: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iterator[tuple[ChunkT, int]]]"
-"""Function that converts fetched data between two offsets to chunks, each with the offset after its last record.
+"""Function that converts fetched data to chunks, each with the offset from which to continue.
 
-Arguments: topic, fetched data of a partition, first offset, end offset.
+Its arguments are the topic, a partition's fetched data, the first offset and the end offset.
 """
 
 
 class TopicReader:
-    """Reader of topics. As a context manager, it closes the client that it created.
+    """Reads topics. As a context manager, it closes its client unless the caller passed one.
 
-    `timeout_ms`: how long a call may make no progress. `client`: a client that the caller owns and closes.
-    `preserve_header_keys`: return keys of headers that are not UTF-8 unchanged, as invalid text.
+    `timeout_ms`: how long a call may go without progress. `client`: a client that the caller owns and must close.
+    `preserve_header_keys`: return header keys that are not valid UTF-8 unchanged, as invalid text.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class TopicReader:
             self._client.close()
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the partitions of a topic.
+        """Return the numbers of a topic's partitions.
 
-        Raise BrokerError if the topic does not exist or the user may not describe it.
+        Raise BrokerError if the topic does not exist or the user is not allowed to describe it.
         """
         return [partition.index for partition in self._client.wait_for_topic(topic, refresh=True).partitions]
 
@@ -89,11 +89,11 @@ class TopicReader:
         return self._list_offsets(topic, self._select_partitions(topic, partitions), EARLIEST_TIMESTAMP)
 
     def end_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """Return the offset after the last record of each partition; with read_committed, the last stable offset."""
+        """Return the end offset of each partition; at read_committed, that is the last stable offset."""
         return self._list_offsets(topic, self._select_partitions(topic, partitions), LATEST_TIMESTAMP)
 
     def offsets_at(self, topic: str, timestamp_ms: int, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """Return the first offset of each partition from this timestamp on, or its end offset if no record follows."""
+        """Return each partition's first offset at or after a timestamp, or its end offset if there is no such record."""
         selected_partitions = self._select_partitions(topic, partitions)
         end_offsets = self._list_offsets(topic, selected_partitions, LATEST_TIMESTAMP)
         offsets = self._list_offsets(topic, selected_partitions, timestamp_ms)
@@ -134,10 +134,10 @@ class TopicReader:
         stop: Mapping[int, int] | None = None,
         follow: bool = False,
     ) -> Iterator[pa.Table]:
-        """Yield tables of rows as they are fetched. Each table has rows of one partition.
+        """Yield tables of rows as they are fetched. Each table has the rows of a single partition.
 
-        `start` and `stop` default to the current first and end offset of each partition. `follow`: never stop, and
-        yield new rows as they are written.
+        `start` and `stop` default to each partition's current start and end offset. `follow`: ignore the current end
+        offsets and keep yielding new rows as they are written.
         """
         selected_partitions = self._select_partitions(topic, partitions)
         current_end_offsets = (
@@ -157,23 +157,23 @@ class TopicReader:
                 yield rows
 
     def prefetch(self, topic: str, partition: int, start: int) -> Call[FetchResponse]:
-        """Send a fetch from this offset without waiting for the response.
+        """Send a fetch from an offset without waiting for the response.
 
-        The caller must pass the result to `read_stored_batches` or to `abandon`.
+        The caller must pass the result to `read_stored_batches` or `abandon`.
         """
         progress = self._create_progress(topic, {partition: start}, {partition: LONG_MAX}, _to_stored_batches)
         return self._begin(self._build_next_fetch(progress, max_wait_ms=0))
 
     def abandon(self, fetch_call: Call[FetchResponse]) -> None:
-        """Abandon a call of `prefetch`."""
+        """Abandon a fetch that `prefetch` started."""
         self._client.abandon(fetch_call)
 
     def read_stored_batches(
         self, topic: str, partition: int, *, start: int, stop: int, fetch_call: Call[FetchResponse] | None = None
     ) -> Iterator[StoredBatch]:
-        """Yield the batches of a partition as they are stored, including control batches, at any isolation level.
+        """Yield a partition's batches as they are stored, including control batches, whatever the isolation level.
 
-        `fetch_call`: the result of `prefetch` from `start`. If that fetch failed, it is sent again.
+        `fetch_call`: the result of `prefetch` for the same `start`. If that fetch failed, it is sent again.
         """
         progress = self._create_progress(topic, {partition: start}, {partition: stop}, _to_stored_batches)
         if fetch_call is not None:
@@ -193,8 +193,8 @@ class TopicReader:
     def _fetch_all(self, progress: _FetchProgress[ChunkT], *, follow: bool) -> Iterator[ChunkT]:
         """Fetch in rounds until every position has reached its end offset.
 
-        No fetch is in flight while the caller processes a chunk. Otherwise a slow caller would look like a broker that
-        does not respond.
+        No fetch is in flight while the caller processes a chunk, because a slow caller would otherwise look like a
+        broker that does not respond.
         """
         deadline = self._client.create_deadline(f"records of {format_partition(progress.topic)}")
         while progress.pending_partitions:
@@ -213,29 +213,29 @@ class TopicReader:
                 deadline.wait(failure, self._backoff_ms)
 
     def _build_next_fetch(self, progress: _FetchProgress[ChunkT], max_wait_ms: int = MAX_FETCH_WAIT_MS) -> Fetch:
-        """Build the fetch of one round for all pending partitions that have a leader.
+        """Build one round's fetch, for all pending partitions that have a leader.
 
-        Raise BrokerError if the topic was deleted, even if it was created again.
+        Raise BrokerError if the topic was deleted, even if it has been recreated.
         """
         topic = progress.topic
         self._client.wait_for_topic(topic)  # raises if the topic was deleted
         if self._client.metadata.snapshot.topic_id(topic) not in (None, progress.topic_id):
-            # The positions are offsets of the deleted topic.
+            # The positions are offsets in the deleted topic, so they mean nothing in the new one.
             context = f"{format_partition(topic)} was deleted and recreated while it was being read"
             raise build_broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
         leaders = {partition: self._client.find_leader(topic, partition) for partition in progress.pending_partitions}
         fetchable_partitions = [partition for partition, leader in leaders.items() if leader is not None]
-        # All responses of a round are in memory at the same time.
+        # All responses of a round are in memory at the same time, so the leaders share the limit.
         return progress.build_fetch(
             fetchable_partitions, max_wait_ms, MAX_FETCH_BYTES // max(1, len({*leaders.values()} - {None}))
         )
 
     def _begin(self, fetch: Fetch) -> Call[FetchResponse]:
-        """Send the fetch to each leader without retries, because the next round fetches from other offsets."""
+        """Send the fetch to each leader. It is not retried, because the next round may fetch from other offsets."""
         return self._client.begin([fetch], should_retry=False)
 
     def _finish(self, call: Call[FetchResponse]) -> NetworkError | BrokerError | None:
-        """Wait for all responses. Return the first failure that may be temporary, such as an unresponsive broker."""
+        """Wait for all responses. Return the first network or broker error, which may be temporary, or None."""
         try:
             self._client.finish(call, timeout_ms=float("inf"))
         except (NetworkError, BrokerError) as error:
@@ -259,7 +259,7 @@ class TopicReader:
             yield chunk.rows, chunk.next_offset
 
     def _select_partitions(self, topic: str, partitions: Iterable[int] | None) -> list[int]:
-        """Return the partitions in ascending order; all partitions of the topic if `partitions` is None.
+        """Return the partitions in ascending order, or all of the topic's partitions if `partitions` is None.
 
         Raise InvalidRecordError if a partition does not exist.
         """
@@ -287,7 +287,7 @@ class TopicReader:
 class _FetchProgress(Generic[ChunkT]):
     """Progress of reading one topic.
 
-    `positions` has the next offset to fetch from each partition, and `end_offsets` the offset at which to stop.
+    `positions` contains the next offset to fetch for each partition, and `end_offsets` the offset at which to stop.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class _FetchProgress(Generic[ChunkT]):
         return Fetch(self.topic, self.topic_id, offsets, self._isolation, max_wait_ms, max_bytes)
 
     def unpack(self, responses: Iterable[FetchResponsePartitionData]) -> Iterator[ChunkT]:
-        """Unpack fetched data chunk by chunk, and advance the positions."""
+        """Unpack fetched data chunk by chunk, advancing the position before each chunk is yielded."""
         for data in responses:
             yield from self._unpack_partition(data)
 
@@ -333,7 +333,7 @@ class _FetchProgress(Generic[ChunkT]):
 def _to_stored_batches(
     topic: str, data: FetchResponsePartitionData, start: int, stop: int
 ) -> Iterator[tuple[StoredBatch, int]]:
-    """Yield the batches that overlap the range. Brokers send whole batches, so the first may begin before `start`."""
+    """Yield the batches that overlap the range. The first may begin before `start`, as brokers send whole batches."""
     for batch in iterate_stored_batches(_get_records(data)):
         if batch.header.last_offset >= start and batch.header.base_offset < stop:
             yield batch, batch.header.last_offset + 1
@@ -353,7 +353,7 @@ def read_topic_table(
     max_bytes: int = MAX_READ_BYTES,
     system: System | None = None,
 ) -> pa.Table:
-    """Return the current rows of a topic. `options`: client and security options by name."""
+    """Return a topic's current rows. `options`: client and security options by name."""
     config = parse_client_config({**(options or {}), "bootstrap.servers": bootstrap})
     with TopicReader(config, isolation=isolation, system=system) as reader:
         return reader.read(topic, max_bytes=max_bytes)
