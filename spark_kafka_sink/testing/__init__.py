@@ -1,14 +1,14 @@
-"""Tools for testing your own jobs: an embedded broker, topics as tables, faults by name, DataFrame comparisons.
+"""Tools for testing your own jobs: an embedded broker, topics as tables, injected faults and DataFrame comparisons.
 
     with embedded_broker({"orders": 3}) as broker:
         job(broker.bootstrap_servers)
         assert broker.topic("orders").read().num_rows == 2
 
-The broker runs in the test's process. It implements Kafka's protocol on a port of 127.0.0.1 and keeps its records in
-memory until the `with` block ends. `broker.faults` and `broker.control` inject faults.
+The broker runs in the test's process. It serves Kafka's protocol on a port of 127.0.0.1 and by default keeps its
+records in memory until the `with` block ends. Use `broker.faults` and `broker.control` to inject faults.
 
-The package is a pytest plugin with these fixtures: `kafka_broker` (a broker for one test), `session_kafka_broker` (a
-broker for the whole session), `kafka_topic` and `new_kafka_topic` (topics for one test on the session's broker).
+The package is also a pytest plugin with these fixtures: `kafka_broker` (a broker for one test), `session_kafka_broker`
+(a broker for the whole session), and `kafka_topic` and `new_kafka_topic` (topics for one test on the session's broker).
 
 Only `assert_topic_equals`, `topic_frame` and the functions for streams require Spark.
 """

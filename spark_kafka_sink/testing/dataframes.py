@@ -1,4 +1,4 @@
-"""Comparison of topics with DataFrames."""
+"""Compare topics with DataFrames."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ _CORRUPT_RECORD_COLUMN = "_pykafka_unread"
 
 
 def topic_frame(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
-    """Return the records of a topic as a DataFrame with the columns of Spark's Kafka source."""
+    """Return a topic's records as a DataFrame with the columns of Spark's Kafka source."""
     return _create_frame(spark, topic.read())
 
 
 def _create_frame(spark: SparkSession, records: pa.Table) -> DataFrame:
     if not spark.version.startswith("3."):
         return spark.createDataFrame(records)
-    # Spark 3 creates no DataFrame from an Arrow table.
+    # Spark 3 cannot create a DataFrame from an Arrow table.
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return spark.createDataFrame(records.to_pylist(), from_arrow_schema(records.schema))
 
 
 def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: bool = False) -> None:
-    """Assert that a topic has exactly the rows of `expected`. If the rows differ, chispa shows the differences.
+    """Assert that a topic has exactly the rows of `expected`. If not, chispa shows the differences.
 
-    Only the columns of `expected` are compared. Its column types define how the topic's columns are converted: a string
-    column compares bytes as text, a struct column as JSON, a map column compares headers as a map, and a bigint column
-    the timestamp in milliseconds. With `in_order`, rows are compared in the order of partition and offset.
+    Only the columns of `expected` are compared. Their types define how the topic's columns are converted. A string
+    column compares bytes as text. A struct, array or map column compares a key or value as JSON. A map column compares
+    headers as a map, and a bigint column compares the timestamp in milliseconds. With `in_order`, the topic's rows are
+    sorted by partition and offset, and the order of rows matters.
 
-    JSON must have the fields of the struct and no others; a null field equals a missing one.
+    JSON must have exactly the fields of the struct; a null field equals a missing one.
     """
     try:
         from chispa import DataFramesNotEqualError, assert_df_equality
@@ -89,7 +90,7 @@ def _check_json_fields(records: pa.Table, field: StructField, topic: str) -> Non
     from chispa import DataFramesNotEqualError
 
     for row_index, value in enumerate(records.column(field.name).to_pylist()):
-        with contextlib.suppress(ValueError):  # the comparison in Spark reports invalid JSON
+        with contextlib.suppress(ValueError):  # invalid JSON is reported later, by the comparison in Spark
             unexpected = next(_find_unexpected_fields(json.loads(value or "null"), field.dataType, field.name), None)
             if unexpected is not None:
                 partition = records["partition"][row_index]
@@ -100,7 +101,7 @@ def _check_json_fields(records: pa.Table, field: StructField, topic: str) -> Non
 
 
 def _find_unexpected_fields(value: Any, data_type: DataType, path: str) -> Iterator[str]:
-    """Yield the paths of JSON fields that the type lacks. Fields that are null count as missing."""
+    """Yield the paths of JSON fields that the type lacks. Null fields are ignored."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(data_type, StructType) and isinstance(value, dict):
@@ -127,7 +128,7 @@ def _is_json(field: StructField) -> bool:
 def _parse_json(field: StructField) -> Column:
     """Parse the topic's column as the expected type.
 
-    A struct gets an additional field. If Spark cannot parse a text, this field holds the text and the others are null.
+    A struct gets an additional field for corrupt records: if Spark cannot parse a text, that field contains the text.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructType
@@ -143,7 +144,7 @@ def _parse_json(field: StructField) -> Column:
 
 
 def _build_invalid_json_condition(field: StructField) -> Column:
-    """Return the text that is not JSON of the expected type, or null for values that could be parsed."""
+    """Return a column with the texts that are not JSON of the expected type, and null for all other values."""
     from pyspark.sql import functions
     from pyspark.sql.types import StructType
 
@@ -177,8 +178,8 @@ def _convert_column(field: StructField) -> Column:
 def _to_comparable(column: Column, field: StructField) -> Column:
     """Convert a column so that chispa can compare it.
 
-    Maps become their sorted entries, because they have no order. Empty headers become null, because a record without
-    headers has either.
+    Maps become arrays of sorted entries, because maps have no order. Empty headers become null, because both mean that
+    the record has no headers.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import MapType

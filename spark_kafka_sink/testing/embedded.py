@@ -1,4 +1,4 @@
-"""EmbeddedBroker: a cluster with its sockets and files, started and stopped together."""
+"""EmbeddedBroker: a cluster with its sockets and files, which start and stop together."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class EmbeddedBroker:
         data: Path | None = None,
         client_options: Mapping[str, object] | None = None,
     ) -> None:
-        """`client_options`: the security options that clients need in addition to the bootstrap servers."""
+        """`client_options`: the security options that clients need besides the bootstrap servers."""
         with contextlib.ExitStack() as resources:
             self.cluster = _create_cluster(config, topics, data, resources)
             self.control = Control(self.cluster, config.seed)
-            """Injects faults of any kind and changes the cluster."""
+            """Injects any kind of fault and changes the cluster."""
             self.faults = Faults(self.control)
             """Injects common faults by name."""
             self._client_options = client_options or {}
@@ -55,17 +55,17 @@ class EmbeddedBroker:
 
     @property
     def client_options(self) -> dict[str, object]:
-        """Options for `KafkaProducer(...)`: the bootstrap servers, and certificates and login for `tls` and `users`."""
+        """Options for `KafkaProducer(...)`: the bootstrap servers, certificates for `tls`, and a login for `users`."""
         return {"bootstrap.servers": self.bootstrap_servers, **self._client_options}
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """Options for `df.write.format("pykafka").options(...)`: the client options with the prefix `kafka.`."""
+        """Options for `df.write.format("pykafka").options(...)`: the client options, prefixed with `kafka.`."""
         return to_spark_options(self.client_options)
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that ended the broker, if any. Its connections are closed then and its ports refuse connections."""
+        """The error that ended the broker, if any. A failed broker closes all connections and refuses new ones."""
         return self._server.failure
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> KafkaTopic:
@@ -73,7 +73,7 @@ class EmbeddedBroker:
         return self.topic(topic)
 
     def topic(self, name: str) -> KafkaTopic:
-        """Return a handle for writing, reading and comparing a topic, which need not exist yet."""
+        """Return a handle for writing, reading and comparing a topic. The topic need not exist yet."""
         return KafkaTopic(name, self.client_options)
 
     def __enter__(self) -> EmbeddedBroker:
@@ -83,7 +83,7 @@ class EmbeddedBroker:
         self.close()
 
     def close(self) -> None:
-        """End all threads and close all sockets. Raise IllegalStateError if the broker has failed before."""
+        """End all threads and close all sockets. Raise IllegalStateError if the broker failed while it was running."""
         with self._resources:
             self._server.close()
         if self.failure is not None:
@@ -168,7 +168,7 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
 
 
 def _list_ports(first: int, nodes: int) -> list[int]:
-    """Return the port of each node; none for any free ports."""
+    """Return the port of each node, or an empty list if `first` is 0 (any free ports)."""
     max_port = MAX_PORT - max(nodes - 1, 0)
     if not 0 <= first <= max_port:
         raise ConfigurationError(f"port must be from 0 to {max_port} for {format_count(nodes, 'node')}, not {first}.")
@@ -187,7 +187,7 @@ def _check_security(
 def _create_cluster(
     config: ClusterConfig, topics: Mapping[str, int] | None, data: Path | None, resources: contextlib.ExitStack
 ) -> EmbeddedCluster:
-    """Create the cluster. `resources` receives the lock of the directory, to be released when the broker is closed."""
+    """Create the cluster. The directory's lock is added to `resources`, which release it when the broker is closed."""
     try:
         if data is None:
             return EmbeddedCluster(config, topics=topics)

@@ -1,13 +1,13 @@
-"""Common faults by name, for tests of jobs.
+"""Named methods for common faults, for testing jobs.
 
     broker.faults.produce_fails_once("NOT_LEADER_OR_FOLLOWER")
     broker.faults.on(topic="orders", partition=0).produce_fails("NOT_ENOUGH_REPLICAS", times=3)
     with broker.faults.slow(50, 200):
         ...
 
-Each method adds a rule and returns it: `rule.struck` is the number of requests it has struck, and `rule.remove()` or
-the end of a `with` block ends the rule. With `times=None` a rule strikes every request until it ends. For other kinds
-of faults see `help(broker.control)`.
+Each method adds a rule and returns it. `rule.struck` is the number of requests that the rule has struck. Call
+`rule.remove()` or use a `with` block to end the rule. With `times=None`, it strikes every request until it ends. For
+other kinds of faults, see `help(broker.control)`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PRODUCE = "PRODUCE"
 
 @dataclass(frozen=True)
 class Faults:
-    """Faults that strike produce requests to all topics and nodes, unless `on` selects other requests."""
+    """Injects faults into produce requests for all topics and nodes, unless `on` selects other requests."""
 
     _control: Control
     _request: str | None = _PRODUCE
@@ -49,19 +49,19 @@ class Faults:
         return replace(self, _request=request, _topic=topic, _partition=partition, _node=node, _nth=nth)
 
     def produce_fails_once(self, error: str) -> FaultRule:
-        """Respond to one produce request with an error, given by Kafka's name, and store nothing."""
+        """Respond to one produce request with an error (Kafka's name of it) and store nothing."""
         return self.produce_fails(error)
 
     def produce_fails(self, error: str, *, times: int | None = 1, stored: bool = False) -> FaultRule:
-        """Respond to produce requests with an error. With `stored` the records are stored nevertheless."""
+        """Respond to produce requests with an error. If `stored` is set, the records are stored nevertheless."""
         return self._when(times).fail(error, after_applying=stored)
 
     def slow(self, ms: float, at_most_ms: float | None = None) -> FaultRule:
-        """Delay each response by `ms`, or by a random time from `ms` to `at_most_ms`."""
+        """Delay each response by `ms`, or by a random time between `ms` and `at_most_ms`."""
         return self._when(None).delay(ms, at_most_ms)
 
     def throttles(self, ms: int) -> FaultRule:
-        """Set a throttle time in each response, like a quota."""
+        """Set a throttle time in each response, as a broker does when a quota is exceeded."""
         return self._when(None).throttle(ms)
 
     def drops_connections(self, times: int | None = 1) -> FaultRule:
@@ -69,11 +69,11 @@ class Faults:
         return self._when(times).drop()
 
     def loses_answers(self, times: int | None = 1) -> FaultRule:
-        """Execute the request and close the connection instead of responding."""
+        """Execute the request, but close the connection instead of responding."""
         return self._when(times).drop(applied=True)
 
     def never_answers(self, times: int | None = 1) -> FaultRule:
-        """Keep the connection open, and neither execute the request nor respond."""
+        """Keep the connection open, but neither execute the request nor respond."""
         return self._when(times).never_answer()
 
     def garbles_answers(self, times: int | None = 1) -> FaultRule:

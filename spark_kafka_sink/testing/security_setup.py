@@ -1,4 +1,4 @@
-"""TLS and SASL for an embedded broker: generated certificates, users, and the options with which clients connect."""
+"""TLS and SASL setup for an embedded broker: generated certificates, users and the matching client options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOGIN_MODULES = {
 
 @dataclass(frozen=True)
 class SecuritySetup:
-    """The security of a listener and the matching options of its clients."""
+    """A listener's security settings and the matching client options."""
 
     listener: ListenerSecurity
     client_options: Mapping[str, object] = field(repr=False)
@@ -42,9 +42,10 @@ def set_up_security(
 ) -> Iterator[SecuritySetup]:
     """Generate the certificates and options for a listener and its clients.
 
-    The listener must be created within the `with` block, because its certificate files are deleted at the end. Its
-    certificate is valid for localhost and `host_names`. Client options contain certificates as text instead of files,
-    so that they work on Spark's executors, too. They log in as the first of the `users` (passwords by name).
+    Create the listener inside the `with` block, because its certificate files are deleted at the end. Its certificate
+    is valid for localhost, 127.0.0.1 and `host_names`. The client options contain certificates as text rather than
+    file paths, so that they also work on Spark's executors. Clients log in as the first of the `users` (passwords by
+    name).
     """
     if mechanism not in PASSWORD_MECHANISMS:
         raise ConfigurationError(f"mechanism must be one of {', '.join(PASSWORD_MECHANISMS)}, not {mechanism}.")
@@ -63,7 +64,7 @@ def set_up_security(
 
 
 def build_jaas_config(mechanism: str, name: str, password: str) -> str:
-    """Build the value of sasl.jaas.config with which a user logs in."""
+    """Build the value of sasl.jaas.config for a user's login."""
     return f"{_LOGIN_MODULES[mechanism]} required username={_quote(name)} password={_quote(password)};"
 
 
@@ -74,9 +75,9 @@ def _quote(text: str) -> str:
 def _write_certificates(
     directory: Path, host_names: Iterable[str], options: dict[str, object], *, mutual: bool
 ) -> tuple[Path, Path | None]:
-    """Write the listener's certificate and, for mutual TLS, the authority of its clients; add the clients' `options`.
+    """Write the PEM files of a listener, and add the matching client options to `options`.
 
-    Return the paths of the two PEM files.
+    Return the paths of the listener's certificate and, for mutual TLS, of the authority that signs client certificates.
     """
     try:
         import trustme

@@ -1,4 +1,4 @@
-"""Streaming queries in tests: run a query until it has written all available input, without sleeps."""
+"""Run streaming queries in tests until they have written all available input, without sleeping."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 
 
 def run_stream(writer: DataStreamWriter, *, timeout_seconds: float = TIMEOUT_SECONDS) -> StreamingQuery:
-    """Start a streaming query, and return it once it has written all input that was available at the start.
+    """Start a streaming query and return it once it has written all input that was available at the start.
 
-    The trigger of the writer is replaced by `availableNow`. A writer without a `checkpointLocation` uses that of
-    the session, or a temporary directory. Raise the exception of a failed query, or TimeoutError if the query takes
+    The writer's trigger is replaced with `availableNow`. If the writer has no `checkpointLocation`, the query uses the
+    session's location or a temporary directory. Raise the query's exception if it fails, or TimeoutError if it takes
     too long.
     """
     with _default_checkpoint_location():
@@ -35,9 +35,9 @@ def run_stream(writer: DataStreamWriter, *, timeout_seconds: float = TIMEOUT_SEC
 
 
 def drain(query: StreamingQuery, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-    """Wait until a running query has written all available input, and stop it. For tests of jobs that start queries.
+    """Wait until a running query has written all available input, then stop it. Use it for jobs that start queries.
 
-    Raise the exception of a failed query, or TimeoutError if the query takes too long.
+    Raise the query's exception if it fails, or TimeoutError if it takes too long.
     """
     failures: list[BaseException] = []
 
@@ -59,13 +59,16 @@ def drain(query: StreamingQuery, *, timeout_seconds: float = TIMEOUT_SECONDS) ->
 
 
 def stream_of(frames: Sequence[DataFrame], folder: Path | str) -> DataFrame:
-    """Return a streaming DataFrame that reads one of `frames` per micro-batch, in order. `folder` stores their rows."""
+    """Return a streaming DataFrame that reads one of the `frames` per micro-batch, in order.
+
+    The rows are stored as files in `folder`.
+    """
     if not frames:
         raise ValueError("stream_of requires at least one DataFrame, which defines the columns.")
     for number, frame in enumerate(frames):
         batch = Path(folder) / f"{number:06}"
         frame.coalesce(1).write.parquet(str(batch))
-        for file in batch.glob("part-*"):  # Spark reads files in order of their age, which may be equal
+        for file in batch.glob("part-*"):  # Spark reads the oldest files first, so give each frame its own time
             os.utime(file, (number + 1, number + 1))
     reader = frames[0].sparkSession.readStream.schema(frames[0].schema).option("maxFilesPerTrigger", 1)
     return reader.parquet(str(Path(folder) / "*"))
@@ -73,7 +76,7 @@ def stream_of(frames: Sequence[DataFrame], folder: Path | str) -> DataFrame:
 
 @contextmanager
 def _default_checkpoint_location() -> Iterator[None]:
-    """Set a temporary checkpoint location in the session, unless it has one. A writer's own location overrides it."""
+    """Set a temporary checkpoint location in the session, if it has none. A writer's own location overrides it."""
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()

@@ -1,4 +1,4 @@
-"""KafkaTopic: a topic in a test, with the client options for writing and reading it."""
+"""KafkaTopic: a topic in a test, with the client options to write and read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_kafka_sink.reader.reader import MAX_READ_BYTES, READ_COMMITTED, read_
 
 @dataclass(frozen=True)
 class KafkaTopic:
-    """A topic of an embedded broker, or of any cluster: `KafkaTopic("orders", {"bootstrap.servers": "host:9092"})`."""
+    """A topic on an embedded broker or any cluster: `KafkaTopic("orders", {"bootstrap.servers": "host:9092"})`."""
 
     name: str
     client_options: Mapping[str, object] = field(repr=False)
@@ -23,7 +23,7 @@ class KafkaTopic:
         return {**to_spark_options(self.client_options), "topic": self.name}
 
     def read(self, *, isolation: str = READ_COMMITTED, max_bytes: int = MAX_READ_BYTES) -> pa.Table:
-        """Read all records of the topic, like `read_topic`."""
+        """Read all current records of the topic, like `read_topic`."""
         return read_topic_table(
             str(self.client_options["bootstrap.servers"]),
             self.name,
@@ -46,10 +46,10 @@ def read_topic(
     options: Mapping[str, object] | None = None,
     max_bytes: int = MAX_READ_BYTES,
 ) -> pa.Table:
-    """Read all current records of a topic, in the columns of Spark's Kafka source.
+    """Read all current records of a topic into a table with the columns of Spark's Kafka source.
 
     The columns are key, value, topic, partition, offset, timestamp, timestampType and headers. `isolation` is
-    read_committed or read_uncommitted; `options` are client options, such as those for security. Raise DataError if
-    the records take more than `max_bytes` in memory.
+    read_committed or read_uncommitted. `options` are client options, such as security settings. Raise DataError if the
+    records need more than `max_bytes` of memory.
     """
     return read_topic_table(bootstrap, topic, isolation=isolation, options=options, max_bytes=max_bytes)
