@@ -1,6 +1,6 @@
-"""Codecs for the protocol's types, in plain or compact encoding (KIP-482), nullable or not.
+"""Codecs for the protocol's types, each in plain or compact encoding (KIP-482), and nullable or not.
 
-Variable-length types begin with a length prefix:
+Types of variable length begin with a length prefix:
 
     type                     before flexible versions        in flexible versions ("compact")
     string                   int16 length, -1 = null         unsigned varint length + 1, 0 = null
@@ -26,17 +26,17 @@ FIXED_SIZE_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "in
 
 
 class FieldCodec(Protocol):
-    """Encoder and decoder of one type."""
+    """Encodes and decodes values of one type."""
 
     min_bytes: int
-    """Length of the shortest encoded value."""
+    """Size of the shortest encoded value."""
 
     def write(self, writer: Writer, value: Any) -> None: ...
     def read(self, reader: Reader) -> Any: ...
 
 
 class LengthPrefix(NamedTuple):
-    """Encoding of a length or element count. The length -1 stands for null."""
+    """Encoding of a length or element count. A length of -1 stands for null."""
 
     encode: Callable[[int], bytes]
     read: Callable[[Reader], int]
@@ -49,17 +49,18 @@ _COMPACT_PREFIX = LengthPrefix(encode_compact_length, Reader.read_compact_length
 
 
 class _LengthPrefixedCodec:
-    """Base class for types of variable length. Null is rejected unless the codec is nullable."""
+    """Base class for types of variable length. Decoding rejects null unless the codec is nullable."""
 
     def __init__(self, prefix: LengthPrefix, nullable: bool) -> None:
         self._encode_length = prefix.encode
         self._read_length = prefix.read
-        self._null_length = -1 if nullable else None  # Reader rejects other negative lengths, and -1 if it is not null
+        # Reader rejects all other negative lengths, and -1 as well if the codec is not nullable.
+        self._null_length = -1 if nullable else None
         self.min_bytes = prefix.min_bytes
 
 
 class ScalarCodec:
-    """Codec for a single value of fixed size, as in a tagged field."""
+    """Codec for a single fixed-size value, such as a tagged field's."""
 
     def __init__(self, type_name: str) -> None:
         self._layout = struct.Struct(">" + FIXED_SIZE_FORMATS[type_name])
@@ -82,19 +83,19 @@ class UuidCodec:
         return _parse_uuid(bytes(reader.read_view(16)))
 
 
-@lru_cache(_UUID_CACHE_SIZE)  # the ids of a few topics recur in every response, and UUID() is slow
+@lru_cache(_UUID_CACHE_SIZE)  # responses keep repeating the ids of a few topics, and UUID() is slow
 def _parse_uuid(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
 MAX_STRING_BYTES = 2**15 - 1
-"""Maximum UTF-8 length of a string that can be encoded in every protocol version."""
+"""Maximum size, in UTF-8, of a string that can be encoded in every protocol version."""
 
 
 def is_encodable_string(text: str) -> bool:
     """Return whether the text can be encoded as a string in every protocol version.
 
-    A text that is too long cannot be encoded, nor one with a lone surrogate, as in some file names.
+    A text cannot be encoded if it is too long or contains a lone surrogate, as some file names do.
     """
     try:
         return len(text.encode()) <= MAX_STRING_BYTES
@@ -136,7 +137,7 @@ class BytesCodec(_LengthPrefixedCodec):
 
 
 class RecordsCodec(_LengthPrefixedCodec):
-    """Codec for record batches, which are written as segments and read as a view, without a copy."""
+    """Codec for record batches. They are written as segments and read as a view, without copying."""
 
     def write(self, writer: Writer, value: Buffer | Sequence[Buffer] | None) -> None:
         if value is None:
@@ -150,7 +151,7 @@ class RecordsCodec(_LengthPrefixedCodec):
 
 
 class ArrayCodec(_LengthPrefixedCodec):
-    """Codec for arrays whose elements have a codec of their own."""
+    """Codec for arrays whose elements have their own codec."""
 
     def __init__(self, prefix: LengthPrefix, nullable: bool, element: FieldCodec) -> None:
         super().__init__(prefix, nullable)
@@ -177,14 +178,14 @@ class ArrayCodec(_LengthPrefixedCodec):
 
 
 _CACHED_LAYOUTS = 8
-"""Number of layouts that are compiled in advance, for arrays of 0 to 7 elements.
+"""Number of layouts to compile in advance, for arrays of 0 to 7 elements.
 
-Most arrays of integers contain a partition's replicas. They are short, and a large topic's metadata has many of them.
+Most integer arrays list a partition's replicas. They are short, and the metadata of a large topic has many of them.
 """
 
 
 class FixedArrayCodec(_LengthPrefixedCodec):
-    """Codec for arrays of fixed-size values, which are packed and unpacked in one call."""
+    """Codec for arrays of fixed-size values. Each array is packed or unpacked in one call."""
 
     def __init__(self, prefix: LengthPrefix, nullable: bool, type_name: str) -> None:
         super().__init__(prefix, nullable)
@@ -209,7 +210,7 @@ class FixedArrayCodec(_LengthPrefixedCodec):
 
 
 def build_scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> FieldCodec:
-    """Build the codec of a type that is neither a struct nor an array."""
+    """Build the codec for a type that is neither a struct nor an array."""
     if type_name in FIXED_SIZE_FORMATS:
         return ScalarCodec(type_name)
     if type_name == "uuid":
@@ -221,9 +222,9 @@ def build_scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> Fie
 
 
 def build_array_codec(element: FieldCodec | str, *, flexible: bool, nullable: bool) -> FieldCodec:
-    """Build the codec of an array.
+    """Build the codec for an array.
 
-    `element`: the type name of fixed-size elements, or the codec of all other elements.
+    `element`: the type name if the elements have a fixed size, otherwise their codec.
     """
     prefix = _COMPACT_PREFIX if flexible else _INT32_PREFIX
     if isinstance(element, str):

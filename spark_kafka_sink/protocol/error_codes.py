@@ -1,8 +1,8 @@
-"""Table of Kafka's error codes for the client, the producer and the embedded broker.
+"""Kafka's error codes, as a table for the client, the producer and the embedded broker.
 
-The codes, names and the properties `retriable` and `requires_metadata_refresh` are those of Kafka 4.3. If the meaning
-of an error depends on the request and its history, sending/outcome.py decides it for record batches, and the verdict
-tables in requests/ decide it for all other requests.
+Codes, names, `retriable` and `requires_metadata_refresh` are those of Kafka 4.3. The meaning of some errors depends on
+the request and its history. sending/outcome.py decides those cases for record batches, and the verdict tables in
+requests/ decide them for all other requests.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from spark_kafka_sink.errors import AuthorizationError, BrokerError, ProducerFen
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """One of Kafka's error codes, with its consequences for a client."""
+    """A Kafka error code and its consequences for a client."""
 
     code: int
     name: str
     retriable: bool = False
     requires_metadata_refresh: bool = False
     fatal: bool = False
-    """Whether the error ends the producer that has written the records."""
+    """Whether the producer that received the error cannot be used any longer."""
     in_doubt: bool = False
-    """Whether the broker may have stored the records in spite of the error."""
+    """Whether the broker may have stored the records despite the error."""
     advice: str = ""
-    """Sentences about the cause and the remedy, if they are known. They never say whether the records are stored,
-    because an earlier attempt may have stored them."""
+    """Sentences about the cause and the remedy, if known. They must not say whether the records are stored, because an
+    earlier attempt may have stored them."""
 
 
 ERROR_CODES: dict[int, ErrorCode] = {}
-"""All rows of the table by code."""
+"""All rows of the table, by code."""
 _NAMES: set[str] = set()
 
 
 ErrorKind = Literal["other", "retriable", "stale", "fatal"]
-"""Properties of an error in the table below: a stale error is retriable after a metadata refresh."""
+"""Kinds of errors in the table below. A stale error is retriable and requires a metadata refresh first."""
 OTHER: Literal["other"] = "other"
 RETRIABLE: Literal["retriable"] = "retriable"
 STALE: Literal["stale"] = "stale"
@@ -61,7 +61,7 @@ def _define_error(code: int, name: str, kind: ErrorKind = OTHER, advice: str = "
 
 
 def lookup_error_code(code: int) -> ErrorCode:
-    """Return the row for a code. For an unknown code, return a row that is not retriable, with the records in doubt."""
+    """Return the row for a code. Unknown codes get a row that is not retriable and leaves the records in doubt."""
     return ERROR_CODES.get(code) or ErrorCode(
         code,
         f"UNKNOWN_{code}",
@@ -76,8 +76,8 @@ def build_broker_error(
 ) -> BrokerError:
     """Build the exception for an error code in a response.
 
-    `context`: the failed operation, with which the message begins. `advice`: replaces the advice of the table.
-    `broker_message`: the error message in the response.
+    `context`: the failed operation, which begins the message. `advice`: replaces the table's advice. `broker_message`:
+    the error message in the response.
     """
     row = lookup_error_code(code)
     error_type = _ERROR_TYPES.get(code, BrokerError)
@@ -440,7 +440,7 @@ STREAMS_TOPOLOGY_FENCED = _define_error(132, "STREAMS_TOPOLOGY_FENCED")
 SHARE_SESSION_LIMIT_REACHED = _define_error(133, "SHARE_SESSION_LIMIT_REACHED", RETRIABLE)
 
 UNKNOWN_TOPIC_ERRORS = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
-"""Errors of a topic that does not exist, or that the broker does not know yet."""
+"""Errors for a topic that does not exist, or that the broker does not know yet."""
 
 _ERROR_TYPES: dict[int, type[BrokerError]] = {
     TOPIC_AUTHORIZATION_FAILED: AuthorizationError,

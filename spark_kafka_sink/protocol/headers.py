@@ -4,8 +4,8 @@
     response   int32 correlation id
     both       tagged fields, if the message version is flexible
 
-The client id is never compact, and the header of an ApiVersions response is never flexible, because the peer must be
-able to read both before it knows the supported versions.
+The client id is never compact, and the header of an ApiVersions response is never flexible. The peer must be able to
+read both before it knows which versions are supported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RequestHeader:
 
 
 def encode_request(message: Message, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """Encode a request with its header, but without the frame's length prefix.
+    """Encode a request and its header, without the frame's length prefix.
 
     Raises the same errors as Message.write.
     """
@@ -49,10 +49,10 @@ def encode_request(message: Message, version: int, correlation_id: int, client_i
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
-    """Decode a request header, and return it with the bytes that follow it. Raise DecodeError if it is malformed.
+    """Decode a request header. Return the header and the bytes after it. Raise DecodeError if it is malformed.
 
-    The API and its version may be unsupported. For a supported API, the header's tagged fields are skipped. For other
-    APIs it is unknown whether there are any, so they are part of the returned bytes.
+    The API or its version need not be supported. For a supported API, the header's tagged fields are skipped. For other
+    APIs it is unknown whether there are any, so the returned bytes may begin with them.
     """
     reader = Reader(frame)
     header = _read_request_header(reader)
@@ -63,10 +63,10 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
 
 
 def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tuple[RequestHeader, Message]:
-    """Decode a request with its header.
+    """Decode a request and its header.
 
     `max_elements`: the maximum number of array elements and tagged fields in the whole request. Raise DecodeError if
-    the bytes are malformed, and UnsupportedVersionError if the API or its version is not supported.
+    the bytes are malformed, or UnsupportedVersionError if the API or its version is not supported.
     """
     header, body = decode_request_header(frame)
     request_type = _find_request_type(header.api_key)
@@ -76,7 +76,7 @@ def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tup
 
 
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:
-    """Encode a response with its header, but without the frame's length prefix.
+    """Encode a response and its header, without the frame's length prefix.
 
     Raises the same errors as Message.write.
     """
@@ -89,9 +89,9 @@ def encode_response(message: Message, version: int, correlation_id: int) -> list
 
 
 def decode_response(frame: Buffer, response_type: type[MessageT], version: int) -> tuple[int, MessageT]:
-    """Decode a response, and return its correlation id and the message. Raise DecodeError if it is malformed.
+    """Decode a response. Return its correlation id and the message. Raise DecodeError if it is malformed.
 
-    `version`: the version of the request.
+    `version`: the request's version.
     """
     reader = Reader(frame)
     (correlation_id,) = reader.unpack(_CORRELATION_ID_LAYOUT)
@@ -101,7 +101,7 @@ def decode_response(frame: Buffer, response_type: type[MessageT], version: int) 
 
 
 def peek_correlation_id(frame: Buffer) -> int:
-    """Return the correlation id of a response, which identifies its request.
+    """Return a response's correlation id, which identifies the request.
 
     Raise DecodeError if the frame is too short.
     """
@@ -124,9 +124,9 @@ def _find_request_type(api_key: int) -> type[Message] | None:
     return load_request_type(ApiKey(api_key)) if api_key in list_supported_api_keys() else None
 
 
-@lru_cache(64)  # each client sends the same id in all requests
+@lru_cache(64)  # a client sends the same id in every request
 def _encode_request_header_tail(client_id: str | None, flexible: bool) -> bytes:
-    """Encode the end of a request header: the client id, and in a flexible header the empty tagged fields."""
+    """Encode the end of a request header: the client id and, in a flexible header, an empty list of tagged fields."""
     writer = Writer()
     _CLIENT_ID_CODEC.write(writer, client_id)
     if flexible:
@@ -139,7 +139,7 @@ def _is_response_header_flexible(response_type: type[Message], version: int) -> 
 
 
 def _skip_tagged_fields(reader: Reader) -> None:
-    """Skip a header's tagged fields. Kafka defines none so far."""
+    """Skip a header's tagged fields. Kafka has not defined any so far."""
     count = reader.read_unsigned_varint()
     if not count:
         return

@@ -1,4 +1,4 @@
-"""Base class of all requests and responses, and Kafka's API keys."""
+"""Kafka's API keys, and the base class of all requests and responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.struct_codec import StructCodec, get_struct_codec
 
 
 class ApiKey(IntEnum):
-    """Keys of the APIs that Kafka's brokers offer to clients. This library supports those in protocol/messages."""
+    """Keys of the APIs that brokers offer to clients. Those with a module in protocol/messages are supported here."""
 
     PRODUCE = 0
     FETCH = 1
@@ -111,7 +111,7 @@ class Message(Struct):
     VERSIONS: ClassVar[VersionRange]
     """The versions that can be encoded and decoded."""
     FIRST_FLEXIBLE_VERSION: ClassVar[int | None]
-    """The first version with compact lengths and tagged fields (KIP-482); None if no version has them."""
+    """The first version with compact lengths and tagged fields (KIP-482), or None if there is none."""
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -119,9 +119,9 @@ class Message(Struct):
         return cls.FIRST_FLEXIBLE_VERSION is not None and version >= cls.FIRST_FLEXIBLE_VERSION
 
     def encode(self, version: int) -> list[Buffer]:
-        """Encode the message in a version, as a sequence of segments. Raises the same errors as `write`.
+        """Encode the message as a list of segments. Raises the same errors as `write`.
 
-        Each record batch is a segment of its own and is not copied, unless it is very short.
+        Record batches are not copied, unless they are very short. Each one is a separate segment.
         """
         writer = Writer()
         self.write(writer, version)
@@ -131,7 +131,8 @@ class Message(Struct):
         """Append the encoded message to a writer.
 
         Raise ValueError if a number or a length is out of range. Raise UnsupportedVersionError if the version is not in
-        `VERSIONS`, does not allow null in a field that is None, or lacks a field whose value would be lost.
+        `VERSIONS`, if it does not allow null for a field that is None, or if it lacks a field whose value would be
+        lost.
         """
         try:
             _get_codec(type(self), version).write(writer, self)
@@ -148,9 +149,9 @@ class Message(Struct):
 
     @classmethod
     def read(cls: type[MessageT], reader: Reader, version: int) -> MessageT:
-        """Decode a message that begins at the reader's position, and ignore the bytes after it.
+        """Decode a message that begins at the reader's position. Ignore any bytes after it.
 
-        Raise DecodeError if the bytes are malformed, and UnsupportedVersionError if the version is not in `VERSIONS`.
+        Raise DecodeError if the bytes are malformed, or UnsupportedVersionError if the version is not in `VERSIONS`.
         """
         codec = _get_codec(cls, version)
         try:

@@ -1,13 +1,14 @@
 """Writer and bounds-checked reader for the primitives of Kafka's protocol.
 
-A Writer collects encoded bytes. A payload that already exists as bytes becomes a segment of its own and is not copied,
-unless it is so small that a copy is cheaper. A Reader reads bytes of a peer. It compares each length with the remaining
-bytes before it allocates anything, so memory and time stay proportional to the input, and it raises nothing but
-DecodeError.
+A Writer collects encoded bytes. A payload that already exists as bytes becomes a separate segment instead of being
+copied, unless it is so small that copying is cheaper.
+
+A Reader reads bytes from a peer. It checks each length against the remaining bytes before allocating anything, so
+memory and time stay proportional to the input. It raises no error other than DecodeError.
 
     unsigned varint   7 bits per byte, least significant group first; the high bit is set if another byte follows
 
-Signed varints occur only in records (records/fields.py).
+Signed varints are used only in records (records/fields.py).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _VARINT_BITS = 32
 MAX_ARRAY_ELEMENTS = 4_000_000
 """Maximum number of array elements and tagged fields in a message.
 
-An element that has one byte on the wire can take two hundred in memory, so the frame length alone is a loose bound. The
-metadata of a cluster with 200,000 partitions of three replicas has 1.4 million elements.
+An element of one byte on the wire can take two hundred bytes in memory, so limiting the frame length is not enough. The
+metadata of a cluster with 200,000 partitions and three replicas each has 1.4 million elements.
 """
 
 MAX_COPIED_BYTES = 128
-"""Maximum size of a payload segment that is copied, such as a record batch's header. A separate segment would cost
+"""Payload segments up to this size, such as a record batch's header, are copied because separate segments would cost
 more."""
 
 _INT16_LAYOUT = struct.Struct(">h")
@@ -56,7 +57,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def encode_compact_length(length: int) -> bytes:
-    """Encode the length of a compact type as an unsigned varint. The length -1 stands for null."""
+    """Encode the length of a compact type as an unsigned varint. A length of -1 stands for null."""
     value = length + 1
     if value < 0x80:
         return _ONE_BYTE_VARINTS[value]
@@ -68,17 +69,17 @@ def encode_compact_length(length: int) -> bytes:
 
 
 class Writer:
-    """Collector of encoded bytes. `put` appends a few bytes, `put_payload` a payload that may be large."""
+    """Collects encoded bytes. `put` appends a few bytes, and `put_payload` appends a payload that may be large."""
 
     __slots__ = ("_pieces", "_segments", "put")
 
     def __init__(self) -> None:
         self._segments: list[Buffer] = []
-        self._pieces: list[Buffer] = []  # appended after the last segment; joined to the next one
+        self._pieces: list[Buffer] = []  # bytes after the last segment, to be joined into the next one
         self.put: Callable[[Buffer], None] = self._pieces.append
 
     def put_payload(self, segments: Sequence[Buffer], encode_length: Callable[[int], bytes]) -> None:
-        """Append the total length of a payload, and then its segments. Long segments are not copied."""
+        """Append a payload's total length and then its segments. Long segments are not copied."""
         pieces = self._pieces
         pieces.append(encode_length(sum(map(len, segments))))
         for segment in segments:
@@ -91,7 +92,7 @@ class Writer:
             self._segments.append(segment)
 
     def to_segments(self) -> list[Buffer]:
-        """Return all appended bytes as buffers, in order. Each long payload segment is a buffer of its own."""
+        """Return all appended bytes as buffers, in order. Each long payload segment is a separate buffer."""
         if self._pieces:
             self._segments.append(b"".join(self._pieces))
             self._pieces.clear()
@@ -99,7 +100,7 @@ class Writer:
 
 
 class Reader:
-    """Cursor over a buffer, which reads from `position` and never beyond `end`."""
+    """Reads a buffer from `position` on, and never beyond `end`."""
 
     __slots__ = ("buffer", "end", "position", "remaining_elements")
 
@@ -136,7 +137,7 @@ class Reader:
         return self.buffer[position:next_position]
 
     def _read_long_varint(self) -> int:
-        """Read an unsigned varint of any length. Called only if it is not a single byte."""
+        """Read an unsigned varint of any length. Called only if it does not consist of a single byte."""
         buffer, position, end = self.buffer, self.position, self.end
         value = shift = 0
         for index in range(position, min(end, position + MAX_VARINT_BYTES)):
@@ -169,7 +170,7 @@ class Reader:
         return length
 
     def read_compact_length(self) -> int:
-        """Read the length of a compact type. The length -1 stands for null."""
+        """Read the length of a compact type. A length of -1 stands for null."""
         position = self.position
         if position < self.end:
             byte = self.buffer[position]
@@ -179,9 +180,9 @@ class Reader:
         return self.read_unsigned_varint() - 1
 
     def check_count(self, count: int, min_element_bytes: int) -> None:
-        """Check the number of array elements or tagged fields before anything is allocated for them.
+        """Check a number of array elements or tagged fields before anything is allocated for them.
 
-        Raise DecodeError if the remaining bytes cannot hold so many elements, or if the message has more than
+        Raise DecodeError if the remaining bytes cannot contain that many, or if the message would have more than
         `max_elements` in total.
         """
         if count < 0 or count * (min_element_bytes or 1) > self.end - self.position:

@@ -1,7 +1,7 @@
-"""Declarations of structs and their fields. struct_codec.py generates a codec for each version from them.
+"""Declarations of structs and their fields, from which struct_codec.py generates a codec for each version.
 
-A struct is a keyword-only dataclass. Its fields are in the order of Kafka's JSON definition, and each declares the
-versions that have the field, so that declaration and definition can be compared line by line:
+A struct is a keyword-only dataclass. Its fields have the same order as in Kafka's JSON definition, and each field
+declares the versions that have it. Therefore a declaration can be compared with the definition line by line:
 
     { "name": "ErrorMessage", "type": "string", "versions": "8+", "nullableVersions": "8+", "default": "null",
       "ignorable": true }
@@ -28,7 +28,7 @@ NO_MAX_VERSION = 32767  # versions are encoded as int16
 
 @dataclass(frozen=True)
 class VersionRange:
-    """Versions from `min` to `max`, inclusive."""
+    """The versions from `min` to `max`, inclusive."""
 
     min: int
     max: int
@@ -53,24 +53,24 @@ class VersionRange:
 
 
 Records = Buffer | Sequence[Buffer] | None
-"""Value of a `records` field. It is a view when it was decoded, and may be a list or tuple of segments to encode."""
+"""Value of a `records` field. Decoding returns a view; encoding also accepts a list or tuple of segments."""
 
 _SPEC_KEY = "kafka"
-"""Key of the FieldSpec in the metadata of a dataclass field."""
+"""Key of the FieldSpec in a dataclass field's metadata."""
 
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """Declaration of a field."""
+    """A field's declaration."""
 
     type_name: str
     versions: VersionRange
     nullable: VersionRange | None
-    """Versions that allow null, or None if no version does."""
+    """Versions that allow null, or None if no version allows it."""
     tag: int | None
     ignorable: bool
     inner_type: type[Struct] | str | None = None
-    """Type of a struct field, or element type of an array. None for all other fields."""
+    """Type of a struct field, or element type of an array field. None for other fields."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class Struct:
     """Base class of all structs."""
 
     unknown_tags: dict[int, bytes] | None = dataclasses.field(default=None, repr=False)
-    """Encoded values of decoded tagged fields that are not declared, by tag. Encoding writes them unchanged."""
+    """Encoded values, by tag, of tagged fields that were decoded but are not declared. They are encoded unchanged."""
 
 
 def get_field_specs(struct_type: type[Struct]) -> dict[str, FieldSpec]:
@@ -102,7 +102,7 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
 ) -> Any:
     nullable_versions = None if nullable is None else VersionRange.parse(nullable)
     spec = FieldSpec(type_name, VersionRange.parse(versions), nullable_versions, tag, ignorable, inner_type)
-    if isinstance(default, type):  # `list`, so that each struct gets an array of its own
+    if isinstance(default, type):  # `list`, so that each struct gets its own array
         return dataclasses.field(default_factory=default, metadata={_SPEC_KEY: spec})
     return dataclasses.field(default=default, metadata={_SPEC_KEY: spec})
 
@@ -110,7 +110,7 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
 # --- field declarations
 
 
-# Each function returns a dataclass field. Its annotated return type is the type of the field's value, so that type
+# Each function returns a dataclass field, but its annotated return type is that of the field's value. This makes type
 # checkers accept declarations such as `name: int = int16("0+")`.
 def boolean(versions: str, *, default: bool = False, tag: int | None = None, ignorable: bool = False) -> bool:
     value: bool = _define_field("bool", versions, default, tag=tag, ignorable=ignorable)
@@ -179,7 +179,7 @@ def record_batches(versions: str) -> Records:
 def tagged_struct(struct_type: type[Struct], versions: str, *, tag: int) -> Any:
     """Declare a tagged field that contains a struct.
 
-    The default is None instead of an empty struct, which saves an object for each of many partitions.
+    The default is None rather than an empty struct, to save one object per partition in large messages.
     """
     return _define_field("struct", versions, None, tag=tag, inner_type=struct_type)
 

@@ -1,8 +1,8 @@
-"""Codecs of structs, each a write and a read function that are generated from the declaration for one version.
+"""Struct codecs: a write and a read function, generated from a struct's declaration for one version.
 
-The functions are compiled once from Python source, as `dataclass` does. Nothing is looked up for each message: adjacent
-fixed-size fields are packed and unpacked together, each other field is one call of its codec, and fields that the
-version lacks do not appear. PartitionProduceResponse in version 9 becomes
+Like the methods of a `dataclass`, the functions are compiled once, from Python source. No declarations are looked up at
+run time: adjacent fixed-size fields are packed and unpacked together, every other field is one call to its codec, and
+fields that the version lacks are left out. For example, PartitionProduceResponse in version 9 becomes
 
     def write(writer, value):
         put = writer.put
@@ -23,10 +23,10 @@ version lacks do not appear. PartitionProduceResponse in version 9 becomes
         if count: _read_tagged_fields(reader, count, value)
         return value
 
-A decoded struct is created without its `__init__`, which would assign each field a second time. The generated source
-contains only field names of our own declarations, never data of a peer.
+A decoded struct is created without calling `__init__`, which would assign every field twice. The generated source
+contains field names from our own declarations, but never data from a peer.
 
-In flexible versions, a struct ends with tagged fields. Ordinary methods write and read them, because they are rare:
+In flexible versions, a struct ends with tagged fields. They are rare, so ordinary methods write and read them:
 
     number of fields; then, in ascending order of tags: tag, size in bytes, value        (numbers: unsigned varints)
 """
@@ -53,7 +53,7 @@ class _TaggedField(NamedTuple):
 
 
 class StructCodec:
-    """Codec of a struct in one version."""
+    """The codec for one version of a struct."""
 
     write: WriteFunction
     read: ReadFunction
@@ -109,7 +109,7 @@ class StructCodec:
         return build_array_codec(element, flexible=self._flexible, nullable=nullable)
 
     def _write_tagged_fields(self, writer: Writer, value: Struct) -> None:
-        """Write the declared tagged fields whose value is not the default, and the unknown tagged fields."""
+        """Write the unknown tagged fields, and the declared ones whose value differs from the default."""
         encoded_values = dict(value.unknown_tags or {})
         for tag, (name, codec) in self._tagged_fields.items():
             field_value = getattr(value, name)
@@ -135,12 +135,12 @@ class StructCodec:
 
 
 _codecs: dict[tuple[type[Struct], int, bool], StructCodec] = {}
-"""Codecs by struct type, version and whether the version is flexible. If two threads build the same codec at the same
-time, either one may stay."""
+"""Codecs by struct type, version and whether the version is flexible. If two threads build the same codec concurrently,
+either result may be kept."""
 
 
 def get_struct_codec(struct_type: type[Struct], version: int, flexible: bool) -> StructCodec:
-    """Return a struct's codec for a version, which is built on first use. Thread-safe."""
+    """Return the codec for a version of a struct, building it on first use. Thread-safe."""
     key = (struct_type, version, flexible)
     codec = _codecs.get(key)
     if codec is None:
@@ -149,7 +149,7 @@ def get_struct_codec(struct_type: type[Struct], version: int, flexible: bool) ->
 
 
 class _SourceBuilder:
-    """Builds the source of a codec's two functions. Fields must be added in the order of their encoding."""
+    """Builds the source of a codec's two functions. Fields must be added in the order in which they are encoded."""
 
     def __init__(self, struct_type: type[Any]) -> None:
         self._type = struct_type
@@ -157,16 +157,16 @@ class _SourceBuilder:
             "_new": object.__new__,
             "_type": struct_type,
             "_VersionError": UnsupportedVersionError,
-        }  # global names of the generated source
+        }  # global names in the generated source
         self._write_lines: list[str] = ["put = writer.put"]
         self._read_lines: list[str] = []
         self._read_tag_lines: list[str] = []
         self._read_fields: list[str] = []  # names of the untagged fields that the read function assigns
-        self._fixed_size_run: dict[str, str] = {}  # formats of the last, adjacent fixed-size fields, by field name
-        self.min_bytes = 0  # length of the shortest encoded struct
+        self._fixed_size_run: dict[str, str] = {}  # adjacent fixed-size fields not yet in the source: name -> format
+        self.min_bytes = 0  # size of the shortest encoded struct
 
     def add_check(self, name: str, operator: str, operand: object, message: str) -> None:
-        """Add a check to the write function, which raises UnsupportedVersionError if the comparison is true.
+        """Make the write function raise UnsupportedVersionError if a comparison is true.
 
         The comparison is `value.<name> <operator> <operand>`.
         """
@@ -177,7 +177,7 @@ class _SourceBuilder:
         self._fixed_size_run[name] = FIXED_SIZE_FORMATS[type_name]
 
     def add_field(self, name: str, codec: FieldCodec) -> None:
-        """Add a field that is encoded by a codec of its own."""
+        """Add a field that has its own codec."""
         self._end_fixed_size_run()
         self._write_lines.append(f"{self._bind('write', codec.write)}(writer, value.{name})")
         self._read_lines.append(f"value.{name} = {self._bind('read', codec.read)}(reader)")
@@ -189,8 +189,8 @@ class _SourceBuilder:
     ) -> None:
         """Add the tagged fields at the end of the struct. Must be called last.
 
-        `defaults`: values by field name that need not be written. `write` and `read`: called only if a struct has
-        tagged fields.
+        `defaults`: the default values, by field name, which are not written. `write` and `read` are called only if a
+        struct has tagged fields.
         """
         self._end_fixed_size_run()
         self.min_bytes += 1
@@ -206,7 +206,7 @@ class _SourceBuilder:
         ]
 
     def compile(self) -> tuple[WriteFunction, ReadFunction]:
-        """Compile the source and return the write and the read function."""
+        """Compile the source. Return the write function and the read function."""
         self._end_fixed_size_run()
         read_lines = [
             "value = _new(_type)",
@@ -221,7 +221,7 @@ class _SourceBuilder:
         return self._namespace["write"], self._namespace["read"]
 
     def _end_fixed_size_run(self) -> None:
-        """Add the adjacent fixed-size fields, if any, to both functions."""
+        """Add the collected run of fixed-size fields, if any, to both functions."""
         if not self._fixed_size_run:
             return
         layout = struct.Struct(">" + "".join(self._fixed_size_run.values()))
@@ -233,7 +233,7 @@ class _SourceBuilder:
         self._fixed_size_run.clear()
 
     def _build_default_lines(self) -> list[str]:
-        """Build the lines that assign defaults to fields that are not read, and to tagged fields."""
+        """Build the lines that assign defaults to all fields not read so far, including tagged fields."""
         lines = []
         for field in dataclasses.fields(self._type):
             if field.name in self._read_fields:
@@ -248,7 +248,7 @@ class _SourceBuilder:
         return lines
 
     def _bind(self, prefix: str, value: object) -> str:
-        """Make a value available to the generated source and return its name there."""
+        """Make a value available to the generated source. Return its name there."""
         name = f"_{prefix}_{len(self._namespace)}"
         self._namespace[name] = value
         return name
@@ -265,7 +265,7 @@ def _encode_value(codec: FieldCodec, value: object) -> bytes:
 
 
 def _read_tagged_value(reader: Reader, size: int, codec: FieldCodec) -> Any:
-    """Read a tagged field's value. Raise DecodeError if its encoded size is not `size`."""
+    """Read a tagged field's value. Raise DecodeError unless its encoded size is exactly `size`."""
     if size > reader.remaining:
         raise DecodeError(
             f"expected a tagged field of {size} bytes at byte {reader.position}, but only {reader.remaining} remain"

@@ -9,12 +9,12 @@ MAX_TOPIC_NAME_LENGTH = 249
 TOPIC_NAME_RULE = (
     f"1 to {MAX_TOPIC_NAME_LENGTH} of the characters a-z, A-Z, 0-9, '.', '_' and '-', and not '.' or '..' alone"
 )
-"""The rule for topic names as part of a sentence, for error messages."""
+"""The rule for topic names, phrased to complete a sentence in error messages."""
 
 _TOPIC_NAME_PATTERN = re.compile(rf"[a-zA-Z0-9._-]{{1,{MAX_TOPIC_NAME_LENGTH}}}")
 
 
-@lru_cache(1024)  # a producer checks the topic of each record, and writes to few topics
+@lru_cache(1024)  # a producer checks every record's topic but writes to few topics
 def is_topic_name(name: str) -> bool:
-    """Return whether Kafka allows the name for a topic."""
+    """Return whether Kafka allows this topic name."""
     return name not in (".", "..") and _TOPIC_NAME_PATTERN.fullmatch(name) is not None
