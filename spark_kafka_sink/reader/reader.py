@@ -93,7 +93,7 @@ class TopicReader:
         return self._list_offsets(topic, self._select_partitions(topic, partitions), LATEST_TIMESTAMP)
 
     def offsets_at(self, topic: str, timestamp_ms: int, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """Return each partition's first offset at or after a timestamp, or its end offset if there is no such record."""
+        """Return each partition's first offset at or after a timestamp, or its end offset if it has no such record."""
         selected_partitions = self._select_partitions(topic, partitions)
         end_offsets = self._list_offsets(topic, selected_partitions, LATEST_TIMESTAMP)
         offsets = self._list_offsets(topic, selected_partitions, timestamp_ms)
