@@ -4,7 +4,7 @@ Rows of many calls are grouped together and then split into batches. With a thou
 thousand rows has ten rows in each batch; with ten thousand partitions, it has one. Creating an object for each call's
 rows in each batch would be too expensive. Instead, a batch refers to a row group and to a range of its rows. The ranges
 are split by call only once the batches are acknowledged or have failed. When many batches are acknowledged together,
-their ranges are split as one array.
+all their ranges of one row group are split as one array.
 
 Vocabulary of this module:
 
@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import Call, StoredRange, StoredRanges
 
 _MIN_ARRAY_RANGES = 4
-"""Minimum number of stored ranges that are split as an array. If there are fewer, splitting them one by one is
-faster."""
+"""Minimum number of stored ranges that are split as an array. Fewer are split faster one by one."""
 _group_numbers = count()
 
 
@@ -163,8 +162,7 @@ class RowOrigins:
         run_ranges = stored_ranges.repeat(run_counts, axis=0)
         runs = np.arange(len(run_ranges)) + (first_runs + run_counts - run_counts.cumsum()).repeat(run_counts)
         run_starts, run_stops, _, offsets, _ = run_ranges.T
-        # A run's base offset is its range's base offset plus the number of rows before the run. Unknown offsets stay
-        # -1.
+        # A run's base offset is its range's base offset plus the number of rows before the run. Unknown: still -1.
         has_offset = offsets >= 0
         offsets -= run_starts * has_offset
         np.maximum(run_starts, self._run_starts[runs], out=run_starts)

@@ -21,7 +21,7 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class BlockingCall(Call[ResponseT]):
-    """A call for which a caller's thread waits. `end_event` is set once the results of the call are final."""
+    """A call that a caller's thread waits for. `end_event` is set once the call's results are final."""
 
     def __init__(self, requests: Iterable[Request[ResponseT]]) -> None:
         super().__init__(requests)
@@ -43,7 +43,7 @@ class BlockingCall(Call[ResponseT]):
 
 
 class ClusterRequests(PolledRequests):
-    """The pending requests of a producer.
+    """A producer's pending requests for producer ids, transactions and transaction descriptions.
 
     `submit`, `cancel` and `fail` are thread-safe. All other methods must be called by the sender thread.
     """
@@ -52,7 +52,7 @@ class ClusterRequests(PolledRequests):
         super().__init__(client, PendingRequests(Routing(metadata, client.least_loaded_node), backoff.compute_delay_ms))
         self._lock = threading.Lock()
         self._blocking_calls: set[BlockingCall[Any]] = set()  # guarded by _lock
-        self._pending_calls: set[BlockingCall[Any]] = set()  # those that were added to the pending requests
+        self._pending_calls: set[BlockingCall[Any]] = set()  # the calls that were added to the pending requests
         self._error: KafkaSinkError | None = None  # guarded by _lock
 
     # --- any thread
@@ -65,12 +65,12 @@ class ClusterRequests(PolledRequests):
             self._blocking_calls.add(call)
 
     def cancel(self, call: BlockingCall[Any]) -> None:
-        """Remove a call whose caller no longer waits for it."""
+        """Remove a call that its caller no longer waits for."""
         with self._lock:
             self._blocking_calls.discard(call)
 
     def fail(self, error: KafkaSinkError) -> None:
-        """End all blocking calls with an error, and reject later calls with the same error."""
+        """End all blocking calls with an error, and reject later calls with the first such error."""
         with self._lock:
             self._error = self._error or error
             for call in self._blocking_calls:

@@ -7,8 +7,8 @@ For each batch, in this order:
     decide_outcome              Done | Retry | Split | Fail
     batch.complete              or reenqueue, split or fail; none of them if the batch has failed before
 
-All batches fail through `fail_batch`, whatever the reason. Futures and callbacks run code of the user: whatever one of
-them raises, those of all other records are still called.
+All batches fail through `fail_batch`, whatever the reason. Futures and callbacks run user code: even if one of them
+raises, those of all other records are still called.
 
 Sender thread only.
 """
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnobservedFailures(NamedTuple):
-    """Failed records whose futures no caller can read any more."""
+    """Failed records whose futures no caller can read, because the producer was dropped."""
 
     records: int
     first_error: KafkaSinkError
@@ -92,15 +92,15 @@ class Deliveries:
         self._transactions = transactions
         self._stored_batches: list[ProducerBatch] = []
         """Batches that are DONE, but whose futures are not completed yet."""
-        self._stored_ms: float  # the time of the response to the last of them
+        self._stored_ms: float  # time of the response to the last of these batches
         self.is_producer_abandoned = False
-        """Whether the producer was dropped, so that further failures are counted as unobserved."""
+        """Whether the producer was dropped. Further failures are then counted as unobserved."""
         self.unobserved_failures: UnobservedFailures | None = None
 
     # --- responses
 
     def handle_response(self, response: ClientResponse, sent_batches: SentBatches) -> KafkaSinkError | None:
-        """Apply the response to a produce request, or the loss of its connection, to the batches of the request.
+        """Apply the response to a produce request, or the loss of its connection, to the request's batches.
 
         Must be followed by `complete_stored_batches`. Return the error that ends the producer, if any.
         """
@@ -115,8 +115,8 @@ class Deliveries:
     def complete_stored_batches(self) -> None:
         """Complete the futures of all stored batches.
 
-        This is done once for all responses that were received together. A call with many partitions is affected by the
-        response of every broker, so it gets all of its results at once.
+        This is done once for all responses that were received together. The rows of a call with many partitions are in
+        the responses of all brokers, so the call gets these results together.
         """
         batches = self._stored_batches
         if not batches:
@@ -124,14 +124,14 @@ class Deliveries:
         stored_rows = collect_stored_rows(batches)  # after a MemoryError, fail_uncompleted_batches handles the batches
         self._stored_batches = []
         try:
-            # The metrics come before the futures, so that callers see the count.
+            # Metrics are recorded before the futures complete, so that callers see the new counts.
             self._metrics.record_acknowledged_batches(batches, self._stored_ms)
         finally:
             complete_futures(stored_rows)
             self._accumulator.remove_completed(*batches)  # after the futures: flush() returns when they are complete
 
     def fail_uncompleted_batches(self, error: KafkaSinkError) -> None:
-        """Fail the futures of stored batches, because the sender has failed before it could complete them.
+        """Fail the futures of stored batches because the sender failed before it could complete them.
 
         The records are stored, but their offsets are lost.
         """
@@ -143,7 +143,7 @@ class Deliveries:
     def _apply_outcomes(
         self, response: ClientResponse, sent_batches: SentBatches, now_ms: float
     ) -> KafkaSinkError | None:
-        """Collect the stored batches, and retry, split or fail the others. Return the error that ends the producer."""
+        """Collect the stored batches; retry, split or fail the others. Return the error that ends the producer."""
         connection = self._idempotence.get_connection(response.request.node_id)
         fatal_error: KafkaSinkError | None = None
         for batch, partition_response in parse_partition_responses(response, sent_batches, self._config.acks):
@@ -169,7 +169,7 @@ class Deliveries:
     def _handle_attempt(
         self, batch: ProducerBatch, response: PartitionResponse, connection: NodeApiVersions | None, now_ms: float
     ) -> Outcome:
-        """Record the end of an attempt in the batch and in its partition's state. Return the outcome."""
+        """Record the end of an attempt in the batch and in its partition's state, and return the outcome."""
         batch.mark_request_ended()
         success = SUCCESSES.get(response.code)
         if success is not None:
@@ -191,7 +191,7 @@ class Deliveries:
         )
 
     def _handle_late_response(self, batch: ProducerBatch, outcome: Outcome) -> None:
-        """Handle the response to a batch that has failed before. It still shows which sequences are stored."""
+        """Handle the response to a batch that has already failed. It still shows which sequences are stored."""
         if not isinstance(outcome, Done):
             self._idempotence.handle_late_failure(batch)
         self._accumulator.unmute(batch.topic_partition)
@@ -208,7 +208,7 @@ class Deliveries:
     def _split(self, batch: ProducerBatch, now_ms: float) -> None:
         try:
             children = self._accumulator.split_and_reenqueue(batch, now_ms)
-        except Exception as error:  # usually a MemoryError, because the records are decoded and encoded again
+        except Exception as error:  # usually a MemoryError from decoding and re-encoding the records
             self.fail_batch(batch, build_split_error(batch, error), now_ms, in_doubt=False)
             return
         self._idempotence.handle_split(batch, children)
@@ -221,7 +221,8 @@ class Deliveries:
         if outcome.should_refresh_metadata:
             self._metadata.request_update()
         errors_by_index, remaining_error = build_record_errors(batch, response)
-        # After a lost response, the records that the broker did not name may be stored and must not be sent again.
+        # If the batch is in doubt, the records that the broker did not name may be stored, so their error must not
+        # invite the user to send them again.
         default_error = error if outcome.in_doubt or remaining_error is None else remaining_error
         self.fail_batch(batch, default_error, now_ms, in_doubt=outcome.in_doubt, record_errors=errors_by_index)
         return error
@@ -243,14 +244,14 @@ class Deliveries:
     ) -> None:
         """Fail the records of a batch that will not be sent again.
 
-        `record_errors`: errors of single records, by their index in the batch. All others fail with `error`.
+        `record_errors`: errors of single records by their index in the batch. All other records fail with `error`.
         """
-        self.complete_stored_batches()  # earlier records of the partition first
+        self.complete_stored_batches()  # the partition's earlier records must complete first
         if self._transactions is not None:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # only for transactions
 
             fail_transaction(self._transactions, batch, error, record_errors)
-        if not batch.is_done:  # the accumulator has failed the batches that it aborts
+        if not batch.is_done:  # batches aborted by the accumulator have already failed
             batch.fail(error)
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
         self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now_ms)
@@ -261,7 +262,7 @@ class Deliveries:
         self._accumulator.remove_completed(batch)
 
     def fail_batches(self, batches: list[ProducerBatch], error: KafkaSinkError, now_ms: float) -> None:
-        """Fail batches for a reason that does not concern them, such as a fatal error or the end of the producer."""
+        """Fail batches for a reason outside of them, such as a fatal error or the end of the producer."""
         for batch in batches:
             in_doubt = self.may_be_stored(batch)
             self.fail_batch(batch, mark_possibly_stored(error) if in_doubt else error, now_ms, in_doubt=in_doubt)
@@ -269,7 +270,7 @@ class Deliveries:
     # --- leaders
 
     def _update_leaders(self, message: ProduceResponse, sent_batches: SentBatches) -> None:
-        """Update the metadata with the leaders named by a broker that no longer leads a partition (KIP-951)."""
+        """Update the metadata with the new leaders named by a broker that no longer leads some partitions (KIP-951)."""
         hints = [
             LeaderHint(
                 sent_batches.topic_name(topic), row.index, row.current_leader.leader_id, row.current_leader.leader_epoch
@@ -287,10 +288,10 @@ class Deliveries:
 
 
 def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
-    """Return the rows of acknowledged batches by call, with the rows of each partition in order.
+    """Return the rows of acknowledged batches by call, with each partition's rows in order.
 
-    Rows that were grouped together stay together. The batches are processed in runs with one batch of each partition,
-    and within a run, the groups in the order in which they were created.
+    Rows of the same row group stay together. The batches are processed in runs with at most one batch per partition.
+    Within a run, the row groups are processed in the order in which they were created.
     """
     return [
         rows
@@ -301,7 +302,7 @@ def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
 
 
 def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[ProducerBatch]]:
-    """Split the batches into runs that have at most one batch of each partition."""
+    """Split the batches into runs with at most one batch per partition."""
     start = 0
     partitions: set[TopicPartition] = set()
     for index, batch in enumerate(batches):
@@ -323,7 +324,7 @@ def fail_futures(
 ) -> None:
     """Fail the futures of all records of a batch.
 
-    `record_errors`: errors of the records that the broker named, by their index in the batch (rule 6).
+    `record_errors`: errors of the records that the broker named, keyed by their index in the batch (rule 6).
     """
     topic, partition = batch.topic_partition
     for call, row_indices, first_delta in batch.split_rows_by_call():

@@ -1,4 +1,4 @@
-"""Exceptions for the futures of failed batches, with the cause and the remedy in their messages."""
+"""Build the exceptions for failed batches' futures. Their messages state the cause and, if there is one, the remedy."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _RECORD_ERRORS: dict[int, type[DataError]] = {
 
 
 class RecordErrors(NamedTuple):
-    """Errors of the records of a batch, some of which were rejected individually."""
+    """Errors for the records of a batch in which the broker rejected individual records."""
 
     errors_by_position: dict[int, KafkaSinkError]
-    """Errors of the records that the broker named, by their index in the batch."""
+    """Errors of the records that the broker named, keyed by their index in the batch."""
     remaining: KafkaSinkError | None
-    """Error of all other records; None if the broker named no records."""
+    """Error for all other records; None if the broker named no records."""
 
 
 def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> KafkaSinkError:
@@ -63,10 +63,10 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
 
 
 def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
-    """Find the reason why a batch has not been stored before its timeout.
+    """Find the reason why a batch was not acknowledged before its timeout, or return None if it is unknown.
 
-    It is the first that applies: an error of the topic, of the leader or of the last attempt, or the reason why there
-    was no attempt. None if it is not known.
+    The topic's error comes first, then the leader's authentication and connection errors, then the last attempt's
+    error. If the batch was never attempted, the reason is failed connections or a missing leader.
     """
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)
@@ -107,7 +107,7 @@ def _build_connection_error(leader: Node | None, metadata: Metadata) -> KafkaSin
 
 
 def _add_disconnect_remedy(error: Exception | None) -> Exception | None:
-    """Add a remedy to the error of an attempt that got no response. Other errors are returned as they are."""
+    """Add a remedy to the error of an attempt that got no response. Return other errors unchanged."""
     if not isinstance(error, DisconnectedError):
         return error
     remedy = "Check the log and the load of that broker. A higher delivery.timeout.ms allows more time."
@@ -126,7 +126,7 @@ def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_dou
 
 
 def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> KafkaSinkError:
-    """Build the error of a batch that cannot keep its sequence, and that a new sequence could store twice (rule 3)."""
+    """Build the error of a batch that cannot keep its sequence and could be stored twice under a new one (rule 3)."""
     partition = format_partition(*batch.topic_partition)
     message = (
         f"{partition}: the response to these records was lost, and records before them were rejected. "
@@ -147,14 +147,14 @@ def build_split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
 
 
 def mark_possibly_stored(error: KafkaSinkError) -> KafkaSinkError:
-    """Return a copy of an error for records that were sent before, which says that they may be stored."""
+    """Return a copy of an error with `possibly_stored` set, for records that were sent and may be stored."""
     marked_error = copy(error)
     marked_error.possibly_stored = True
     return _set_cause(marked_error, error.__cause__)
 
 
 def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> RecordErrors:
-    """Build the errors of the records that the broker has rejected, and the error of the others in the batch."""
+    """Build the errors of the records that the broker rejected, and the error for the batch's other records."""
     messages = {
         index: message for index, message in response.record_messages.items() if 0 <= index < batch.record_count
     }
@@ -177,7 +177,7 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
 
 
 def _to_sentence(error: Exception | None) -> str:
-    """Return the message with a period at its end, so that another sentence can follow."""
+    """Return the error's message, ending in a period so that another sentence can follow."""
     message = str(error)
     return message if message.endswith(".") else f"{message}."
 

@@ -1,11 +1,11 @@
-"""Idempotence: the producer identity, the sequences of each partition, and the decision which batch may be sent when.
+"""Idempotence: the producer identity, each partition's sequences, and the decision whether a batch may be sent.
 
 For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a batch whose
-base sequence follows the last one, and answers DUPLICATE_SEQUENCE_NUMBER to a batch that it remembers. If it knows
-nothing about the producer, it has nothing to compare with and accepts any sequence. All rules below follow from these
-three facts.
+base sequence follows the last sequence, and responds to a batch that it remembers with DUPLICATE_SEQUENCE_NUMBER. If it
+knows nothing about the producer, it has nothing to compare with and accepts any sequence. All rules below follow from
+these facts.
 
-`admit` decides about every batch (see partition_queues.AdmitBatch). A batch may be sent if
+`admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if
 
     the producer has an id                                        otherwise an id is requested
     its partition is part of the transaction, if there is one     otherwise the partition is added first
@@ -17,17 +17,17 @@ three facts.
     the partition is PROBING or PIPELINED, and no pending batch   no gap, no batch in doubt, no previous epoch in flight
       waits for a retry, if it is new
 
-partition_states.py describes the states of a partition, and defines gap, unresolved and pending.
+partition_states.py describes a partition's states and defines the terms gap, unresolved and pending.
 
-Batches get new sequences only in `_restart_sequences` (rule 3). They were rejected by every broker that responded, and
-no batch before them is in flight. A batch behind the gap whose response was lost is excluded. A broker that knows the
-producer has rejected this batch as well, but a broker that has forgotten the producer (its records were deleted or too
-old) has accepted it. So the batch is abandoned: the sender fails it with an error that says that it may be stored. In a
-transaction there are no new sequences: all batches behind a gap are abandoned and the transaction is aborted, after
-which there is a new epoch.
+Batches get new sequences only in `_restart_sequences` (rule 3). At that point, every broker that responded has rejected
+them, and no earlier batch is in flight. The exception is a batch behind the gap whose response was lost. A broker that
+knows the producer rejected this batch as well, but a broker that has forgotten the producer (its records were deleted
+or too old) accepted it. So the batch is abandoned: the sender fails it with an error that says that it may be stored.
+In a transaction there are no new sequences. All batches behind a gap are abandoned, and the transaction is aborted,
+which leads to a new epoch.
 
-The state of a partition is kept under the topic name for the lifetime of the producer, whatever the metadata says about
-the topic (rule 4). The log of a topic that was deleted and recreated knows nothing about the producer and accepts the
+A partition's state is keyed by topic name and kept for the producer's lifetime, whatever the metadata says about the
+topic (rule 4). If the topic was deleted and recreated, its new log knows nothing about the producer and accepts the
 next sequences.
 
 Sender thread only.
@@ -59,13 +59,13 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 
 
-# --- one function for each rule; the first two are only called if requests of the partition are in flight
+# --- rules 1 to 3; the first two functions are only called while the partition has requests in flight
 
 
 def can_pipeline(state: PartitionState, connection: NodeApiVersions | None) -> bool:
-    """Return whether another request may be sent while some are in flight.
+    """Return whether a request may be sent while others are in flight.
 
-    Rule 1: only after a request on this very connection has succeeded under the current epoch.
+    Rule 1: only after a request on the same connection has succeeded under the current epoch.
     """
     return state.phase is PIPELINED and state.confirmed_connection is connection
 
@@ -73,7 +73,7 @@ def can_pipeline(state: PartitionState, connection: NodeApiVersions | None) -> b
 def can_send_to(state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
     """Return whether another request may be sent to a leader.
 
-    Rule 2: at most `max_in_flight` requests of a partition are in flight over all brokers, and all to one of them.
+    Rule 2: a partition has at most `max_in_flight` requests in flight, and all of them are to the same broker.
     """
     return state.in_flight_node_id == leader_id and len(state.in_flight_batches) < max_in_flight
 
@@ -81,7 +81,7 @@ def can_send_to(state: PartitionState, leader_id: int, max_in_flight: int) -> bo
 def can_restart_sequences(state: PartitionState) -> bool:
     """Return whether pending batches may get new sequences.
 
-    Rule 3: only if there is a gap, no pending batch is before it, and no request is in flight.
+    Rule 3: only if there is a gap, no pending batch precedes it, and no request is in flight.
     """
     if state.in_flight_batches or state.gap_start is None:
         return False
@@ -89,15 +89,15 @@ def can_restart_sequences(state: PartitionState) -> bool:
 
 
 def is_possibly_stored(state: PartitionState, batch: ProducerBatch) -> bool:
-    """Return whether a broker may have stored a batch: its response was lost, or left that open.
+    """Return whether a broker may have stored a batch, because a response was lost or did not settle it.
 
-    Rule 3: such a batch gets no new sequence.
+    Rule 3: such a batch must not get a new sequence.
     """
     return batch in state.in_doubt_batches
 
 
 class _PartitionStates(dict[TopicPartition, PartitionState]):
-    """The state of each topic-partition, which is created on first use."""
+    """The state of each topic-partition, created on first use."""
 
     def __init__(self, *, transactional: bool) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Idempotence:
     ) -> None:
         """`get_connection`: returns the API versions of the current connection to a node.
 
-        They stand for the connection, because they are a new object after each reconnect.
+        This object identifies the connection, because each reconnect creates a new one.
         """
         self.enabled = enabled
         self._transactions = transactions
@@ -143,7 +143,8 @@ class Idempotence:
     def set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Set the identity that a broker has assigned.
 
-        Partitions that waited for it restart their sequences now, the others when no batch of theirs is pending.
+        Partitions that are waiting for it restart their sequences now. Other partitions do so at the next new batch for
+        which none of their batches is pending or in flight.
         """
         self.id_and_epoch = id_and_epoch
         for state in self._partitions.values():
@@ -151,14 +152,14 @@ class Idempotence:
                 self._restart_sequences(state)
 
     def _bump_epoch(self) -> None:
-        """Increment the epoch locally, which needs no broker (KIP-360). After the last epoch, a new id is needed."""
+        """Increment the epoch locally, without a request (KIP-360). After the last epoch, a new id is needed."""
         producer_id, epoch = self.id_and_epoch
         self.id_and_epoch = ProducerIdAndEpoch(producer_id, epoch + 1) if epoch < MAX_EPOCH else NO_PRODUCER_ID
 
     # --- admission
 
     def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
-        """Return whether the head of a partition's queue may be sent now. If so, it counts as in flight."""
+        """Return whether the head of a partition's queue may be sent now. If so, count it as in flight."""
         state = self._partitions[batch.topic_partition]
         if state.in_flight_batches and not can_send_to(state, leader_id, self._max_in_flight):
             return False
@@ -203,7 +204,7 @@ class Idempotence:
         return iter(self._partitions.values())
 
     def handle_failed_attempt(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """Record that the request of a batch has ended without success. `in_doubt`: the batch may be stored.
+        """Record that a batch's request has ended without success. `in_doubt`: the batch may be stored.
 
         Must be followed by handle_retry, handle_split, handle_failed_batch or handle_late_failure.
         """
@@ -215,7 +216,7 @@ class Idempotence:
     def handle_stored_batch(self, batch: ProducerBatch, connection: NodeApiVersions | None) -> None:
         """Record that a broker has stored a batch. The response was received on `connection`.
 
-        The batch may have failed before, because it expired in flight.
+        The batch may already have failed because it expired in flight.
         """
         state = self._partitions[batch.topic_partition]
         state.in_flight_batches.pop(batch, None)
@@ -233,7 +234,7 @@ class Idempotence:
     def handle_retry(self, batch: ProducerBatch, *, needs_new_sequence: bool) -> None:
         """Record that a batch is reenqueued.
 
-        `needs_new_sequence`: whether the batch can never be stored under its current sequence.
+        `needs_new_sequence`: the batch can never be stored under its current sequence.
         """
         if not self.enabled:
             return
@@ -243,7 +244,7 @@ class Idempotence:
         self._update_phase(state)
 
     def handle_split(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """Record that a batch was replaced by its children."""
+        """Record that a batch was split and replaced with its children."""
         state = self._partitions[batch.topic_partition]
         state.replace(batch, children)
         if self.enabled:
@@ -266,7 +267,7 @@ class Idempotence:
         self._update_phase(state)
 
     def handle_late_failure(self, batch: ProducerBatch) -> None:
-        """Record that the request of a batch has ended without success after the batch had failed."""
+        """Record that a batch's request has ended without success after the batch had already failed."""
         state = self._partitions[batch.topic_partition]
         state.remove(batch)
         if self.enabled:
@@ -285,13 +286,13 @@ class Idempotence:
         return is_possibly_stored(self._partitions[batch.topic_partition], batch)
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        """Return whether the broker should have all records of the partition before this batch."""
+        """Return whether the broker should already have all of the partition's records before this batch."""
         state = self._partitions[batch.topic_partition]
-        # If the transaction has a gap, the broker is expected to miss records before the batch.
+        # If the transaction has a gap, the broker is expected to be missing records before the batch.
         return state.is_head(batch) and not (state.transactional and state.gap_start is not None)
 
     def find_violations(self) -> list[str]:
-        """Describe the violated invariants of all partition states."""
+        """Return descriptions of all violated invariants in the partitions' states."""
         return [
             violation
             for state in self
@@ -301,7 +302,7 @@ class Idempotence:
     # --- after a failure
 
     def _update_phase(self, state: PartitionState) -> None:
-        """Move a partition to its next state after a batch has failed or a request has ended."""
+        """Move a partition to its next phase after a batch has failed or a request has ended."""
         if state.has_unresolved_sequence and not state.pending_batches and not state.in_flight_batches:
             state.resolve_sequences()
         if can_restart_sequences(state):
@@ -314,15 +315,16 @@ class Idempotence:
             state.transition_to(PROBING)
 
     def _restart_sequences(self, state: PartitionState) -> None:
-        """Restart the sequence numbers of a partition under a new epoch, and abandon batches that may be stored.
+        """Restart a partition's sequences under a new epoch, and abandon its batches that may be stored.
 
-        The partition only waits if the new epoch is not known yet, or if a transaction must end before.
+        If the new epoch is not known yet, or if a transaction must end first, the partition only moves to
+        AWAITING_EPOCH.
         """
         if state.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:
                 self._await_transaction_end(state)
                 return
-            self._bump_epoch()  # resets id_and_epoch until the broker has assigned the next epoch
+            self._bump_epoch()  # after the last epoch, this resets id_and_epoch until a broker assigns a new id
         if self.id_and_epoch == NO_PRODUCER_ID:
             state.transition_to(AWAITING_EPOCH)
             return
@@ -332,9 +334,9 @@ class Idempotence:
         state.start_sequences(self.id_and_epoch)
 
     def _await_transaction_end(self, state: PartitionState) -> None:
-        """Abandon all pending batches of a partition, because a record of the transaction is missing.
+        """Abandon all of a partition's pending batches because a record of the transaction is missing.
 
-        The transaction will be aborted. Only brokers assign its next epoch.
+        The transaction will be aborted. Only a broker can assign its next epoch.
         """
         self._abandoned_batches += state.pending_batches
         state.pending_batches.clear()

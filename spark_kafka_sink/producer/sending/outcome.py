@@ -1,16 +1,16 @@
-"""Outcomes of an attempt to send a batch, decided by a pure function.
+"""Decide the outcome of an attempt to send a batch, in a pure function.
 
     decide_outcome(facts about the batch, error code of the response) -> Done | Retry | Split | Fail
 
-Two facts about an attempt decide whether records can be duplicated. They are kept apart everywhere:
+Whether records can be duplicated depends on two properties of an attempt, which are always kept apart:
 
     rejected    the broker says that it has not stored the batch. The batch may be sent again, even under a new sequence
     in doubt    the batch may be stored (the connection was lost, the followers were too slow, the error code is
                 unknown). It may only be sent again under the same sequence
 
-A batch is the head of its partition if no earlier batch of the partition is in flight or waits for a retry. For all
-other batches, OUT_OF_ORDER_SEQUENCE_NUMBER is expected: the records that the broker misses are in flight or wait for a
-retry.
+A batch is the head of its partition if none of the partition's earlier batches is in flight or waiting for a retry. For
+all other batches, OUT_OF_ORDER_SEQUENCE_NUMBER is expected, because the records that the broker is missing are in
+flight or waiting for a retry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class BatchFacts(NamedTuple):
-    """Facts about a batch, before the response is taken into account."""
+    """The facts about a batch on which the outcome depends, in addition to the response."""
 
     record_count: int
     attempts: int
@@ -32,9 +32,9 @@ class BatchFacts(NamedTuple):
     idempotent: bool
     is_head: bool
     in_doubt: bool
-    """An earlier attempt, or this one, may have stored the batch."""
+    """This attempt or an earlier one may have stored the batch."""
     transactional: bool = False
-    """The batch belongs to a transaction, whose epoch is only changed by brokers."""
+    """The batch belongs to a transaction, whose epoch only brokers can change."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Done:
     """The broker has stored the batch."""
 
     duplicate: bool = False
-    """An earlier attempt, whose response was lost, has stored the batch. Its offset is not known."""
+    """An earlier attempt stored the batch, but its response was lost. The batch's offset is unknown."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Retry:
 
     should_refresh_metadata: bool = False
     needs_new_sequence: bool = False
-    """The batch needs a new sequence under a new epoch, because its sequence does not fit the broker's state."""
+    """The batch needs a new sequence under a new epoch, because its sequence does not match the broker's state."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """The batch is split, because the broker rejected it as too large."""
+    """The batch is split because the broker rejected it as too large."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Fail:
 Outcome = Done | Retry | Split | Fail
 
 SUCCESSES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True)}
-"""Outcomes of the error codes that confirm that the batch is stored. They do not depend on the facts of the batch."""
+"""Outcomes for the error codes that confirm that the batch is stored, whatever the other facts about the batch."""
 
 
 def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
@@ -104,21 +104,21 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
 
 
 def _decide_sequence_error(facts: BatchFacts, code: int, log_start_offset: int) -> Outcome | None:
-    """Return the outcome of the two error codes about sequences, or None for all other codes."""
+    """Return the outcome for the two error codes about sequences, or None for any other code."""
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         return _restart_from_batch(facts) if facts.is_head else Retry()
     if code == codes.UNKNOWN_PRODUCER_ID:
-        # Brokers before 1.1 do not send the start offset of the log, without which nothing can be concluded.
-        # If all acknowledged records have been deleted since, the broker's state was deleted with them.
+        # If all acknowledged records have since been deleted, the broker's state was deleted with them. Brokers before
+        # 1.1 do not send the log's start offset, without which nothing can be concluded.
         return Retry() if log_start_offset == -1 or not facts.is_head else _restart_from_batch(facts)
     return None
 
 
 def _restart_from_batch(facts: BatchFacts) -> Outcome:
-    """Return the outcome of a batch that must become the first one of a new epoch.
+    """Return the outcome for a batch that must become the first batch of a new epoch.
 
-    A batch that may be stored fails instead, because a new sequence could store it twice. So does a batch of a
-    transaction, which has no new epoch before its end: the transaction must be aborted.
+    A batch that may be stored fails instead, because it could be stored twice under a new sequence. A batch in a
+    transaction also fails, because there is no new epoch before the transaction ends: it must be aborted.
     """
     if facts.transactional:
         return Fail(in_doubt=facts.in_doubt)

@@ -1,4 +1,4 @@
-"""PartitionState: the state machine of a topic-partition under an idempotent producer, and its invariants.
+"""PartitionState: a topic-partition's state machine in an idempotent producer, and its invariants.
 
     state            batches that may be sent              left when
     PROBING          one at a time: the oldest pending     it is stored and no batch is pending -> PIPELINED
@@ -11,17 +11,18 @@
     AWAITING_EPOCH   none                                  a broker has assigned a producer id, or the transaction has
                                                            ended -> PROBING
 
-A pending batch has a sequence and is neither acknowledged nor failed. A partition is PROBING at first, after each
-failure, and with each new connection, leader and epoch: only one request is in flight until one has succeeded.
+A pending batch has a sequence and is neither acknowledged nor failed. A partition is PROBING at first, after it has
+recovered from a failure, and with each new connection, leader or epoch. Only one request is then in flight until one
+has succeeded.
 
-Records can be missing in the log for two reasons. The gap begins with the first sequence that every broker has
-rejected, either permanently or under the current epoch: brokers reject all sequences after it. A partition has an
-unresolved sequence after a batch has failed although a broker may have stored it. If the batches after it are stored,
-so was this batch. Otherwise its sequences are missing, which is a gap, too.
+Records can be missing from the log for two reasons. The gap begins with the first sequence that every broker has
+rejected, either permanently or under the current epoch. Brokers reject all sequences after it. A partition has an
+unresolved sequence if a batch has failed although a broker may have stored it. If the batches after it are stored, this
+batch is stored, too. Otherwise its sequences are missing, which is also a gap.
 
-If there is a gap, the pending batches before it are completed first. The others then get sequences from 0 under the
-next epoch (KIP-360). At that time no request of the partition is in flight, and each of them was rejected. A batch
-behind the gap that may be stored is not sent again; see idempotence.py.
+If there is a gap, the pending batches before it are completed first. The batches behind it then get sequences from 0
+under the next epoch (KIP-360). By then, all of them have been rejected, and none of the partition's requests is in
+flight. A batch behind the gap that may be stored is not sent again (see idempotence.py).
 
 Sender thread only.
 """
@@ -62,7 +63,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 
 class PartitionState:
-    """The pending and in-flight batches of one topic-partition, and its sequences."""
+    """One topic-partition's pending and in-flight batches, and its sequences."""
 
     __slots__ = (
         "confirmed_connection",
@@ -86,13 +87,13 @@ class PartitionState:
         self.in_flight_batches: dict[ProducerBatch, int] = {}  # node id by batch, even if it has failed
         self.in_flight_node_id = -1  # all requests in flight are to this node
         self.phase = PROBING
-        self.confirmed_connection: NodeApiVersions | None  # set by `confirm`; the one on which a request succeeded
+        self.confirmed_connection: NodeApiVersions | None  # set by `confirm`
         self.pending_batches: list[ProducerBatch] = []  # in sequence order
         self.in_doubt_batches = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
         self.gap_start: int | None = None  # first sequence of the gap
         self.has_unresolved_sequence = False
         self.id_and_epoch = NO_PRODUCER_ID
-        self.next_sequence: int  # set by `start_sequences`, as is the next field
+        self.next_sequence: int  # this and the next field are set by `start_sequences`
         self.last_acked_sequence: int  # -1 if there is none
 
     def __repr__(self) -> str:
@@ -115,7 +116,7 @@ class PartitionState:
         self.confirmed_connection = connection
 
     def start_sequences(self, id_and_epoch: ProducerIdAndEpoch) -> None:
-        """Start sequences at 0 under an identity that the leader has not seen. Pending batches get new sequences."""
+        """Start the sequences at 0 under an identity new to the leader, and give new sequences to pending batches."""
         self.transition_to(PROBING)
         self.id_and_epoch = id_and_epoch
         self.next_sequence = 0
@@ -126,12 +127,12 @@ class PartitionState:
             self._assign_sequence(batch)
 
     def add_new_batch(self, batch: ProducerBatch) -> None:
-        """Assign the next sequence to a new batch, which becomes pending."""
+        """Assign the next sequence to a new batch and add it to the pending batches."""
         self._assign_sequence(batch)
         self.pending_batches.append(batch)
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Remove a batch that was acknowledged or has failed. No effect if it is not pending."""
+        """Remove a batch that was acknowledged or has failed. Do nothing if it is not pending."""
         if self.pending_batches and self.pending_batches[0] is batch:  # nearly always
             del self.pending_batches[0]
         elif batch in self.pending_batches:
@@ -140,7 +141,7 @@ class PartitionState:
             self.in_doubt_batches -= {batch}
 
     def replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """Replace a batch that was split by its children. If the batch is in doubt, so are they."""
+        """Replace a split batch with its children. If the batch is in doubt, so are the children."""
         if batch in self.pending_batches:
             index = self.pending_batches.index(batch)
             self.pending_batches[index : index + 1] = children
@@ -153,14 +154,14 @@ class PartitionState:
             self.last_acked_sequence = last_sequence
 
     def extend_gap(self, sequence: int) -> None:
-        """Let the gap begin no later than at `sequence`, under which a batch will never be stored."""
+        """Make the gap begin no later than at `sequence`, under which no batch will ever be stored."""
         if self.gap_start is None or is_after(self.gap_start, sequence):
             self.gap_start = sequence
 
     def resolve_sequences(self) -> None:
         """Decide whether an unresolved sequence is a gap. No batch may be pending or in flight.
 
-        In that case, all sequences that were not acknowledged are missing.
+        If it is, all sequences that were not acknowledged are missing.
         """
         self.has_unresolved_sequence = False
         first_unacked_sequence = sequences.increment(self.last_acked_sequence, 1)
@@ -168,7 +169,7 @@ class PartitionState:
             self.extend_gap(first_unacked_sequence)
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        """Return whether a batch is the oldest pending one."""
+        """Return whether a batch is the oldest pending batch."""
         return bool(self.pending_batches) and self.pending_batches[0] is batch
 
     def _assign_sequence(self, batch: ProducerBatch) -> None:
@@ -178,7 +179,7 @@ class PartitionState:
 
 
 def find_violations(state: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
-    """Describe the violated invariants of a partition's state. Tests and the schedule explorer check it every step."""
+    """Describe the violated invariants of a partition's state. Tests and the schedule explorer call this every step."""
     invariants = {
         "at most max.in.flight requests are in flight": len(state.in_flight_batches) <= max_in_flight,
         "all requests in flight are to one node": set(state.in_flight_batches.values()) <= {state.in_flight_node_id},

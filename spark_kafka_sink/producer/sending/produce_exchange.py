@@ -1,4 +1,4 @@
-"""Produce requests, built from the batches for one broker, and the partition responses to these batches."""
+"""Build produce requests from the batches for one broker, and parse the partition responses to these batches."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _MAX_BASE_OFFSET = 2**62
 
 
 class SentBatches(NamedTuple):
-    """The batches of a produce request, and the topic names and ids that were known when it was sent (KIP-516)."""
+    """A produce request's batches, and the metadata with the topic names and ids as of its sending (KIP-516)."""
 
     batches: dict[str, dict[int, ProducerBatch]]
     """The batches by topic and partition."""
     snapshot: ClusterSnapshot
 
     def topic_name(self, response: TopicProduceResponse) -> str:
-        """Return the name of a response's topic, or an empty string if its topic id is unknown."""
+        """Return the topic name for a topic response, or an empty string if its topic id is unknown."""
         return response.name or self.snapshot.topic_name(response.topic_id) or ""
 
 
 class PreparedProduceRequest(NamedTuple):
-    """A request message, the batches that it contains, and the versions in which it can be sent."""
+    """A request message, the batches in it, and the versions in which it can be sent."""
 
     message: ProduceRequest
     sent: SentBatches
@@ -60,7 +60,7 @@ def build_produce_request(
 ) -> PreparedProduceRequest:
     """Build the produce request for the batches that one broker receives.
 
-    It can only be sent with topic ids if the ids of all its topics are known.
+    Versions with topic ids are allowed only if the ids of all topics in the request are known.
     """
     batches_by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
     for batch in batches:
@@ -89,7 +89,7 @@ _NO_RECORD_MESSAGES: Mapping[int, str] = {}
 
 
 class PartitionResponse(NamedTuple):
-    """The response to one batch, which is derived from the end of the request if the broker sent none."""
+    """The response to one batch. If the broker sent none, it is derived from the way the request ended."""
 
     code: int
     base_offset: int = -1
@@ -97,7 +97,7 @@ class PartitionResponse(NamedTuple):
     log_start_offset: int = -1
     error_message: str = ""
     record_messages: Mapping[int, str] = _NO_RECORD_MESSAGES
-    """Error messages of single records, by their index in the batch (KIP-467)."""
+    """Error messages of single records, keyed by their index in the batch (KIP-467)."""
     cause: KafkaSinkError | None = None
     """Reason why the broker sent no response for this partition."""
 
@@ -105,7 +105,7 @@ class PartitionResponse(NamedTuple):
 def parse_partition_responses(
     response: ClientResponse, sent: SentBatches, acks: int
 ) -> Iterator[tuple[ProducerBatch, PartitionResponse]]:
-    """Yield each batch of a completed request with its response."""
+    """Yield each batch of a request that has ended, with its response."""
     message = response.message
     unanswered_batches = {topic: dict(batches) for topic, batches in sent.batches.items()}
     if isinstance(message, ProduceResponse):
@@ -133,12 +133,12 @@ def parse_partition_response(row: PartitionProduceResponse) -> PartitionResponse
 
 
 def build_disconnect_response(reason: str) -> PartitionResponse:
-    """Build the response to a batch after the connection was lost. The broker may have stored the batch."""
+    """Build the response to a batch whose connection was lost. The broker may have stored the batch."""
     return PartitionResponse(codes.NETWORK_EXCEPTION, cause=DisconnectedError(reason or "the connection was lost"))
 
 
 def build_missing_response(response: ClientResponse, acks: int) -> PartitionResponse:
-    """Build the response to a batch for which the broker sent none."""
+    """Build the response to a batch that the broker sent no response for."""
     if response.version_error is not None:
         return PartitionResponse(codes.UNSUPPORTED_VERSION, cause=response.version_error)
     if response.disconnected:

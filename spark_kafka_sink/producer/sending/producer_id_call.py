@@ -16,7 +16,7 @@ from spark_kafka_sink.requests.verdicts import Verdict
 class ProducerIdCall(Call[InitProducerIdResponse]):
     """A call that never ends: an InitProducerId request is due whenever an id is needed.
 
-    After a rejection, the next request is due after a backoff.
+    After a failure, the next request is due after a backoff.
     """
 
     def __init__(
@@ -26,10 +26,10 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         on_failure: Callable[[KafkaSinkError, float], None],
         retry_backoff_ms: Callable[[int], float],
     ) -> None:
-        """`is_needed`: returns whether records wait for a producer id.
+        """`is_needed`: returns whether any records are waiting for a producer id.
 
-        `on_failure`: called with the error of a rejected request and the time.
-        `retry_backoff_ms`: returns the backoff after a number of failures in a row.
+        `on_failure`: called with the error of a failed request and the time.
+        `retry_backoff_ms`: returns the backoff after a given number of earlier consecutive failures.
         """
         super().__init__([InitProducerId(None)])
         self._is_needed = is_needed

@@ -1,10 +1,10 @@
-"""Sender: moves batches from the accumulator to the brokers, and their results to the futures, on a single thread.
+"""Sender: sends the accumulator's batches to the brokers and passes the results to the futures, on a single thread.
 
-`run_once` lists the steps of a round: rows that have lingered are encoded, batches that cannot be sent fail, batches
-that are ready are sent, and responses are handled. Batches expire before the accumulator is drained, so that no expired
-batch is sent.
+`run_once` runs one round: it encodes rows that have lingered, fails batches that cannot be sent, sends batches that are
+ready, and handles responses. Expired batches are failed before the accumulator is drained, so that none of them is
+sent.
 
-Nothing that brokers or the user's callbacks do can stop the loop. An unexpected exception in the sender itself ends it
+Nothing that brokers or user callbacks do can break the loop. An unexpected exception in the sender itself ends the loop
 and fails all incomplete batches.
 """
 
@@ -89,20 +89,20 @@ class Sender:
     # --- start and end
 
     def initiate_close(self, *, force: bool) -> None:
-        """Let the sender end once every batch is acknowledged or has failed, or immediately with `force`. Thread-safe.
+        """Make the sender end once every batch is acknowledged or has failed, or immediately if `force`. Thread-safe.
 
-        A signal handler may call this while its thread holds any lock of the producer. So this method takes no lock: it
-        only sets flags and wakes the sender.
+        A signal handler may call this while its thread holds any of the producer's locks. So this method takes no lock;
+        it only sets flags and wakes the sender.
         """
         self._is_forced = self._is_forced or force
         self._is_closing = True
         self.client.wakeup()
 
     def handle_interrupted_append(self, call_name: str, interruption: BaseException) -> None:
-        """End the producer, because a call was interrupted while it appended records. Thread-safe.
+        """End the producer because a call was interrupted while it was appending records. Thread-safe.
 
-        It is unknown which state the call has left behind. All records that were not sent fail, and a close does not
-        wait for responses.
+        The state that the call left behind is unknown. All records that were not sent fail, and close() does not wait
+        for responses.
         """
         error = DeliveryError(
             f"{call_name} was interrupted by {type(interruption).__name__} while it appended records, so this producer "
@@ -115,23 +115,23 @@ class Sender:
         self.client.wakeup()
 
     def abandon(self, *, force: bool = False) -> None:
-        """Let the sender end without close(), because the producer was dropped or the program ends. Thread-safe.
+        """Make the sender end without close(), because the producer was dropped or the program is exiting. Thread-safe.
 
-        Accepted records are delivered or fail after delivery.timeout.ms. Those of an open transaction are not
-        delivered, because no call can commit it any more.
+        Accepted records are still delivered, or fail after delivery.timeout.ms. The records of an open transaction are
+        not delivered, because no call can commit it any more.
 
-        The garbage collector may call this on any thread between any two bytecodes, while the thread holds any lock of
-        the producer. So this method takes no lock: it only sets flags and wakes the sender.
+        The garbage collector may call this on any thread, between any two bytecodes, while that thread holds any of the
+        producer's locks. So this method takes no lock; it only sets flags and wakes the sender.
         """
         self._is_abandoned = True
         self.initiate_close(force=force or self._transactions is not None)
 
     def run(self) -> None:
-        """Run until the producer is closed and every batch is acknowledged or has failed, or until it must end."""
+        """Run until the producer is closed and every batch is acknowledged or has failed, or until a forced close."""
         try:
             while not self.is_finished:
                 self.run_once(self._system.now())
-        except BaseException as error:  # otherwise records would wait forever without this thread
+        except BaseException as error:  # otherwise the records would wait forever for this thread
             self.fatal_error = DeliveryError(f"The producer's sender thread has failed: {error!r}")
             self.fatal_error.__cause__ = error
             _log.exception("The sender thread has failed. No more records are sent.")
@@ -183,7 +183,7 @@ class Sender:
     # --- the loop
 
     def run_once(self, now_ms: float) -> None:
-        """Run one round: fail, send and receive. Block for at most the time until the next deadline."""
+        """Run one round: fail, send and receive. Block no longer than until the next deadline."""
         snapshot = self.metadata.snapshot
         if self._is_closing:
             self.accumulator.close()
@@ -197,8 +197,8 @@ class Sender:
         self._request_leaders(ready_check.unknown_leader_topics, now_ms)
         wait_ms = _MAX_POLL_MS
         if self._transactions is not None:
-            # Before the drain, because batches of other partitions would otherwise fill each free slot of the
-            # coordinator's connection, so that a new partition would wait for the end of their backlog.
+            # These go before the drain. Otherwise batches of other partitions would take every free slot on the
+            # coordinator's connection, and a new partition would have to wait until their backlog is sent.
             wait_ms = self._send_requests(now_ms)
         node_ids, delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now_ms)
         batches_by_node = self.accumulator.drain(
@@ -207,15 +207,15 @@ class Sender:
         for node_id, batches in batches_by_node.items():
             self._send(node_id, batches, snapshot, now_ms)
         wait_ms = min(wait_ms, self._send_requests(now_ms))
-        # The delay of `ready` is not enough: batches that expired or were drained may have been the heads of queues
-        # whose next batch backs off, and a queue that became ready a moment after `now_ms` was not drained.
+        # The delay in `ready_check` is out of date by now: a batch that expired or was drained may have been followed
+        # by one that is backing off, and a queue that became ready just after `now_ms` was not drained.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
         timeout_ms = min(wait_ms, delay_ms, ready_check.next_ready_check_delay_ms, deadline_ms - now_ms, _MAX_POLL_MS)
         responses = self.client.poll(max(0.0, timeout_ms), now_ms)
         try:
             for response in responses:
                 self._handle_response(response)
-        finally:  # even if the handling of another response raises
+        finally:  # even if handling another response raises
             self._deliveries.complete_stored_batches()
 
     # --- steps of a round
@@ -239,7 +239,7 @@ class Sender:
         )
 
     def _fail_batches_dropped_by_transaction(self, now_ms: float) -> None:
-        """Fail unsent records of a transaction that is being aborted, or that can only be aborted."""
+        """Fail the unsent records of a transaction that is being aborted or can only be aborted."""
         if self._transactions is not None and self._transactions.drops_unsent_batches:
             from spark_kafka_sink.producer.transactions.failures import build_not_sent_error  # only for transactions
 
@@ -271,7 +271,7 @@ class Sender:
     def _handle_producer_id_failure(self, error: KafkaSinkError, now_ms: float) -> None:
         """Fail the records that wait for a producer id.
 
-        An AuthorizationError does not end the producer: the permission may be granted later.
+        An AuthorizationError does not end the producer, because the permission may be granted later.
         """
         self.accumulator.unmute()
         self._fail_unsent_batches(error, now_ms)
@@ -279,14 +279,14 @@ class Sender:
             self._set_fatal_error(error)
 
     def _apply_transaction_state(self) -> None:
-        """Set the epoch of the transaction manager if it has changed, and unmute all queues."""
+        """Adopt the transaction manager's producer id and epoch if they have changed, and unmute all queues."""
         manager = self._transactions
         if manager is not None and manager.id_and_epoch != self.idempotence.id_and_epoch:
             self.idempotence.set_producer_id_and_epoch(manager.id_and_epoch)
         self.accumulator.unmute()
 
     def _has_no_batches(self) -> bool:
-        """Return whether no batch is incomplete or in flight, including batches whose futures have failed."""
+        """Return whether no batch is incomplete or in flight, not even a failed batch."""
         if self.accumulator.has_incomplete():
             return False
         return not any(state.in_flight_batches for state in self.idempotence)
@@ -315,7 +315,7 @@ class Sender:
     def _find_sendable_nodes(
         self, snapshot: ClusterSnapshot, ready_node_ids: Iterable[int], now_ms: float
     ) -> tuple[list[int], float]:
-        """Return the ready nodes that can accept a request now, and the delay until another one may accept one."""
+        """Return the ready nodes that can accept a request now, and the delay until another node may be able to."""
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
         for node_id in ready_node_ids:
@@ -365,7 +365,7 @@ class Sender:
         self._set_fatal_error(fatal_error)
 
     def _set_fatal_error(self, error: KafkaSinkError | None) -> None:
-        """Set the error that ends the producer, unless another thread has set one (`handle_interrupted_append`)."""
+        """Set the error that ends the producer, unless one is set already (see handle_interrupted_append)."""
         self.fatal_error = self.fatal_error or error
         if self.fatal_error is not None:
             self._requests.fail(self.fatal_error)

@@ -1,9 +1,9 @@
-"""SenderThread: runs the sender on a daemon thread, lets callers wait for it, and ends it without close().
+"""SenderThread: runs the sender on a daemon thread, lets callers wait for its end, and ends it even without close().
 
-The thread has a reference to the sender, but not to the producer. So a producer without references is collected, and
-its finalizer lets the thread deliver the accepted records and end. The thread is a daemon, so that a program can end
-although close() was never called. When the interpreter exits normally, `_deliver_at_exit` waits for the remaining
-records for at most `flush_at_exit` seconds. Tests run the sender without a thread, with another SenderLoop
+The thread references the sender but not the producer. So an unreferenced producer is garbage-collected, and its
+finalizer makes the thread deliver the accepted records and end. The thread is a daemon, so that a program can exit even
+if close() was never called. When the interpreter exits normally, `_deliver_at_exit` waits up to `flush_at_exit` seconds
+for the remaining records. Tests run the sender without a thread, using another SenderLoop
 (tests/producer/virtual_time.py).
 """
 
@@ -21,11 +21,11 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.sender import Sender
 
 _EXIT_GRACE_MS = 5_000.0
-"""Time for the callbacks of the records that failed because `flush_at_exit` has passed."""
+"""Time allowed for the callbacks of records that failed because `flush_at_exit` had passed."""
 
 
 class SenderThread:
-    """The SenderLoop of production."""
+    """The SenderLoop used in production."""
 
     def __init__(self, system: System, flush_at_exit: float) -> None:
         if not isinstance(flush_at_exit, int | float) or not flush_at_exit >= 0:
@@ -36,7 +36,7 @@ class SenderThread:
         self._sender: Sender | None = None
         self._thread: threading.Thread | None = None
         self._is_running = threading.Lock()
-        """Locked from `start` until the sender has ended, so that `join` can wait for it."""
+        """Held from `start` until the sender has ended, so that `join` can wait for that."""
         self._has_ended = False
 
     def start(self, sender: Sender, name: str) -> None:
@@ -52,12 +52,12 @@ class SenderThread:
         return event.wait(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
 
     def join(self, timeout_ms: float | None) -> bool:
-        """Wait for the sender's end. Return False after the timeout.
+        """Wait for the sender to end. Return whether it has ended before the timeout.
 
-        Thread.join() cannot be used: before Python 3.13, a KeyboardInterrupt that ends its wait marks the thread as
-        ended although it runs (https://github.com/python/cpython/issues/90882). A later close(), or the exit of the
-        interpreter, would not wait for the remaining records. An Event cannot be used either, because a signal handler
-        may call close() while the interrupted call holds the lock of the event.
+        Thread.join() cannot be used: before Python 3.13, a KeyboardInterrupt during its wait marks the thread as ended
+        although it is still running (https://github.com/python/cpython/issues/90882). A later close(), or the
+        interpreter's exit, would then not wait for the remaining records. An Event cannot be used either, because a
+        signal handler may call close() while the interrupted call holds the event's lock.
         """
         assert self._thread is not None
         try:
@@ -83,10 +83,10 @@ class SenderThread:
             self._unlock()
 
     def _unlock(self) -> None:
-        """Wake the next thread that waits for the end.
+        """Wake the next thread that is waiting for the end.
 
-        Every thread that sees the end does so, whether it has acquired the lock or not, because an interrupt may come
-        after `acquire` has locked it and before `acquire` has returned.
+        Every thread that sees the end calls this, whether or not it has acquired the lock, because an interrupt may
+        occur after `acquire` has locked it but before `acquire` has returned.
         """
         with suppress(RuntimeError):  # another thread has unlocked it
             self._is_running.release()
@@ -97,18 +97,18 @@ class SenderThread:
     def has_work(self) -> bool:
         """Whether any records are neither acknowledged nor failed.
 
-        This is False in a forked child, because the sender thread belongs to the parent process.
+        Always False in a forked child, because the sender thread belongs to the parent process.
         """
         return self._pid == os.getpid() and self._sender is not None and self._sender.has_incomplete
 
     def begin_exit(self) -> float:
-        """Let the sender deliver the remaining records and end. Return the deadline for that."""
+        """Make the sender deliver the remaining records and end. Return the deadline for that."""
         assert self._sender is not None
         self._sender.abandon(force=not self._flush_at_exit_ms)
         return self._system.now() + self._flush_at_exit_ms
 
     def end_exit(self, deadline_ms: float) -> None:
-        """Wait for the end of the sender until the deadline, then fail the remaining records."""
+        """Wait until the deadline for the sender to end, then fail the remaining records."""
         assert self._sender is not None
         if not self.join(max(0.0, deadline_ms - self._system.now())):
             self._sender.initiate_close(force=True)
@@ -116,21 +116,21 @@ class SenderThread:
 
 
 _running_threads: set[SenderThread] = set()
-"""Senders whose thread is running. Each adds and removes itself, which is atomic under the GIL."""
+"""Instances whose thread is running. Each thread adds and removes its own, which is atomic under the GIL."""
 
 
 @atexit.register
 def _deliver_at_exit() -> None:
-    """Deliver the records of all producers concurrently: each begins to end before this waits for any of them."""
+    """Deliver all producers' records concurrently: every sender begins to exit before this waits for any of them."""
     deadlines = [(thread, thread.begin_exit()) for thread in list(_running_threads) if thread.has_work]
     for thread, deadline_ms in deadlines:
         thread.end_exit(deadline_ms)
 
 
 def abandon(sender: Sender, pid: int) -> None:
-    """Let the sender of a garbage-collected producer end.
+    """Make the sender of a garbage-collected producer end.
 
-    No effect in a forked child, because the sender thread belongs to the parent process.
+    Do nothing in a forked child, because the sender thread belongs to the parent process.
     """
     if os.getpid() == pid:
         sender.abandon()
