@@ -124,7 +124,7 @@ def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionF
 
 
 def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
-    """Build the encoder for one side. If its columns are invalid, raise ConfigurationError."""
+    """Build the encoder for one side. Raise ConfigurationError with all errors about its columns."""
     parent = _find_parent_struct(options, columns)
     source_columns = columns if parent is None else columns.struct_fields(parent)
     assert source_columns is not None

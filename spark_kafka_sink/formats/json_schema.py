@@ -1,7 +1,7 @@
-"""JSON Schemas for rows in `JsonFormat`: derived from the types of columns, or checked if the user provides one.
+"""Derive JSON Schemas for rows in `JsonFormat` from column types, and check JSON Schemas from the user.
 
-Nullable fields are not required, since null fields are omitted. Objects are closed (`additionalProperties` is false),
-because the registry accepts a new field as a compatible change only in closed objects.
+Nullable fields are not required, because null fields are omitted. Objects are closed (`additionalProperties` is false),
+because only in closed objects does the registry accept a new field as a compatible change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DRAFT_URI = "http://json-schema.org/draft-07/schema#"
 
 
 def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
-    """Return the schema of the columns as JSON, with `name` as its title."""
+    """Return the columns' JSON Schema as text, with `name` as its title."""
     schema = {"$schema": _DRAFT_URI, "title": name or DEFAULT_NAME, **_build_object_schema(fields)}
     return json.dumps(schema, separators=(",", ":"))
 
@@ -66,7 +66,7 @@ def _build_type_schema(data_type: pa.DataType) -> dict[str, Any]:
 
 
 def _build_element_schema(field: pa.Field) -> dict[str, Any]:
-    """Return the schema of an element of an array or map. Unlike in an object, null is written as `null`."""
+    """Return the schema for the elements of an array or map. Null elements are written as `null`, not omitted."""
     schema = _build_type_schema(field.type) if not pa.types.is_null(field.type) else {}
     return {"oneOf": [{"type": "null"}, schema]} if field.nullable and schema else schema or {"type": "null"}
 

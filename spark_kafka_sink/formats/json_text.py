@@ -1,18 +1,18 @@
-"""Encoder of columns to JSON, one object per row. The output is identical to that of Spark's `to_json(struct(...))`.
+"""Encode columns as JSON, one object per row. The output is identical to that of Spark's `to_json(struct(...))`.
 
-As in Spark, null fields are omitted, but null elements of arrays and maps are written as `null`. Binary is base64,
-decimals are numbers with all of their digits, and NaN and infinities are strings. Map keys are the text of Spark's
-internal representation: a date is the number of days since 1970, a timestamp the number of microseconds.
+As in Spark, null fields are omitted, but null elements of arrays and maps are written as `null`. Binary is written as
+base64, decimals as numbers with all of their digits, and NaN and infinities as strings. Map keys are written in Spark's
+internal representation: a date is the number of days since 1970, and a timestamp is the number of microseconds.
 
-Each column is encoded at once, and the columns are then joined row by row. No Python code runs for a row.
+Each column is encoded as a whole, and the encoded columns are then joined row by row. No Python code runs per row.
 
-Vocabulary of this module:
+This module uses these terms:
 
-    JsonColumn        encoded column without enclosing quotation marks
+    JsonColumn        an encoded column, without enclosing quotation marks
     constant          text between two columns that is the same in every row: quotation marks, names and commas
-    piece             constant or column; an object is the concatenation of its pieces
-    elements          values of all arrays (or entries of all maps) of a column, one after the other
-    element offsets   for each array, the index of its first element, followed by the number of all elements
+    piece             a constant or a column; an object is the concatenation of its pieces
+    elements          the values of all arrays (or the entries of all maps) in a column, one after the other
+    element offsets   the index of each array's first element, followed by the total number of elements
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(0x20) if byte not in _ESC
 
 
 class JsonColumn(NamedTuple):
-    """Column encoded as JSON. Nulls of the source column remain null."""
+    """Column encoded as JSON. Nulls of the source column stay null."""
 
     values: pa.Array
     needs_quotes: bool = False
@@ -102,14 +102,14 @@ def _encode_column(column: pa.Array) -> JsonColumn:
         return JsonColumn(column.cast(pa.binary()))
     if types.is_struct(data_type):
         names = [data_type.field(index).name for index in range(data_type.num_fields)]
-        # flatten() is not used, because it copies the data to apply the nulls of the struct.
+        # flatten() is not used, because it copies the data to apply the struct's nulls.
         fields = [_encode_column(column.field(index)) for index in range(data_type.num_fields)]
         return JsonColumn(copy_nulls(_encode_objects(names, fields, len(column)), column))
     return JsonColumn(_encode_maps(column) if types.is_map(data_type) else _encode_lists(column))
 
 
 def _find_scalar_encoder(data_type: pa.DataType) -> Callable[[pa.Array], JsonColumn] | None:
-    """Return the encoder of a scalar type, or None for a nested or unsupported type and for the type null."""
+    """Return the encoder for a scalar type, or None if the type is nested, unsupported or null."""
     return next((encode for is_type, encode in _SCALAR_ENCODERS if is_type(data_type)), None)
 
 
@@ -144,18 +144,20 @@ def _encode_objects(
 
 
 class _ObjectBuilder:
-    """Builder of one object per row. Null fields are omitted together with their comma."""
+    """Builds one object per row. Null fields are omitted, together with their comma."""
 
     def __init__(self, opening: bytes) -> None:
         self._pieces: list[Any] = []
         self._pending_constant = opening
-        """Text that follows the last piece in every row. It is joined with the constant text that comes next."""
+        """Text that follows the last piece in every row. It is merged with the constant text that comes next."""
         self._rows_with_fields: bool | NDArray[np.bool_] = False
-        """Rows whose object already has a field, and so needs a comma before the next one: True for all rows, False
-        for none, or a mask."""
+        """Rows whose object already has a field, so that the next field needs a comma before it.
+
+        True means all rows, False means no rows; otherwise this is a mask.
+        """
 
     def add_field(self, name: bytes, field: JsonColumn) -> None:
-        """Add a field to the objects. `name` is escaped. Nulls of the field are omitted from their objects."""
+        """Add a field to all objects in which it is not null. `name` must already be escaped."""
         quote = b'"' if field.needs_quotes else b""
         label = b'"%s":%s' % (name, quote)
         if field.values.null_count:
@@ -184,7 +186,7 @@ class _ObjectBuilder:
         return (join_non_null if any(piece.null_count for piece in arrays) else join)(*self._pieces)
 
     def _build_field_prefix(self, label: bytes) -> Any:
-        """Return the piece with the name of a field, preceded by a comma in rows that already have a field."""
+        """Return a piece with the field's name, preceded by a comma in rows that already have a field."""
         if isinstance(self._rows_with_fields, bool):
             return build_binary_scalar(b"," + label if self._rows_with_fields else label)
         return choose(self._rows_with_fields, [label, b"," + label])
@@ -235,7 +237,7 @@ def _encode_keys(keys: pa.Array) -> pa.Array:
 
 
 def _escape(text: pa.Array) -> pa.Array:
-    """Escape quotation marks, backslashes and control characters in the same way as Jackson."""
+    """Escape quotation marks, backslashes and control characters like Jackson."""
     _, offset_buffer, data = text.buffers()
     if data is None or not len(text):
         return text
@@ -244,7 +246,7 @@ def _escape(text: pa.Array) -> pa.Array:
     needs_escape = (data_bytes < 0x20) | (data_bytes == ord('"')) | (data_bytes == ord("\\"))
     if not needs_escape.any():
         return text
-    # The backslash is escaped first, because all other escape sequences contain a backslash.
+    # Escape the backslash first, because all other escape sequences contain one.
     for byte in sorted(np.unique(data_bytes[needs_escape]).tolist(), key=lambda byte: byte != ord("\\")):
         text = pc.replace_substring(text, bytes([byte]), _ESCAPES[byte])
     return text
@@ -257,7 +259,7 @@ def _escape_name(name: str) -> bytes:
 def _encode_base64(column: pa.Array) -> pa.Array:
     """Encode each row as base64.
 
-    Each row is padded to a multiple of three bytes, so that all rows are encoded in one call. The encoded padding is
+    Each row is padded to a multiple of three bytes, so that a single call can encode all rows. The encoded padding is
     then overwritten with `=`.
     """
     filled_bytes = fill_nulls(column, b"")

@@ -1,8 +1,9 @@
-"""Encoder of columns to Protobuf's wire format, one message per row. The output is identical to that of protobuf.
+"""Encode columns in Protobuf's wire format, one message per row. The output is identical to that of protobuf.
 
-A field consists of a tag (field number and wire type) and a value. Fields are in the order of their numbers; null
-fields are omitted. Numbers are varints or have 4 or 8 bytes. Strings, bytes, messages and packed numbers follow their
-length. As in Avro, a message is therefore a sequence of pieces, which are empty in rows without the field.
+A field consists of a tag (field number and wire type) and a value. Fields are written in the order of their numbers,
+and null fields are omitted. Numbers are varints or take 4 or 8 bytes. Strings, bytes, messages and packed numbers are
+preceded by their length. As in Avro, a message is therefore a sequence of pieces. In rows that lack a field, the
+field's pieces are empty.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from spark_kafka_sink.records.fields import (
     build_unsigned_varint_fields,
 )
 
-# Wire types, with the names of Protobuf's documentation.
+# Wire types, named as in Protobuf's documentation.
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _WIRE_TYPES = {
     **dict.fromkeys(("fixed64", "sfixed64", "double"), _I64),
@@ -57,13 +58,13 @@ _WIRE_TYPES = {
     **dict.fromkeys(("string", "bytes", "message", "map", "timestamp"), _LEN),
 }
 _UNSIGNED_BITS = {"uint32": 32, "fixed32": 32, "uint64": 63, "fixed64": 63}
-"""Bits that values of each unsigned type may have. Columns are signed, so the highest of 64 bits is always 0."""
+"""Maximum bits of each unsigned type's values. Columns are signed, so the highest of 64 bits is always 0."""
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True)
 class ProtobufFormat:
-    """Row format of Protobuf messages. Fields and columns are matched by name."""
+    """Protobuf row format. Fields and columns are matched by name."""
 
     fields: tuple[MessageField, ...]
 
@@ -128,7 +129,7 @@ def _encode_unsigned_varint(number: int) -> bytes:
 
 
 def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
-    """Return a mask of the values that differ from the default of their type. -0.0 is not the default."""
+    """Return a mask of the values that differ from their type's default. -0.0 counts as different."""
     types, data_type = pa.types, column.type
     if types.is_floating(data_type):
         values = floats_to_numpy(column)
@@ -168,7 +169,7 @@ def _prefix_lengths(messages: pa.Array) -> list[Piece]:
 def _encode_timestamps(column: pa.Array) -> list[Piece]:
     """Return the pieces of google.protobuf.Timestamp messages.
 
-    Field 1 has the seconds since 1970, and field 2 the nanoseconds of the second.
+    Field 1 contains the seconds since 1970, and field 2 the nanoseconds within the second.
     """
     ticks_per_second = _TICKS_PER_SECOND[column.type.unit]
     seconds, fraction = np.divmod(integers_to_numpy(column.view(pa.int64())), ticks_per_second)
@@ -235,7 +236,7 @@ def _reject_null_elements(elements: pa.Array, mask: Mask, path: str) -> None:
 
 
 def _encode_varints(column: pa.Array) -> list[Piece]:
-    """Encode signed integers without zigzag. A negative number is encoded with 64 bits, even if the type has 32."""
+    """Encode signed integers without zigzag. Negative numbers are encoded with 64 bits, even if the type has 32."""
     return list(build_unsigned_varint_fields(integers_to_numpy(column).astype(np.int64).view(np.uint64)))
 
 
@@ -252,7 +253,7 @@ def _build_float_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
 
 
 def _encode_length_delimited(column: pa.Array) -> list[Piece]:
-    """Encode strings and bytes. Dates, times and decimals become strings, in the same format as in JSON."""
+    """Encode strings and bytes. Dates, times and decimals become strings, formatted as in JSON."""
     types, data_type = pa.types, column.type
     if types.is_decimal128(data_type):
         column = to_text(column)

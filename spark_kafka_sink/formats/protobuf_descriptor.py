@@ -1,10 +1,10 @@
-"""Parser of Protobuf descriptors from the user or from a schema registry.
+"""Parse Protobuf descriptors from the user or from a schema registry.
 
-protoc generates descriptors:
+Use protoc to generate a descriptor:
 
     protoc --include_imports --descriptor_set_out=order.desc order.proto
 
-Descriptors are parsed on the driver, which needs the package protobuf. They are in base64, because options are text.
+Descriptors are parsed on the driver, which needs the protobuf package. They are base64 text, because options are text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ParsedMessage(NamedTuple):
     """Message from a descriptor.
 
     `text` is the descriptor of the message's file in the form that a registry accepts. `message_indexes` is the
-    position of the message in the file, in Confluent's encoding.
+    message's position in the file, in Confluent's encoding.
     """
 
     fields: tuple[MessageField, ...]
@@ -39,7 +39,7 @@ class ParsedMessage(NamedTuple):
 def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -> ParsedMessage:
     """Parse the descriptor of a message. Raise SchemaError if it is invalid or if the columns do not fit the message.
 
-    `name` is the full name of the message; by default the first message of the last file is used.
+    `name` is the message's full name. It defaults to the first message of the last file.
     """
     files = _parse_files(_decode_base64(text))
     message = _find_message(files, name)
@@ -74,7 +74,7 @@ def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        # Apicurio does not use base64 but returns the bytes themselves as text.
+        # Apicurio does not use base64. It returns the bytes themselves as text.
         return text.encode()
 
 
@@ -195,7 +195,7 @@ def _build_singular_field(field: Any, column: pa.DataType, path: str) -> Message
     else:
         check_column_type(type_name, column, path)
     oneof = field.containing_oneof
-    # protoc adds a oneof for each optional field of proto3. A oneof with one field needs no check, so it is ignored.
+    # protoc adds a oneof for each optional proto3 field. A oneof with a single field needs no check, so ignore it.
     oneof_name = oneof.name if oneof is not None and len(oneof.fields) > 1 else None
     return MessageField(
         field.name,

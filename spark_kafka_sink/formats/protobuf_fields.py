@@ -1,7 +1,7 @@
 """Fields of a Protobuf message as picklable objects, so that the tasks do not need the package protobuf.
 
-Only fields that have a column are included. They are derived from the types of the columns (`protobuf_schema.py`) or
-parsed from the user's descriptor (`protobuf_descriptor.py`).
+Only fields that have a column are included. They are derived from the column types (`protobuf_schema.py`) or parsed
+from a descriptor (`protobuf_descriptor.py`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class MessageField:
     inner_fields: tuple[MessageField, ...] = ()
     """Fields of a message, or the key and the value of a map entry."""
     enum_values: tuple[tuple[str, int], ...] = ()
-    """Names and numbers of the values of an enum."""
+    """Names and numbers of an enum's values."""
 
 
 def check_column_type(type_name: str, data_type: pa.DataType, path: str) -> None:
-    """Raise SchemaError if a column of this type, which is not nested, cannot be encoded as the Protobuf type."""
+    """Raise SchemaError if a column of this type, which must be scalar, cannot be encoded as the Protobuf type."""
     types = pa.types
     compatible = next((type_names for is_type, type_names in _COMPATIBLE_TYPES if is_type(data_type)), ())
     if type_name == "timestamp" and types.is_timestamp(data_type) and data_type.tz is not None:
@@ -63,4 +63,4 @@ _COMPATIBLE_TYPES = (
     (pa.types.is_timestamp, ("string",)),
     (pa.types.is_time64, ("string",)),
 )
-"""Check of an Arrow type -> compatible Protobuf types. The first check that succeeds applies."""
+"""Compatible Protobuf types by Arrow type. The first entry whose check succeeds applies."""

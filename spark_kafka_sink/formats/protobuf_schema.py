@@ -1,8 +1,8 @@
-"""Protobuf messages derived from the types of columns: the fields, and the .proto text for a schema registry.
+"""Derive Protobuf messages from column types: the fields, and the .proto text for a schema registry.
 
-Fields are numbered in the order of the columns, so new columns must be added at the end. Nullable columns are
-`optional`. Readers cannot distinguish a null list or map from an empty one. Protobuf has no types for dates, decimals,
-timestamps without a time zone and times of day, so these become strings.
+Fields are numbered in column order, so new columns must be added at the end. Nullable columns become `optional` fields.
+Readers cannot distinguish a null list or map from an empty one. Protobuf has no types for dates, decimals, timestamps
+without a time zone and times of day, so these become strings.
 """
 
 from __future__ import annotations
@@ -144,4 +144,4 @@ _SCALAR_TYPES = (
     (pa.types.is_timestamp, "string"),
     (pa.types.is_time64, "string"),
 )
-"""Check of an Arrow type -> Protobuf type. The first check that succeeds applies."""
+"""Protobuf type by Arrow type. The first entry whose check succeeds applies."""

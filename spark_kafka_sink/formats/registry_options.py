@@ -26,7 +26,7 @@ SCHEMA_SOURCES = ("register", "lookup", "latest")
 SCHEMA_ID_LOCATIONS = ("prefix", "header")
 SUBJECT_NAME_STRATEGIES = ("topic", "record", "topicRecord")
 _REGISTRY_COUNTERPARTS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
-"""Format without a schema registry -> the corresponding format that uses one."""
+"""Formats without a schema registry, and the corresponding formats that use one."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RegistryOptions:
         return self.schema_id_location == "header"
 
     def subject_name(self, side: str, topic: str | None, schema_name: str) -> str:
-        """Return the subject of a schema for the values or keys (`side`) of the topic."""
+        """Return the subject of the schema for the topic's values or keys (`side`)."""
         if self.subject_name_strategy == "topic":
             return f"{topic}-{side}"
         return schema_name if self.subject_name_strategy == "record" else f"{topic}-{schema_name}"
@@ -132,7 +132,7 @@ REGISTRY_OPTIONS = (
 def parse_registry_options(
     parsed_options: ParsedOptions, formats: Sequence[FormatOptions], topic: str | None
 ) -> RegistryOptions | None:
-    """Return the registry options; None if no format uses a registry. Add errors to the faults of `parsed_options`."""
+    """Return the registry options, or None if no format uses one. Add errors to the faults of `parsed_options`."""
     registry_formats = [options for options in formats if options.has_registry]
     if not registry_formats:
         if {"valueFormat", "keyFormat"} & parsed_options.invalid_fields:

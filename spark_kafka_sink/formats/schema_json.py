@@ -1,4 +1,4 @@
-"""Parser of JSON schemas that come from a user or a registry."""
+"""Parse schemas in JSON that come from a user or a registry."""
 
 from __future__ import annotations
 

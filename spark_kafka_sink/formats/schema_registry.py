@@ -1,11 +1,12 @@
 """Client of a schema registry with Confluent's HTTP API, used on the driver.
 
 The client registers a schema, looks it up, or fetches the latest schema of a subject. The tasks receive the schema id
-in the header of their records and never connect to the registry. A stream plans every micro-batch again, so the client
-caches schema ids for the lifetime of the process, and the latest schema for each start of a stream. The process is
-Spark's Python worker. Spark ends a worker that is idle for a minute; the next micro-batch queries the registry again.
+in the header of their records and never connect to the registry. A stream plans every micro-batch anew, so the client
+caches schemas in the process: registered schemas for up to a minute, and the latest schema for each start of a stream.
+The process is Spark's Python worker. Spark stops a worker that has been idle for a minute, so the next micro-batch
+queries the registry again.
 
-Requests are retried after errors that may be temporary. All of them are idempotent. The timeout
+Requests are idempotent, so they are retried after errors that may be temporary. The timeout
 `schema.registry.request.timeout.ms` covers all attempts and backoffs. Text from the registry appears in errors and logs
 on one line, with bounded length, and without the credentials that were sent.
 """
@@ -97,7 +98,7 @@ class RegistryConfig:
 
 
 class _FailedAttempt(NamedTuple):
-    """Failed request to one URL. It may be retried after `backoff_s`; if that is infinite, it is no reason to retry."""
+    """Failed request to one URL. It may be retried after `backoff_s`, unless that is infinite."""
 
     message: str
     backoff_s: float = 0.0
@@ -132,7 +133,7 @@ class SchemaRegistryClient:
             secrets += [config.user_info, config.user_info.partition(":")[2], credentials]
         self._secrets = [secret for secret in secrets if secret]
         self._cache: dict[tuple[Any, ...], tuple[RegisteredSchema, float]] = {}
-        """Each schema with the time of the monotonic clock at which it expires."""
+        """Schemas, each with its expiry time on the monotonic clock."""
 
     def register(self, subject: str, schema: Schema) -> RegisteredSchema:
         """Register the schema as a new version of the subject unless it is registered already."""
@@ -241,7 +242,7 @@ class SchemaRegistryClient:
                 else:
                     raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
             message = "; ".join(failure.message for failure in failures)
-            # The next attempt is made at all URLs, after the longest finite backoff. There is none if no URL has one.
+            # The next attempt tries all URLs, after the longest finite backoff. If no backoff is finite, give up.
             backoffs_s = [failure.backoff_s for failure in failures if failure.backoff_s < math.inf]
             remaining_s = deadline_s - self._now_s()
             backoff_s = max([_BACKOFF_S * 2 ** (attempt - 1), *backoffs_s])
@@ -291,7 +292,7 @@ class SchemaRegistryClient:
         )
 
     def _describe_rejection(self, response: HttpResponse, subject: str, schema: Schema | None) -> str:
-        """Return the cause and the remedy of a response with an error status that is not retried."""
+        """Describe the cause of an error response that is not retried, and its remedy."""
         status, body = response.status, parse_json_object(response.data)
         prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
         if status in (401, 403):
@@ -387,5 +388,5 @@ def _encode_body(schema: Schema | None) -> bytes | None:
 
 
 def _parse_retry_after_s(retry_after: str | None) -> float:
-    """Return the seconds of a Retry-After header; 0 if there is none, or if it is a date."""
+    """Return the seconds of a Retry-After header, or 0 if it is missing or a date."""
     return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdecimal() else 0.0

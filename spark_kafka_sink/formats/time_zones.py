@@ -1,8 +1,8 @@
-"""UTC offsets of columns of timestamps.
+"""Compute the UTC offsets of timestamp columns.
 
-Python's zoneinfo computes the offset of a single time. Therefore the transitions of a zone (changes of its offset) are
-determined for the years that occur in a column, and cached. A binary search then finds the last transition before each
-row. Arrow's kernels are not used, because they apply no rules to years after 2037.
+Python's zoneinfo computes the offset of only one time per call. Therefore a zone's transitions (changes of its offset)
+are determined for the years that occur in a column, and cached. A binary search then finds the last transition before
+each row. Arrow's kernels are not used, because they apply no rules to years after 2037.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _CYCLE_YEARS = 400
 _FIRST_YEAR, _LAST_YEAR = 1800, 2800
 """No zone has a transition before _FIRST_YEAR. The transitions of the 400 years before _LAST_YEAR repeat after it."""
 _SEARCH_STEP = timedelta(days=5)
-"""No zone has more than one transition within this time."""
+"""No zone has two transitions within this time."""
 
 
 def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int64] | int:
-    """Return the UTC offset of each time, in seconds; a single number if the zone has a fixed offset.
+    """Return the UTC offset of each time in seconds, or a single number if the zone's offset is fixed.
 
     `seconds` are seconds since 1970 in UTC. Raise SchemaError if the zone is unknown.
     """
@@ -67,7 +67,7 @@ def _parse_fixed_offset(zone: str) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _find_transitions(zone: str, year: int) -> list[tuple[int, int]]:
-    """Return the times of the beginning of a year and of its transitions, each with the offset that begins there."""
+    """Return the start of the year and its transitions, each with the offset that applies from then on."""
     zone_info = _load_zone(zone)
     time, end = datetime(year, 1, 1, tzinfo=timezone.utc), datetime(year + 1, 1, 1, tzinfo=timezone.utc)
     transitions = [(_to_epoch_seconds(time), _find_utc_offset(zone_info, time))]
