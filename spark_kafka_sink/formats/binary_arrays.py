@@ -134,9 +134,7 @@ def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]
 
 def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_count: int) -> pa.Array:
     """Combine groups of rows into one array. A group consists of row indices in the result and of the rows."""
-    indices_in_groups = np.empty(
-        row_count, np.int64
-    )  # for each row of the result, its index in the concatenated groups
+    indices_in_groups = np.empty(row_count, np.int64)  # for each result row, its index in the concatenated groups
     group_start = 0
     for row_indices, _ in groups:
         indices_in_groups[row_indices] = np.arange(group_start, group_start + len(row_indices))

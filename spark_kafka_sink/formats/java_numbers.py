@@ -2,9 +2,8 @@
 
 Both Java and Arrow write the shortest decimal that parses to the same number, so the digits can be taken from Arrow.
 Only the layout differs: Java writes 0.001 <= |x| < 10,000,000 without an exponent and with at least one fraction digit
-(`1.0`,
-`0.25`), and all other numbers in scientific notation (`1.0E7`, `1.7E-12`). If one digit is enough, Java writes the
-nearest decimal with two digits, which differs only for the smallest subnormals (`4.9E-324`).
+(`1.0`, `0.25`), and all other numbers in scientific notation (`1.0E7`, `1.7E-12`). If one digit is enough, Java writes
+the nearest decimal with two digits, which differs only for the smallest subnormals (`4.9E-324`).
 
 JDKs before 19 sometimes write one digit too many, or a last digit that is off by one (JDK-4511638). Their text still
 parses to the same number.
