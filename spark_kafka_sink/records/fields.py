@@ -123,8 +123,7 @@ def _build_varint_field(codes: NDArray[Any], max_groups: int) -> Field:
     for group in range(1, max_groups):
         has_group = codes >= 1 << _GROUP_BITS * group
         top_bit = 8 * group - 1
-        # Adding the bits from top_bit upwards to themselves shifts them by one. This makes room for the continuation
-        # bit.
+        # Adding the bits from top_bit upwards to themselves shifts them by one, which frees the continuation bit.
         word = word + (word & word_type((1 << 8 * word.itemsize) - (1 << top_bit)))
         word |= np.left_shift(has_group, top_bit, dtype=word_type)
         width = np.add(width, has_group, dtype=np.uint8)
