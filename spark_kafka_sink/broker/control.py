@@ -55,7 +55,7 @@ HTTP_RESPONSE = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 
 
 class Control:
-    """Injects faults and changes the cluster. Thread-safe: its own lock guards the rules, the cluster has another."""
+    """Injects faults and changes the cluster. Thread-safe: `_lock` guards the rules, and the cluster guards itself."""
 
     def __init__(self, cluster: EmbeddedCluster, seed: int) -> None:
         self._cluster = cluster

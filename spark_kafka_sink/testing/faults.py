@@ -49,7 +49,7 @@ class Faults:
         return replace(self, _request=request, _topic=topic, _partition=partition, _node=node, _nth=nth)
 
     def produce_fails_once(self, error: str) -> FaultRule:
-        """Respond to one produce request with an error (Kafka's name of it) and store nothing."""
+        """Respond to one produce request with an error and store nothing. `error` is the name that Kafka uses."""
         return self.produce_fails(error)
 
     def produce_fails(self, error: str, *, times: int | None = 1, stored: bool = False) -> FaultRule:
