@@ -215,7 +215,7 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
 def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
     rerun = "" if entry.batch.is_idempotent else " Do not run the job again: that would write its rows twice."
     with _convert_fencing(
-        f"{entry.batch} is decided, but a newer driver has since taken over the query with the prefix {entry.prefix}. "
+        f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}. "
         f"The newer driver finishes the batch. This driver must stop.{rerun}"
     ):
         yield
@@ -226,7 +226,7 @@ def convert_errors_after_commit(entry: Entry) -> Iterator[None]:
     """Convert errors that prevent a stream's driver from recording a committed batch as done in the decision log."""
     try:
         with _convert_fencing(
-            f"{entry.batch} is committed, but a newer driver has since taken over the query with the prefix "
+            f"{entry.batch} is committed, but a newer driver has taken over the query with the prefix "
             f"{entry.prefix}. This driver must stop."
         ):
             yield

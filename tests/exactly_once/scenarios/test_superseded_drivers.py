@@ -142,7 +142,7 @@ def test_older_driver_suspended_after_decision_reports_no_lost_rows(query: Query
 
     with (
         before_the_commit(overtake),
-        pytest.raises(ExactlyOnceError, match=r"is decided, but a newer driver has since taken over .* p\.") as error,
+        pytest.raises(ExactlyOnceError, match=r"is decided, but a newer driver has taken over .* p\.") as error,
     ):
         query.commit(start, 0, prepared)
     assert not isinstance(error.value, CommitLostError)
