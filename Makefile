@@ -14,7 +14,6 @@ SPARK_ARCHIVES := $(SPARKS:%=.venv-pyspark-%/spark.jsa)
 ALL_SPARKS := $(SPARKS) 4.2.1
 ALL_SPARK_VENVS := $(ALL_SPARKS:%=.venv-pyspark-%/.up-to-date)
 MATRIX := build/spark-matrix
-HISTORIES := build/histories
 MINIMUMS := .venv-minimums
 SAIL := .venv-sail
 BUILD := .venv-build
@@ -148,23 +147,11 @@ fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
 	$(BIN)/python -m tests.fuzz $(N)
 
 .PHONY: soak
-soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
-	rm -rf $(HISTORIES)
-	for name in producer.explorer producer.transaction_explorer "exactly_once.explorer --histories $(HISTORIES)"; do \
-		$(BIN)/python -m tests.$$name --seeds 0:20000 --require-branches --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
-	go -C tools/linearizability run . $(CURDIR)/$(HISTORIES)/*.jsonl
-	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 1 --faults 1
-	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 0 --faults 1 --kinds lose-response late-request
-	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 2 --faults 0
-	$(BIN)/python -m tools.mutation_tester --all-targets
-	SOAK=1 $(BIN)/python -m $(UNIT_TESTS)
-	$(foreach version,$(ALL_SPARKS),$(call SPARK_PYTEST,$(version)) tests/spark --ignore tests/spark/scenarios/test_examples.py \
-		--ignore tests/spark/scenarios/test_documented_examples.py || exit 1;)
-	$(BIN)/python -m tests.fuzz $(N)
-	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
-		integration/test_exactly_once_killed.py integration/test_exactly_once_paused.py integration/test_coordinators_real_kafka.py integration/test_log_writer_real_kafka.py integration/test_spark_cluster.py \
-		integration/test_spark_memory.py integration/test_producer_memory.py integration/test_kafka_versions.py \
-		integration/test_embedded_broker_clients.py integration/test_other_brokers.py
+soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours); continues what was interrupted
+	$(BIN)/python -m tests.runner.soak $(ALL_SPARKS)
+
+test-whole-pyspark-%: .venv-pyspark-%/.up-to-date
+	$(call SPARK_PYTEST,$*) tests/spark --ignore tests/spark/scenarios/test_examples.py --ignore tests/spark/scenarios/test_documented_examples.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)
