@@ -111,4 +111,4 @@ def test_installs_short_name_only_after_the_package(page: str) -> None:
     text = (ROOT / page).read_text()
     for found in re.finditer(r"pip install [\"']?spark[-_]kafka[-_]sink", text):
         around = text[max(0, found.start() - 250) : found.end() + 250].replace("\n", " ")
-        assert "already installed" in around or "Once it is published" in around
+        assert "already installed" in around or "Once the package is published" in around
