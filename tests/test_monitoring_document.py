@@ -127,8 +127,8 @@ def dashboard() -> dict[str, Any]:
 
 def expressions() -> list[str]:
     expressions = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
-    on_the_page = re.findall(r"^\| `([^`]+)` \|", TEXT.partition("## What to alert on")[2], re.MULTILINE)
-    named = re.findall(r"`(kafka_producer_[a-z_]+)`", TEXT.partition("## What to alert on")[2])
+    on_the_page = re.findall(r"^\| `([^`]+)` \|", TEXT.partition("## Set alerts")[2], re.MULTILINE)
+    named = re.findall(r"`(kafka_producer_[a-z_]+)`", TEXT.partition("## Set alerts")[2])
     return list(dict.fromkeys([*(rule["expr"] for rule in rules()), *expressions, *on_the_page, *named]))
 
 
