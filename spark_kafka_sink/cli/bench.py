@@ -38,7 +38,7 @@ MAX_DISTINCT_CALLS = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     add = parser.add_argument
-    add("topic", metavar="TOPIC", help="the topic to write to; use one that exists for this purpose")
+    add("topic", metavar="TOPIC", help="the topic to write to; use one that is meant for benchmarks")
     add("--records", type=int, default=RECORDS, metavar="N", help="number of records (default: %(default)s)")
     add(
         "--value-bytes",

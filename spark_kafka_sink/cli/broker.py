@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--advertised-host",
         metavar="NAME",
-        help="host name that clients connect to (default: --host, or this machine's name on all interfaces)",
+        help="host name that clients connect to (default: --host, or this machine's name for 0.0.0.0)",
     )
     add("--port", type=int, default=9092, help="port of the first node; 0 for any free port (default: %(default)s)")
     add("--nodes", type=int, default=1, help="number of nodes, each with its own port (default: %(default)s)")
     add("--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", help="create this topic; may be repeated")
     add(
-        "--partitions", type=int, default=1, help="partitions of topics that do not set a number (default: %(default)s)"
+        "--partitions", type=int, default=1, help="partitions of topics created without a number (default: %(default)s)"
     )
     add(
         "--no-auto-create", action="store_true", help="do not create missing topics when clients request their metadata"

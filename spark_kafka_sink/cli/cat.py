@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"where to start: {_START_FORMS}, in UTC if it has no time zone (default: %(default)s)",
     )
     add("-f", "--follow", action="store_true", help="keep printing new records until interrupted")
-    add("-n", "--max-messages", type=int, metavar="N", help="stop after N messages")
+    add("-n", "--max-messages", type=int, metavar="N", help="stop after N records")
     add(
         "--format",
         choices=("text", "json", "table"),

@@ -11,7 +11,9 @@ SHELLS = ("bash", "zsh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help='bash: eval "$(pykafka completion bash)" in ~/.bashrc')
+    parser.add_argument(
+        "shell", choices=SHELLS, help='shell; for bash, add eval "$(pykafka completion bash)" to ~/.bashrc'
+    )
 
 
 def run(args: argparse.Namespace) -> int:

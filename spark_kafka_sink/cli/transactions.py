@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PREFIX",
         help="prefix of the transactional ids of one query or job; required except for list",
     )
-    add("--log-topic", metavar="TOPIC", help="the decision log of the write, if it sets the option decisionLogTopic")
+    add("--log-topic", metavar="TOPIC", help="the decision log, if the write sets the option decisionLogTopic")
     add("--yes", action="store_true", help="do not ask for confirmation")
     add("--json", action="store_true", help="print the list as one JSON document")
 

@@ -37,12 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="command_config",
         type=Path,
         metavar="FILE",
-        help="another name of --command-config",
+        help="another name for --command-config",
     )
     add("--max-messages", type=int, default=-1, metavar="N", help="stop after N records (default: never)")
     add("--throughput", type=int, default=-1, metavar="N", help="write at most N records a second (default: no limit)")
     add(
-        "--acks", type=int, default=-1, choices=(0, 1, -1), help="the option acks, unless the file has it (default: -1)"
+        "--acks",
+        type=int,
+        default=-1,
+        choices=(0, 1, -1),
+        help="the option acks, unless the file sets it (default: -1)",
     )
     add("--value-prefix", type=int, metavar="N", help="write N.0, N.1, N.2, ... instead of 0, 1, 2, ...")
     add(
