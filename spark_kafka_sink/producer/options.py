@@ -126,7 +126,7 @@ _BATCHING = (
         5,
         parse_non_negative_long,
         "maximum time that a batch which is not full waits for more records; up to 100 ms longer while every leader "
-        "of the topic has a full request, or after an encoding that took long",
+        "of the topic has a full request, or after records took a long time to encode; flush waits for neither",
     ),
     Option(
         "buffer.memory",

@@ -105,7 +105,7 @@ UNKNOWN_TOPIC_OR_PARTITION = _define_error(
     3,
     "UNKNOWN_TOPIC_OR_PARTITION",
     STALE,
-    "Create the topic or correct its name. It takes a moment until all brokers know a new topic.",
+    "Create the topic or correct its name. It takes a moment for all brokers to learn of a new topic.",
 )
 INVALID_FETCH_SIZE = _define_error(4, "INVALID_FETCH_SIZE")
 LEADER_NOT_AVAILABLE = _define_error(
@@ -115,7 +115,7 @@ LEADER_NOT_AVAILABLE = _define_error(
     "The partition has no leader yet. If the error persists, too few of its replicas are alive.",
 )
 NOT_LEADER_OR_FOLLOWER = _define_error(
-    6, "NOT_LEADER_OR_FOLLOWER", STALE, "The partition has another leader now, which is looked up."
+    6, "NOT_LEADER_OR_FOLLOWER", STALE, "The partition has a new leader, which is looked up."
 )
 REQUEST_TIMED_OUT = _define_error(
     7,
@@ -178,7 +178,9 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = _define_error(
     "Replicas fell out of sync while the records were stored. Check the brokers that host the replicas.",
     in_doubt=True,
 )
-INVALID_REQUIRED_ACKS = _define_error(21, "INVALID_REQUIRED_ACKS", OTHER, "The broker supports acks 0, 1 and all only.")
+INVALID_REQUIRED_ACKS = _define_error(
+    21, "INVALID_REQUIRED_ACKS", OTHER, "The broker supports only the acks 0, 1 and all."
+)
 ILLEGAL_GENERATION = _define_error(
     22,
     "ILLEGAL_GENERATION",
@@ -319,7 +321,7 @@ UNKNOWN_PRODUCER_ID = _define_error(
     59,
     "UNKNOWN_PRODUCER_ID",
     OTHER,
-    "The broker has no state of this producer any more, because of the topic's retention or producer.id.expiration.ms.",
+    "The broker no longer has this producer's state, because of the topic's retention or producer.id.expiration.ms.",
 )
 REASSIGNMENT_IN_PROGRESS = _define_error(60, "REASSIGNMENT_IN_PROGRESS")
 DELEGATION_TOKEN_AUTH_DISABLED = _define_error(

@@ -18,7 +18,7 @@ CREATE_TOPIC_OPTIONS = (
         "createTopic",
         False,
         parse_boolean,
-        "let the driver create the topic of the option `topic`, if it is missing, before any task starts",
+        "let the driver create the topic that the option `topic` names, if it is missing, before any task starts",
     ),
     Option(
         "createTopic.partitions",

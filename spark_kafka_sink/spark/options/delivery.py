@@ -66,7 +66,7 @@ DELIVERY_OPTIONS = (
         "replication factor with which the sink creates the decision log; -1 for the brokers' default",
     ),
 )
-CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_text, "Spark's own option of a stream")
+CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_text, "Spark's own option for streams")
 
 
 def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> DeliveryOptions | None:

@@ -32,7 +32,7 @@ _ROWS = (
         "includeHeaders",
         False,
         parse_boolean,
-        "accepted without effect, as in Spark's own sink: headers are written if there is a `headers` column",
+        "no effect, as in Spark's own sink: headers are written if there is a `headers` column",
     ),
     *CREATE_TOPIC_OPTIONS,
     *DISTRIBUTION_OPTIONS,
@@ -100,7 +100,7 @@ _ROWS = (
     WRITE_METHOD_OPTION,
     *DELIVERY_OPTIONS,
     CHECKPOINT_LOCATION_OPTION,
-    Option("queryName", None, parse_optional_text, "Spark's own option of a stream; the sink ignores it"),
+    Option("queryName", None, parse_optional_text, "Spark's own option for streams; the sink ignores it"),
 )
 SINK_OPTIONS = build_option_table(_ROWS)
 OPTION_NAMES_BY_LOWERCASE = {name.lower(): name for name in SINK_OPTIONS}
