@@ -1,4 +1,4 @@
-"""Write the result of a DuckDB query to a topic while the query runs, in asyncio.
+"""Write the result of a DuckDB query to a topic while the query runs, with asyncio.
 
 pykafka broker --topic totals:3
 python table_duckdb.py localhost:9092
