@@ -127,8 +127,9 @@ def dashboard() -> dict[str, Any]:
 
 def expressions() -> list[str]:
     expressions = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
-    on_the_page = re.findall(r"^\| `([^`]+)` \|", TEXT.partition("## Set alerts")[2], re.MULTILINE)
-    named = re.findall(r"`(kafka_producer_[a-z_]+)`", TEXT.partition("## Set alerts")[2])
+    section = TEXT.split("\n## Set alerts\n")[1]
+    on_the_page = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    named = re.findall(r"`(kafka_producer_[a-z_]+)`", section)
     return list(dict.fromkeys([*(rule["expr"] for rule in rules()), *expressions, *on_the_page, *named]))
 
 
