@@ -108,4 +108,4 @@ def test_design_page_lists_the_round_trips() -> None:
     page = (ROOT / "docs" / "exactly-once-design.md").read_text()
     rows = re.findall(r"^\| (planning|task|committing) \| (\d+) \|", page, re.MULTILINE)
     assert dict(rows) == dict(zip(("planning", "task", "committing"), map(str, WAITS[2]), strict=True))
-    assert f"Version 1 has {sum(WAITS[1]) - sum(WAITS[2])} additional waits" in " ".join(page.split())
+    assert f"With version 1, it waits {sum(WAITS[1]) - sum(WAITS[2])} more times" in " ".join(page.split())
