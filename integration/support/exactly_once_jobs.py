@@ -1,7 +1,6 @@
-"""Drivers of streams and jobs with `deliveryGuarantee`, as programs that tests kill.
+"""A driver of streams with `deliveryGuarantee`, as a program that tests kill.
 
-python -m integration.support.exactly_once_jobs streams BOOTSTRAP FOLDER {"TOPIC": {"OPTION": "VALUE"}}
-python -m integration.support.exactly_once_jobs job BOOTSTRAP TOPIC
+python -m integration.support.exactly_once_jobs BOOTSTRAP FOLDER {"TOPIC": {"OPTION": "VALUE"}}
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def start_stream(
     return writer.trigger(processingTime=f"{BATCH_MILLISECONDS} milliseconds").start()
 
 
-def streams(bootstrap: str, folder: str, queries: str) -> None:
+def main(bootstrap: str, folder: str, queries: str) -> None:
     """Run several queries in one driver, so that a kill of the driver ends all of them.
 
     Print `ready` when Spark has started. Then read a number from stdin, and run this many micro-batches of each query.
@@ -61,21 +60,5 @@ def streams(bootstrap: str, folder: str, queries: str) -> None:
                 del running[topic]
 
 
-def write_job(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    """Write the numbers below ROWS_PER_BATCH, exactly once, without a key or prefix."""
-    writer = spark.range(0, ROWS_PER_BATCH, 1, TASKS).selectExpr("CAST(id AS STRING) AS value").write
-    writer = writer.format("pykafka").option("deliveryGuarantee", "exactly-once")
-    writer.option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
-
-
-def job(bootstrap: str, topic: str) -> None:
-    """Print `ready` when Spark has started, and run `write_job` after a line on stdin."""
-    spark = start_spark(QUIET)
-    print("ready", flush=True)
-    if sys.stdin.readline().strip():
-        write_job(spark, bootstrap, topic)
-
-
 if __name__ == "__main__":
-    kind, *arguments = sys.argv[1:]
-    streams(*arguments) if kind == "streams" else job(*arguments)
+    main(*sys.argv[1:])

@@ -18,18 +18,11 @@ def list_ongoing_lines(kafka: KafkaCluster, prefix: str) -> list[str]:
     return [line for line in output.splitlines() if "Ongoing" in line and line.startswith(prefix)]
 
 
-def list_open_ids(kafka: KafkaCluster, prefix: str) -> set[str]:
-    """Return the ids of open transactions that begin with the prefix.
+def wait_until_ended(kafka: KafkaCluster, prefix: str) -> None:
+    """Wait until no open transaction has an id that begins with the prefix.
 
     This uses the package's client, because each start of Kafka's tool takes seconds.
     """
-    config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
-    with create_client(config) as client:
-        return {name for name in list_transactional_ids(client, ONGOING) if name.startswith(prefix)}
-
-
-def wait_until_ended(kafka: KafkaCluster, prefix: str) -> None:
-    """Wait until the package's client lists no open transaction whose id begins with the prefix."""
     config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
     with create_client(config) as client:
         wait_until(lambda: not any(name.startswith(prefix) for name in list_transactional_ids(client, ONGOING)))

@@ -26,7 +26,7 @@ LAST_LINES = 40
 INTEGRATION_FILES = {
     "faults": ("test_faults_*.py",),
     "coordinators": ("test_coordinators_real_kafka.py", "test_log_writer_real_kafka.py"),
-    "exactly-once": ("test_exactly_once_killed.py", "test_exactly_once_paused.py"),
+    "exactly-once": ("test_exactly_once_killed.py", "test_exactly_once_spark.py", "test_exactly_once_paused.py"),
     "spark-cluster": ("test_spark_cluster.py", "test_spark_memory.py"),
     "memory": ("test_producer_memory.py", "test_partitioner_keys.py"),
     "brokers": ("test_kafka_versions.py", "test_embedded_broker_clients.py", "test_other_brokers.py"),
