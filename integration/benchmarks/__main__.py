@@ -60,7 +60,7 @@ def main() -> None:
             lines += part(scale)
             loads.append(os.getloadavg()[0])
             print(f"{name}: {time.monotonic() - started:.0f} s since the start", file=sys.stderr, flush=True)
-    text = format_results(lines, how(scale, loads))
+    text = format_results(lines, describe_conditions(scale, loads))
     print(text)
     if scale is FULL and not arguments.only:
         write_page(text, lines)
@@ -72,14 +72,13 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def how(scale: Scale, loads: list[float]) -> str:
+def describe_conditions(scale: Scale, loads: list[float]) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    load = (
-        f"load average between the parts of the benchmark {min(loads):.1f} to {max(loads):.1f}, "
-        "including the benchmark itself"
+    return (
+        f"Measured at commit `{commit()}` in {scale.rounds} rounds with {python}, on {os.cpu_count()} cores that the "
+        f"brokers and clients shared. Between the parts of the benchmark, the load average was {min(loads):.1f} to "
+        f"{max(loads):.1f}, including the benchmark's own load."
     )
-    machine = f"{os.cpu_count()} cores that brokers and clients share, {python}; {load}."
-    return f"Commit `{commit()}`, {scale.rounds} rounds, {machine}"
 
 
 if __name__ == "__main__":
