@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tools.accepted_survivors import ACCEPTED_SURVIVORS
-from tools.mutation_tester import (
-    ROOT,
-    accepted_survivor_key,
-    code_location,
-    compile_mutant,
-    delete_statement,
-    find_loaded_functions,
-    find_statements,
-    resolve_targets,
-)
+from tools.mutants import code_location, compile_mutant, delete_statement, find_loaded_functions, find_statements
+from tools.mutation_report import accepted_survivor_key
+from tools.mutation_tester import ROOT, resolve_targets
 
 SOURCE = '''"""A module."""
 

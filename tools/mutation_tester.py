@@ -22,9 +22,7 @@ effect are not deleted.
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
-import copy
 import gc
 import importlib
 import itertools
@@ -35,22 +33,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import IO, Any
 
 import pytest
 
 from tools.accepted_survivors import ACCEPTED_SURVIVORS
+from tools.mutants import CodeLocation, Statement, code_location, compile_mutant, find_loaded_functions, find_statements
+from tools.mutation_report import MutationReport
 
 ROOT = Path(__file__).resolve().parent.parent
-_EXCLUDED_NODE_TYPES = (
-    *(ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass, ast.Global, ast.Nonlocal),
-    ast.Assert,  # always true, so its deletion cannot be detected
-)
 _EXACTLY_ONCE_TESTS = (
     "tests/exactly_once",
     "tests/cli/test_transactions.py",
@@ -93,109 +88,6 @@ _MIN_CPU_SECONDS, _MIN_SECONDS, _SLOWDOWN_FACTOR = 3.0, 60.0, 10.0
 A test that exceeds a limit waits for the effect of the deleted statement or loops forever. Its mutant counts as killed.
 """
 _TIMED_OUT_TEST = "a test that exceeded its time limit"
-
-CodeLocation = tuple[str, str, int]
-"""File, name and first line of a function's code, including its decorators."""
-
-
-@dataclass(frozen=True)
-class Statement:
-    first_line: int
-    last_line: int
-    indent: int
-    text: str
-    function_name: str
-    """The name of the module-level function, or of the class and method, that contains the statement."""
-    function_line: int
-    """The line of its `def`."""
-
-
-def find_statements(source: str) -> list[Statement]:
-    """Find all deletable statements of functions: each compound statement, and each statement in its body."""
-    lines = source.splitlines()
-    statements = []
-    for name, function in _find_functions(ast.parse(source)):
-        for node in _iter_nested_statements(function):
-            if not isinstance(node, _EXCLUDED_NODE_TYPES) and not _has_no_effect(node, function):
-                assert node.end_lineno is not None
-                text = lines[node.lineno - 1].strip()
-                statements.append(Statement(node.lineno, node.end_lineno, node.col_offset, text, name, function.lineno))
-    return sorted(statements, key=lambda statement: (statement.first_line, -statement.last_line))
-
-
-def delete_statement(source: str, statement: Statement) -> ast.Module:
-    """Return the module with the statement in the body of `if False`, so that its names keep their scope."""
-    tree = ast.parse(source)
-    _StatementDeleter(statement).visit(tree)
-    return ast.fix_missing_locations(tree)
-
-
-class _StatementDeleter(ast.NodeTransformer):
-    def __init__(self, statement: Statement) -> None:
-        self._position = (statement.first_line, statement.last_line, statement.indent)
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.stmt) and (node.lineno, node.end_lineno, node.col_offset) == self._position:
-            return ast.copy_location(ast.If(ast.Constant(False), [copy.copy(node)], []), node)
-        return self.generic_visit(node)
-
-
-def _find_functions(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Yield the functions and methods of a module with their qualified names, but no nested functions."""
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            yield prefix + node.name, node
-        elif isinstance(node, ast.ClassDef):
-            yield from _find_functions(node, f"{prefix}{node.name}.")
-
-
-def _iter_nested_statements(node: ast.AST) -> Iterator[ast.stmt]:
-    for block_name in ("body", "orelse", "finalbody"):
-        for statement in getattr(node, block_name, ()):
-            yield statement
-            if not isinstance(statement, ast.ClassDef):
-                yield from _iter_nested_statements(statement)
-    for handler in getattr(node, "handlers", ()):
-        yield from _iter_nested_statements(handler)
-
-
-def _has_no_effect(node: ast.stmt, function: ast.FunctionDef) -> bool:
-    """Return whether the statement is a docstring, a declaration of a type, or `return None` at the end."""
-    if isinstance(node, ast.Return) and node is function.body[-1]:
-        return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
-    is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return is_docstring or (isinstance(node, ast.AnnAssign) and node.value is None)
-
-
-def compile_mutant(module: Path, source: str, statement: Statement) -> CodeType:
-    """Compile the function that contains the statement, without the statement."""
-    tree = delete_statement(source, statement)
-    function = next(node for _, node in _find_functions(tree) if node.lineno == statement.function_line)
-    first_line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-    location = (str(module), function.name, first_line)
-    module_code = compile(tree, str(module), "exec")
-    return next(code for code in _iter_code_objects(module_code) if code_location(code) == location)
-
-
-def find_loaded_functions() -> dict[CodeLocation, list[FunctionType]]:
-    """Find all function objects of this process, including those that other modules have imported."""
-    functions: dict[CodeLocation, list[FunctionType]] = {}
-    gc.unfreeze()  # conftest.py freezes the objects that exist after collection, and get_objects would omit them
-    for value in gc.get_objects():
-        if isinstance(value, FunctionType):
-            functions.setdefault(code_location(value.__code__), []).append(value)
-    return functions
-
-
-def _iter_code_objects(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _iter_code_objects(constant)
-
-
-def code_location(code: CodeType) -> CodeLocation:
-    return code.co_filename, code.co_name, code.co_firstlineno
 
 
 @dataclass
@@ -332,52 +224,9 @@ class MutationPlugin:
         failed_test = _read_result(child)
         if failed_test:
             self._killing_tests.setdefault((module, statement.function_name), set()).add(failed_test)
-        report.add(module, statement, _TIMED_OUT_TEST if failed_test is None else failed_test)
-
-
-class MutationReport:
-    """Prints the mutants of all modules as they end, and their numbers at the end."""
-
-    def __init__(self, accepted_survivors: Mapping[str, str], *, show_killed: bool) -> None:
-        self._accepted_survivors = accepted_survivors
-        self._show_killed = show_killed
-        self._killed: Counter[str] = Counter()
-        self._survived: Counter[str] = Counter()
-        self._accepted: Counter[str] = Counter()
-        self._killed_keys: dict[str, str] = {}
-        self._accepted_keys: set[str] = set()
-
-    def add(self, module: Path, statement: Statement, failed_test: str) -> None:
-        """Count a mutant, and print it if it survived. `failed_test` is empty if it survived."""
-        name = module.relative_to(ROOT).as_posix()
-        key = accepted_survivor_key(name, statement)
-        if failed_test:
-            self._killed[name] += 1
-            self._killed_keys[key] = failed_test
-        elif key in self._accepted_survivors:
-            self._accepted[name] += 1
-            self._accepted_keys.add(key)
-            return
-        else:
-            self._survived[name] += 1
-        if not failed_test or self._show_killed:
-            comment = f"  # {failed_test}" if failed_test else ""
-            print(f"{name}:{statement.first_line}: {statement.text}{comment}", flush=True)
-
-    def print_summary(self) -> None:
-        """Print the accepted survivors that a test has killed, and the numbers of mutants of each module."""
-        for key, failed_test in self._killed_keys.items():
-            if key in self._accepted_survivors and key not in self._accepted_keys:
-                print(f"{key}: remove it from ACCEPTED_SURVIVORS, because it fails {failed_test}")
-        for name in sorted({*self._killed, *self._survived, *self._accepted}):
-            killed, survived, accepted = self._killed[name], self._survived[name], self._accepted[name]
-            counts = f"{killed} killed, {survived} survived, {accepted} accepted survivors"
-            print(f"{name}: {killed + survived + accepted} mutants, {counts}", flush=True)
-
-
-def accepted_survivor_key(module_name: str, statement: Statement) -> str:
-    """Build the key of a mutant in ACCEPTED_SURVIVORS, which stays when other lines of the module change."""
-    return f"{module_name}: {statement.function_name}: {statement.text}"
+        report.add(
+            module.relative_to(ROOT).as_posix(), statement, _TIMED_OUT_TEST if failed_test is None else failed_test
+        )
 
 
 def _run_test(session: pytest.Session, item: pytest.Item, baseline_seconds: float | None = None) -> bool:

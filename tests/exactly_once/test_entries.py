@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
-from spark_kafka_sink.exactly_once.entries import MAX_DRIVER_NAMES, MAX_KEYED_JOBS, Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.entries import (
+    MAX_DRIVER_NAMES,
+    MAX_KEYED_JOBS,
+    Batch,
+    Entry,
+    EntryState,
+    KeyedJob,
+    WriterKind,
+    build_batch_driver_name,
+)
 from spark_kafka_sink.exactly_once.entry_json import decode_entry, encode_entry
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -90,3 +99,37 @@ def test_str_of_batch_and_last_decided_batch() -> None:
     ]
     decided = Entry("p").with_decision(Batch("q", 7), CONTENT, ())
     assert (Entry("p").last_decided_batch, decided.last_decided_batch) == (None, Batch("q", 7))
+
+
+def test_only_micro_batches_and_jobs_with_key_are_idempotent() -> None:
+    assert [batch.is_idempotent for batch in (Batch("q", 7), Batch(key="k"), Batch())] == [True, True, False]
+
+
+def test_owner_is_stream_or_jobs_if_any_field_shows_it() -> None:
+    assert Entry("p").owner_kind is None
+    stream_entries = [
+        Entry("p", checkpoint="/checkpoint"),
+        Entry("p").with_decision(Batch("q", 7), CONTENT, ()),
+        Entry("p", writer_kind=WriterKind.STREAM, keyed_jobs=(KeyedJob("k"),)),
+    ]
+    job_entries = [
+        Entry("p", keyed_jobs=(KeyedJob("k"),)),
+        Entry("p").with_decision(Batch(), CONTENT, ()),
+        Entry("p", writer_kind=WriterKind.JOB, checkpoint="/checkpoint"),
+    ]
+    assert {entry.owner_kind for entry in stream_entries} == {WriterKind.STREAM}
+    assert {entry.owner_kind for entry in job_entries} == {WriterKind.JOB}
+
+
+def test_given_up_entry_is_done_and_proven() -> None:
+    entry = Entry("p").with_decision(Batch("q", 7), CONTENT, (TRANSACTION,)).as_unproven().as_given_up()
+    assert (entry.state, entry.transactions, entry.is_proven(Batch("q", 7))) == (EntryState.DONE, (), True)
+
+
+def test_drivers_of_several_batches_belong_to_the_same_start() -> None:
+    names = [build_batch_driver_name("host/1", suffix) for suffix in ("a", "b")]
+    entry = Entry("p").with_claim(names[0], "", 1)
+    assert len(set(names)) == 2
+    assert entry.is_same_start(names[1])
+    assert not entry.has_superseded(names[1])
+    assert not entry.is_same_start(build_batch_driver_name("host/2", "a"))

@@ -10,8 +10,14 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.entries import MAX_KEYED_JOBS, Batch, Entry, KeyedJob, WriterKind
-from spark_kafka_sink.exactly_once.entry_json import MAX_VALUE_BYTES, decode_entry, encode_entry
-from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
+from spark_kafka_sink.exactly_once.entry_json import (
+    MAX_VALUE_BYTES,
+    decode_driver_number,
+    decode_entry,
+    decode_followed_offset,
+    encode_entry,
+)
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, TaskAttempt, build_task_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 CONTENT = BatchContent.from_row_counts({"t": 3, "u": 1}, 40)
@@ -91,3 +97,21 @@ def test_decodes_only_the_last_keys_and_drivers() -> None:
     read = decode_entry(b"p", encode_entry(Entry("p", driver_names=names, keyed_jobs=tuple(map(KeyedJob, names)))))
     assert [job.key for job in read.keyed_jobs] == list(names[5:])
     assert read.driver_names == names[5:]
+
+
+def test_decodes_numbers_that_readers_need_before_the_entry() -> None:
+    claim = encode_entry(WHOLE.with_driver_number(2), followed_offset=17)
+    assert (decode_followed_offset(claim), decode_driver_number(claim)) == (17, 2)
+    decision = encode_entry(WHOLE)
+    assert (decode_followed_offset(decision), decode_driver_number(decision)) == (None, FIRST_DRIVER_NUMBER)
+
+
+@pytest.mark.parametrize("number", ["null", '"x"', "[]", "1e400"])
+def test_number_that_is_no_integer_cannot_be_decoded(number: str) -> None:
+    value = f'{{"follows":{number},"driverNumber":{number}}}'.encode()
+    assert (decode_followed_offset(value), decode_driver_number(value)) == (None, None)
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"\xff", b"[" * 100_000, b"{}" + b" " * MAX_VALUE_BYTES])
+def test_numbers_of_value_that_is_not_an_entry_cannot_be_decoded(value: bytes) -> None:
+    assert (decode_followed_offset(value), decode_driver_number(value)) == (None, None)

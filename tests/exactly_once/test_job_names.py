@@ -6,10 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from spark_kafka_sink.exactly_once.job_names import describe_job, generate_job_prefix, is_job_prefix
+from spark_kafka_sink.exactly_once.job_names import (
+    describe_job,
+    find_driver_process_id,
+    generate_job_prefix,
+    is_job_prefix,
+)
 from spark_kafka_sink.exactly_once.transaction_names import find_prefix_error
 
 on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at in /proc")
@@ -39,20 +45,19 @@ def test_prefix_is_valid_with_any_host_name(host: str, monkeypatch: pytest.Monke
     assert describe_job(prefix)
 
 
-FORKS = """
-import os
-from spark_kafka_sink.exactly_once.job_names import describe_job, generate_job_prefix
-worker = os.fork()
-if worker == 0:
-    print(describe_job(generate_job_prefix()), flush=True)
-else:
-    os.waitpid(worker, 0)
-"""
-
-
 @on_linux
-def test_prefix_names_parent_process_of_pyspark_daemon() -> None:
+def test_driver_is_the_parent_process_of_pyspark_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark replaces a daemon that has died, and its jobs continue."""
-    command = [sys.executable, "-c", FORKS, "pyspark.daemon"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"driver process {os.getpid()} on " in output
+    command = [sys.executable, "-c", "print(flush=True); input()", "pyspark.daemon"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout is not None
+        daemon.stdout.readline()  # its command line is not visible before
+        monkeypatch.setattr(os, "getppid", lambda: daemon.pid)
+        driver_process_id = find_driver_process_id()
+        daemon.communicate("\n")
+    assert driver_process_id == os.getpid()
+
+
+def test_driver_is_the_parent_process_if_the_system_has_no_process_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=FileNotFoundError))
+    assert find_driver_process_id() == os.getppid()

@@ -11,7 +11,13 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.errors import AuthorizationError, BrokerError, DisconnectedError, UnsupportedVersionError
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    BrokerError,
+    DisconnectedError,
+    KafkaSinkError,
+    UnsupportedVersionError,
+)
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.describe_transactions import (
@@ -194,13 +200,34 @@ def test_time_limit_restarts_when_topic_becomes_unknown_again(engine: Engine) ->
     assert not call.is_done
 
 
+def test_time_limit_restarts_when_topic_was_known_without_leader(engine: Engine) -> None:
+    call = Call([LeaderRequest("t")])
+    engine.pending.add(call)
+    for engine.now in (0, MAX_UNKNOWN_TOPIC_MS):
+        engine.make_topic_unknown("t")
+        engine.send()
+        engine.routing.topic_error = {}.get  # type: ignore[method-assign,assignment]
+        engine.send()
+    assert not call.is_done
+
+
+def test_only_lookup_is_for_any_node(engine: Engine) -> None:
+    engine.add_coordinators(a=1)
+    engine.describe("a", "b")
+    attempts = {type(attempt.request): attempt.is_for_any_node for attempt in engine.send()}
+    assert attempts == {DescribeTransactions: False, FindCoordinator: True}
+
+
 def test_polls_while_no_node_is_usable(engine: Engine) -> None:
+    assert engine.pending.next_due_ms(engine.now) == float("inf"), "no request is due"
     engine.any_node = None
     engine.describe("a")
     assert engine.send() == []
     assert engine.pending.next_due_ms(engine.now) == POLL_INTERVAL_MS
     engine.any_node = NODES[2]
     assert keys_by_node(engine.send()) == {2: ["a"]}
+    engine.send()
+    assert engine.pending.next_due_ms(engine.now) == float("inf"), "only the response can make a request due"
 
 
 def test_attempt_is_due_until_it_is_sent(engine: Engine) -> None:
@@ -286,6 +313,16 @@ def test_lost_node_does_not_delay_other_keys(engine: Engine) -> None:
     engine.pending.handle_failure(first, LOST, engine.now)
     engine.respond(second)
     assert list(call.responses) == ["b"]
+
+
+@pytest.mark.parametrize("error", [LOST, UnsupportedVersionError("node 0 looks up one key")])
+def test_failed_lookup_does_not_affect_keys_that_it_did_not_include(engine: Engine, error: KafkaSinkError) -> None:
+    engine.add_coordinators(b=2)
+    call = engine.describe("a", "b")
+    of_b, lookup = sorted(engine.send(), key=lambda attempt: type(attempt.request).__name__)
+    engine.respond(of_b, b=codes.NOT_COORDINATOR)
+    engine.pending.handle_failure(lookup, error, engine.now)
+    assert call.due_ms_by_key["b"] == PAUSE_MS, "the backoff of one failure"
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
@@ -407,8 +444,21 @@ def test_ignores_responses_of_removed_call(engine: Engine) -> None:
     engine.pending.remove(call)
     engine.respond(attempt)
     engine.pending.handle_failure(attempt, LOST, engine.now)
-    assert (call.responses, call.in_doubt_keys) == ({}, set())
+    assert (call.responses, call.in_doubt_keys, call.last_failure) == ({}, set(), None)
     assert engine.send() == []
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_ignores_second_result_of_attempt(engine: Engine, is_lost: bool) -> None:
+    engine.add_coordinators(a=1)
+    call = engine.describe("a")
+    attempt = engine.send_one()
+    if is_lost:
+        engine.pending.handle_failure(attempt, LOST, engine.now)
+    else:
+        engine.respond(attempt, a=codes.COORDINATOR_LOAD_IN_PROGRESS)
+    engine.respond(attempt)
+    assert not call.is_done
 
 
 def test_final_results_count_as_progress(engine: Engine) -> None:
@@ -416,3 +466,13 @@ def test_final_results_count_as_progress(engine: Engine) -> None:
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.COORDINATOR_LOAD_IN_PROGRESS)
     assert call.done_count == 1
+    engine.wait()
+    engine.pending.handle_failure(engine.send_one(), UnsupportedVersionError("node 1 does not support it"), engine.now)
+    assert call.done_count == 2
+
+
+def test_operation_names_the_subject_of_a_single_key() -> None:
+    action = "the attempt to describe the transaction"
+    operations = [Call([DescribeTransactions(ids)]).operation for ids in (["a"], ["a", "b"])]
+    assert operations == [f"transactional id a: {action}", action]
+    assert Call([]).operation == "the attempt"

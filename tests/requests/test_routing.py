@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
+import pytest
+
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata
-from spark_kafka_sink.requests.request import TRANSACTION, Broker, CoordinatorKey, Leader, Role
+from spark_kafka_sink.requests.request import TRANSACTION, Broker, CoordinatorKey, Leader, Role, Route
 from spark_kafka_sink.requests.routing import MAX_COORDINATORS, Routing
 from tests.fake_system import FakeSystem
 
@@ -53,3 +57,19 @@ def test_unknown_leader_requests_metadata() -> None:
     assert routes.find(Leader("t", 0), 0) is None
     assert routes._metadata._is_full_update_requested
     assert version is not None
+
+
+@pytest.mark.parametrize(
+    ("route", "is_requested"), [(Leader("t", 0), True), (Role.CONTROLLER, True), (Role.ANY_BROKER, False)]
+)
+def test_forgotten_leader_or_controller_requests_metadata(route: Route, is_requested: bool) -> None:
+    routes = routing()
+    routes._metadata._is_full_update_requested = False
+    routes.forget(route)
+    assert routes._metadata._is_full_update_requested == is_requested
+
+
+def test_returns_topic_error_of_the_metadata() -> None:
+    metadata = Mock(spec=Metadata)
+    assert Routing(metadata, lambda now_ms: NODE).topic_error("t") is metadata.topic_error.return_value
+    metadata.topic_error.assert_called_once_with("t")

@@ -8,12 +8,15 @@ import pytest
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.new_topic import NewTopic
-from spark_kafka_sink.errors import AuthorizationError, BrokerError
+from spark_kafka_sink.errors import AuthorizationError, BrokerError, UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.deadline import pause_ms
 from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS
 from spark_kafka_sink.requests.topic_admin import create_if_missing, fetch_topic_settings, topic_exists
+from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -32,6 +35,7 @@ def client(cluster: SimulatedCluster) -> Iterator[BlockingClient]:
 
 def test_creates_only_missing_topic(cluster: SimulatedCluster, client: BlockingClient) -> None:
     assert create_if_missing(client, NewTopic("new", 3, 1))
+    assert len(client.metadata.snapshot.topics["new"].partitions) == 3
     assert not create_if_missing(client, NewTopic("new", 5, 1))
     assert len(client.wait_for_topic("new").partitions) == 3
 
@@ -39,8 +43,25 @@ def test_creates_only_missing_topic(cluster: SimulatedCluster, client: BlockingC
 def test_creates_topic_that_is_being_deleted(cluster: SimulatedCluster, client: BlockingClient) -> None:
     """While brokers delete a topic, they report that it exists and do not describe it."""
     cluster.control.when(api=ApiKey.CREATE_TOPICS, times=3).fail(codes.TOPIC_ALREADY_EXISTS)
+    started_ms = client.now()
     assert create_if_missing(client, NewTopic("new", 3, 1))
     assert topic_exists(client, "new")
+    assert client.now() - started_ms >= sum(map(pause_ms, range(3))), "the backoff grows"
+
+
+def test_error_names_purpose_when_description_is_rejected(cluster: SimulatedCluster, client: BlockingClient) -> None:
+    cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(codes.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(AuthorizationError, match="topic t, the log: TOPIC_AUTHORIZATION_FAILED"):
+        topic_exists(client, "t", purpose=", the log")
+
+
+def test_creates_no_topic_on_brokers_without_the_required_request() -> None:
+    version_limits = {ApiKey.LIST_TRANSACTIONS: VersionRange(1, 0)}
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}, version_limits=version_limits)
+    with BlockingClient(ClientConfig((cluster.bootstrap_servers,)), system=cluster.system) as client:
+        with pytest.raises(UnsupportedVersionError):
+            create_if_missing(client, NewTopic("new", 3, 1), required_request=LIST_TRANSACTIONS_PROBE)
+        assert not topic_exists(client, "new")
 
 
 def test_retries_while_the_controller_moves(cluster: SimulatedCluster, client: BlockingClient) -> None:
