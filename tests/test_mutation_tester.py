@@ -1,4 +1,4 @@
-"""tools/mutation_tester.py: deletes each statement of a function once, and reports the mutants that survive."""
+"""tools/mutation_tester.py: deletes each statement and exception handler once, and reports surviving mutants."""
 
 from __future__ import annotations
 
@@ -40,6 +40,15 @@ def find_first(numbers: list[int]) -> int | None:
     if numbers:
         return numbers[0]
     return None
+
+
+def find_text(path: str) -> str | None:
+    try:
+        if os.stat(path).st_size == 0:
+            return None
+        return open(path).read()
+    except OSError:
+        return None
 '''
 
 
@@ -51,18 +60,27 @@ def test_deletes_each_statement_of_a_function_once() -> None:
         "found = number",
         "try:",
         'os.stat("x")',
+        "except OSError:",
         "found = 1",
         "return found",
         "if numbers:",
         "return numbers[0]",
+        "try:",
+        "if os.stat(path).st_size == 0:",
+        "return None",
+        "return open(path).read()",
+        "except OSError:",
     ]
 
 
 def test_mutant_never_executes_deleted_statement() -> None:
     for statement in find_statements(SOURCE):
         mutant = ast.unparse(delete_statement(SOURCE, statement))
-        assert mutant.count("if False:") == 1
-        assert mutant.split("if False:")[1].split("\n")[1].strip() == statement.text.replace('"', "'")
+        if statement.text == "except OSError:":
+            assert mutant.count("except ():") == 1
+        else:
+            assert mutant.count("if False:") == 1
+            assert mutant.split("if False:")[1].split("\n")[1].strip() == statement.text.replace('"', "'")
 
 
 def add_numbers(numbers: list[int]) -> int:

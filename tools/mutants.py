@@ -1,11 +1,11 @@
-"""Mutants: modules without one of their statements."""
+"""Mutants: modules without one of their statements or exception handlers."""
 
 from __future__ import annotations
 
 import ast
 import copy
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -32,7 +32,10 @@ class Statement:
 
 
 def find_statements(source: str) -> list[Statement]:
-    """Find all deletable statements of functions: each compound statement, and each statement in its body."""
+    """Find all deletable statements and exception handlers of functions.
+
+    A compound statement and the statements in its body are separate mutants.
+    """
     lines = source.splitlines()
     statements = []
     for name, function in _find_functions(ast.parse(source)):
@@ -45,7 +48,10 @@ def find_statements(source: str) -> list[Statement]:
 
 
 def delete_statement(source: str, statement: Statement) -> ast.Module:
-    """Return the module with the statement in the body of `if False`, so that its names keep their scope."""
+    """Return the module with the statement in the body of `if False`, so that its names keep their scope.
+
+    An exception handler is kept, but handles no exception.
+    """
     tree = ast.parse(source)
     _StatementDeleter(statement).visit(tree)
     return ast.fix_missing_locations(tree)
@@ -56,9 +62,12 @@ class _StatementDeleter(ast.NodeTransformer):
         self._position = (statement.first_line, statement.last_line, statement.indent)
 
     def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.stmt) and (node.lineno, node.end_lineno, node.col_offset) == self._position:
-            return ast.copy_location(ast.If(ast.Constant(False), [copy.copy(node)], []), node)
-        return self.generic_visit(node)
+        is_candidate = isinstance(node, ast.stmt | ast.ExceptHandler)
+        if not is_candidate or (node.lineno, node.end_lineno, node.col_offset) != self._position:
+            return self.generic_visit(node)
+        if isinstance(node, ast.ExceptHandler):
+            return ast.copy_location(ast.ExceptHandler(ast.Tuple([], ast.Load()), node.name, node.body), node)
+        return ast.copy_location(ast.If(ast.Constant(False), [copy.copy(node)], []), node)
 
 
 def _find_functions(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -70,22 +79,40 @@ def _find_functions(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterat
             yield from _find_functions(node, f"{prefix}{node.name}.")
 
 
-def _iter_nested_statements(node: ast.AST) -> Iterator[ast.stmt]:
+def _iter_nested_statements(node: ast.AST) -> Iterator[ast.stmt | ast.ExceptHandler]:
     for block_name in ("body", "orelse", "finalbody"):
         for statement in getattr(node, block_name, ()):
             yield statement
             if not isinstance(statement, ast.ClassDef):
                 yield from _iter_nested_statements(statement)
     for handler in getattr(node, "handlers", ()):
+        yield handler
         yield from _iter_nested_statements(handler)
 
 
-def _has_no_effect(node: ast.stmt, function: ast.FunctionDef) -> bool:
-    """Return whether the statement is a docstring, a declaration of a type, or `return None` at the end."""
-    if isinstance(node, ast.Return) and node is function.body[-1]:
-        return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
+def _has_no_effect(node: ast.stmt | ast.ExceptHandler, function: ast.FunctionDef) -> bool:
+    """Return whether the statement is a docstring, a declaration of a type, or a `return None` that ends a function."""
+    if isinstance(node, ast.Return):
+        is_none = node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
+        return is_none and any(node is last for last in _iter_last_statements(function.body))
     is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return is_docstring or (isinstance(node, ast.AnnAssign) and node.value is None)
+
+
+def _iter_last_statements(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the last statement of a function's block, and the last ones of the blocks in it."""
+    last = block[-1]
+    yield last
+    if isinstance(last, ast.If):
+        branches = [last.body, last.orelse]
+    elif isinstance(last, ast.With):
+        branches = [last.body]
+    elif isinstance(last, ast.Try):
+        branches = [last.orelse or last.body, *(handler.body for handler in last.handlers)]
+    else:
+        return
+    for branch in filter(None, branches):
+        yield from _iter_last_statements(branch)
 
 
 def compile_mutant(module: Path, source: str, statement: Statement) -> CodeType:

@@ -1,12 +1,12 @@
-"""Mutation tester: deletes one statement at a time and lists the deletions that no test detects.
+"""Mutation tester: deletes one statement or exception handler at a time, and lists deletions that no test detects.
 
     python -m tools.mutation_tester spark_kafka_sink/exactly_once/late_attempts.py
     python -m tools.mutation_tester MODULE --tests tests/exactly_once -k "not explorer"
     python -m tools.mutation_tester --all-targets                  all modules of TARGETS (hours)
 
-A mutant is a module without one of its statements. A mutant that passes all tests survives: either a test is missing,
-or the statement has no effect. The program prints one line for each surviving mutant, except those that
-tools/accepted_survivors.py lists with a reason. It also prints listed mutants that a test now detects. With
+A mutant is a module without one of its statements or exception handlers. A mutant that passes all tests survives:
+either a test is missing, or the statement has no effect. The program prints one line for each surviving mutant, except
+those that tools/accepted_survivors.py lists with a reason. It also prints listed mutants that a test now detects. With
 `--show-killed` it prints each other mutant and the first test that failed on it. Arguments that it does not know are
 passed to pytest.
 

@@ -198,6 +198,24 @@ def test_completes_stored_batches_when_sender_fails_at_another_batch_of_the_resp
     assert isinstance(rejected_future.exception(0), ProducerClosedError)
 
 
+def test_reports_stored_records_as_possibly_stored_when_their_results_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, producer = simulated()
+    established(producer)
+
+    def run_out_of_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(deliveries, "collect_stored_rows", run_out_of_memory)
+    future = producer.send(ProducerRecord("t", b"v", partition=0))
+    with pytest.raises(MemoryError):
+        wait(producer, future)
+    producer.close(timeout=0)
+    error = future.exception(0)
+    assert isinstance(error, ProducerClosedError)
+    assert error.possibly_stored
+    assert get_reserved_bytes(producer) == 0
+
+
 def test_completes_all_calls_when_one_future_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
