@@ -62,8 +62,11 @@ class _StatementDeleter(ast.NodeTransformer):
         self._position = (statement.first_line, statement.last_line, statement.indent)
 
     def visit(self, node: ast.AST) -> ast.AST:
-        is_candidate = isinstance(node, ast.stmt | ast.ExceptHandler)
-        if not is_candidate or (node.lineno, node.end_lineno, node.col_offset) != self._position:
+        if not isinstance(node, ast.stmt | ast.ExceptHandler) or self._position != (
+            node.lineno,
+            node.end_lineno,
+            node.col_offset,
+        ):
             return self.generic_visit(node)
         if isinstance(node, ast.ExceptHandler):
             return ast.copy_location(ast.ExceptHandler(ast.Tuple([], ast.Load()), node.name, node.body), node)

@@ -72,14 +72,16 @@ def test_recorded_producer_id_replaces_described_one(ids: DriverIds) -> None:
 
 
 def test_claimed_or_second_id_has_written_records(ids: DriverIds) -> None:
-    ids.record_description(1, build_description(70))
-    assert not ids.has_written_records
-    ids.record_description(1, build_description(70, CLAIMED_TIMEOUT_MS))
-    assert ids.has_written_records
-    ids.record_description(1, None)
-    assert not ids.has_written_records, "brokers have forgotten the id since"
-    ids.record_description(2, build_description(71))
-    assert ids.has_written_records
+    has_written_records = []
+    for number, description in [
+        (1, build_description(70)),
+        (1, build_description(70, CLAIMED_TIMEOUT_MS)),
+        (1, None),  # brokers have forgotten the id
+        (2, build_description(71)),
+    ]:
+        ids.record_description(number, description)
+        has_written_records.append(ids.has_written_records)
+    assert has_written_records == [False, True, False, True]
 
 
 def test_log_is_lost_if_driver_that_claimed_has_no_entry() -> None:
