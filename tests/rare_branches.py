@@ -195,7 +195,7 @@ PRODUCER_BRANCHES = (
     Branch("pending batches get new sequences", f"{_PARTITION}.start_sequences", "self._assign_sequence(batch)"),
     Branch(
         "a new epoch waits for batches of the previous one",
-        f"{_IDEMPOTENCE}._assign_sequence",
+        f"{_IDEMPOTENCE}._try_assign_sequence",
         "if state.pending_batches or state.in_flight_batches:",
     ),
     Branch(
@@ -230,12 +230,8 @@ PRODUCER_BRANCHES = (
         "Fail(in_doubt=True)",
     ),
     # Gaps
-    Branch(
-        "a failed batch leaves a gap", f"{_IDEMPOTENCE}.handle_failed_batch", "state.extend_gap(batch.base_sequence)"
-    ),
-    Branch(
-        "a failed batch may be stored", f"{_IDEMPOTENCE}.handle_failed_batch", "state.has_unresolved_sequence = True"
-    ),
+    Branch("a failed batch leaves a gap", f"{_PARTITION}.record_failure", "self.extend_gap(batch.base_sequence)"),
+    Branch("a failed batch may be stored", f"{_PARTITION}.record_failure", "self.has_unresolved_sequence = True"),
     Branch(
         "an unresolved sequence is missing",
         f"{_PARTITION}.resolve_sequences",

@@ -16,7 +16,7 @@ allocated before the uncompressed ones are freed. So encoding and compression ne
 thread could wait for memory that is released only after its own rows have been sent. While a thread encodes a stage,
 its rows exist in both forms, and the second form is not counted against buffer.memory. It takes half of buffer.memory
 for a stage that has just become full, more if new rows joined rows left over from a split, and at most all of
-buffer.memory if several topics' stages are encoded concurrently. The encoded rows of one buffer share a lease
+buffer.memory if the stages of several topics are encoded concurrently. The encoded rows of one buffer share a lease
 (buffer_pool.py). When memory is short, the last few batches that still use a buffer are copied out of it, so that it
 can be freed.
 
@@ -70,7 +70,7 @@ _CHUNK_DIVISOR = 16
 
 
 CountRows = Callable[[int, int, int, float], None]
-"""Count rows for the metrics. Arguments: the number of rows, their total size, the size of the largest row, the
+"""Count rows for the metrics. Arguments: the number of rows, their total size, the size of the largest row, and the
 time."""
 
 
@@ -95,9 +95,9 @@ class ReadyCheckResult(NamedTuple):
 class _FillPlan(NamedTuple):
     """Batches that the sender thread fills before it looks for ready nodes."""
 
-    full_batches_only: dict[str, bool]
-    """The topics to fill batches for. If the value is True, the topic's stage is not due: its single records are
-    assigned to partitions, and then only full batches are filled."""
+    only_full_by_topic: dict[str, bool]
+    """The topics to fill batches for, with the `only_full` argument of BatchFiller.fill_batches. It is True if the
+    topic's stage is not due: its single records are assigned to partitions, and then only full batches are filled."""
     next_due_ms: float
     """Time at which the next stage is due; inf if none is waiting."""
     flushes: list[Flush]
@@ -107,7 +107,7 @@ class _FillPlan(NamedTuple):
 class RecordAccumulator:
     """A producer's staged rows, batches and memory."""
 
-    def __init__(  # noqa: PLR0913 - the components that it uses, each by its name
+    def __init__(  # noqa: PLR0913 - one parameter per component; most are keyword-only
         self,
         config: ProducerConfig,
         pool: BufferPool,
@@ -195,17 +195,17 @@ class RecordAccumulator:
         if the record has to wait for memory. `check_open`: as for append_columns. Raise BufferExhaustedError if the
         memory does not become available within max_block_ms.
         """
-        reservation = self._compute_reservation_bytes(size, size, FUTURE_BYTES)
-        if not self.pool.try_reserve(reservation):
-            self._wait_and_reserve(reservation, None if max_block_ms is None else max_block_ms())
+        reserved_bytes = self._compute_reserved_bytes(size, size, FUTURE_BYTES)
+        if not self.pool.try_reserve(reserved_bytes):
+            self._wait_and_reserve(reserved_bytes, None if max_block_ms is None else max_block_ms())
         with self._lock:
             if self._is_closed or check_open is not None:
-                self._ensure_open(reservation, check_open)
+                self._ensure_open(reserved_bytes, check_open)
             stage = self._filler.stages.get(topic)
             is_new = stage is None
             if stage is None:
                 stage = self._filler.create_stage(topic, self._clock())
-            future = stage.add_record(record, size, reservation, snapshot, callbacks)
+            future = stage.add_record(record, size, reserved_bytes, snapshot, callbacks)
             max_body_bytes = self._filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
             has_new_due_time = is_new or (
@@ -226,7 +226,7 @@ class RecordAccumulator:
         if info is None or not info.partitions:
             return None
         with self._lock:
-            lengths = self._queues.queue_lengths(topic, candidates)
+            lengths = self._queues.find_queue_lengths(topic, candidates)
             if lengths is None:
                 return None
             partitions = [info.partition(index) for index in candidates]
@@ -255,16 +255,16 @@ class RecordAccumulator:
         check_open: Callable[[], None] | None,
     ) -> None:
         """Reserve memory for rows and add them to their topic's stage."""
-        reservation = self._compute_reservation_bytes(encoded_bytes, rows.columns.nbytes, rows.row_indices.nbytes)
-        if not self.pool.try_reserve(reservation):
-            self._wait_and_reserve(reservation, max_block_ms)
+        reserved_bytes = self._compute_reserved_bytes(encoded_bytes, rows.columns.nbytes, rows.row_indices.nbytes)
+        if not self.pool.try_reserve(reserved_bytes):
+            self._wait_and_reserve(reserved_bytes, max_block_ms)
         with self._lock:
-            self._ensure_open(reservation, check_open)
+            self._ensure_open(reserved_bytes, check_open)
             stage = self._filler.stages.get(topic)
             is_new = stage is None
             if stage is None:
                 stage = self._filler.create_stage(topic, self._clock())
-            stage.add(rows, reservation)
+            stage.add(rows, reserved_bytes)
             max_body_bytes = self._filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
             has_new_due_time = is_new or (
@@ -272,8 +272,8 @@ class RecordAccumulator:
             )
         self._fill_or_wake_sender(topic, is_full=is_full, has_new_due_time=has_new_due_time)
 
-    def _ensure_open(self, reservation: int, check_open: Callable[[], None] | None) -> None:
-        """Release the reservation and raise if rows may no longer be staged.
+    def _ensure_open(self, reserved_bytes: int, check_open: Callable[[], None] | None) -> None:
+        """If rows may no longer be staged, release their memory and raise.
 
         The caller must hold the lock until the rows are staged. That way `has_incomplete` covers all rows that
         `check_open` has admitted, and no transaction ends before they are staged.
@@ -284,7 +284,7 @@ class RecordAccumulator:
             if check_open is not None:
                 check_open()
         except KafkaSinkError:
-            self.pool.release(reservation)
+            self.pool.release(reserved_bytes)
             raise
 
     def _fill_or_wake_sender(self, topic: str, *, is_full: bool, has_new_due_time: bool) -> None:
@@ -295,32 +295,32 @@ class RecordAccumulator:
         if (is_full and self._filler.fill_batches(topic, only_full=True)) or has_new_due_time:
             self._wakeup()
 
-    def _compute_reservation_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
+    def _compute_reserved_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
         """Return the number of bytes to reserve for rows: the larger of their staged and encoded sizes, plus overhead.
 
         `overhead_bytes`: size of the row indices and futures, which are kept until the rows' results are known.
 
-        If the reservation exceeds the pool, return the pool's size. Raise RecordTooLargeError if the encoded rows alone
+        If that exceeds the pool, return the size of the pool. Raise RecordTooLargeError if the encoded rows alone
         exceed it.
         """
-        reservation = overhead_bytes + max(staged_bytes, self._encoded_copies * encoded_bytes)
-        if reservation <= self.pool.total_bytes:
-            return reservation
+        reserved_bytes = overhead_bytes + max(staged_bytes, self._encoded_copies * encoded_bytes)
+        if reserved_bytes <= self.pool.total_bytes:
+            return reserved_bytes
         if encoded_bytes > self.pool.total_bytes:
             raise RecordTooLargeError(
                 f"A record of {encoded_bytes} bytes does not fit into buffer.memory ({self.pool.total_bytes} bytes)."
             )
         return self.pool.total_bytes
 
-    def _wait_and_reserve(self, reservation: int, max_block_ms: float | None) -> None:
+    def _wait_and_reserve(self, reserved_bytes: int, max_block_ms: float | None) -> None:
         with self._lock:
             self._filler.free_sparse_leases()
         max_block_ms = self._config.max_block_ms if max_block_ms is None else max_block_ms
-        self.pool.reserve(reservation, max_block_ms, self._wait_for_memory)
+        self.pool.reserve(reserved_bytes, max_block_ms, self._wait_for_memory)
 
-    def _wait_for_memory(self, woken: threading.Event, timeout_ms: float | None) -> bool:
+    def _wait_for_memory(self, wake_event: threading.Event, timeout_ms: float | None) -> bool:
         self._wakeup()
-        return self._wait(woken, timeout_ms)
+        return self._wait(wake_event, timeout_ms)
 
     @contextmanager
     def without_linger(self) -> Iterator[None]:
@@ -338,13 +338,13 @@ class RecordAccumulator:
     def fill_and_find_ready_nodes(self, snapshot: ClusterSnapshot, now_ms: float) -> ReadyCheckResult:
         """Fill batches with the rows that are due, and return the nodes with batches that can be sent.
 
-        The lock is released while batches are filled, because encoding and compression take long. In that time, other
-        threads may stage rows, fill batches from full stages and begin flushes. Each of these wakes the sender, so the
-        next call handles them. A flush in the plan may also end in that time because its caller has stopped waiting.
+        The lock is released while batches are filled, because encoding and compression take a long time. Meanwhile,
+        other threads may stage rows, fill batches from full stages and begin flushes. Each of these events wakes the
+        sender, so the next call handles them. A flush in the plan may also end because its caller has stopped waiting.
         """
         with self._lock:
             plan = self._plan_fill(snapshot, now_ms)
-            if not plan.full_batches_only and not plan.flushes:
+            if not plan.only_full_by_topic and not plan.flushes:
                 return self._build_ready_check_result(now_ms, plan.next_due_ms)
         next_due_ms = self._fill_batches(plan, now_ms)
         with self._lock:
@@ -361,34 +361,34 @@ class RecordAccumulator:
         self._queues.fire_timers(now_ms)
         if is_memory_short and not is_flushing:
             self._filler.free_sparse_leases()
-        full_batches_only, next_due_ms = self._find_topics_to_fill(
+        only_full_by_topic, next_due_ms = self._find_topics_to_fill(
             now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
         )
         flushes = self._incomplete.find_unstarted_flushes()
         if flushes:
             # A flush needs all rows to be in batches, including those of a stage from which another thread is currently
             # filling batches. Filling all topics includes these stages, because fill_batches waits for that thread.
-            full_batches_only = dict.fromkeys(self._filler.list_topics(), False)
-        return _FillPlan(full_batches_only, next_due_ms, flushes)
+            only_full_by_topic = dict.fromkeys(self._filler.list_topics(), False)
+        return _FillPlan(only_full_by_topic, next_due_ms, flushes)
 
     def _fill_batches(self, plan: _FillPlan, now_ms: float) -> float:
         """Fill the planned batches without the lock. Return the time at which the next stage is due."""
         next_due_ms = plan.next_due_ms
-        for topic, only_full in plan.full_batches_only.items():
+        for topic, only_full in plan.only_full_by_topic.items():
             started_ms = self._clock()
-            has_changed = self._filler.fill_batches(topic, only_full=only_full)
+            should_recheck = self._filler.fill_batches(topic, only_full=only_full)
             if not only_full:
                 with self._lock:
-                    self._queues.schedule_fill_pause(topic, started_ms, self._clock())
-            elif has_changed:  # single records staged in the meantime may have to be assigned
+                    self._queues.begin_fill_pause(topic, started_ms, self._clock())
+            elif should_recheck:  # single records staged in the meantime may have to be assigned
                 next_due_ms = min(next_due_ms, now_ms + ASSIGNMENT_DELAY_MS)
         return next_due_ms
 
     def _find_topics_to_fill(
         self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Return the `full_batches_only` and `next_due_ms` of a _FillPlan that has no flushes."""
-        full_batches_only: dict[str, bool] = {}
+        """Return the `only_full_by_topic` and `next_due_ms` of a _FillPlan that has no flushes."""
+        only_full_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
         for stage in self._filler.list_stages():
             due_ms = (
@@ -404,11 +404,11 @@ class RecordAccumulator:
             elif self._filler.is_being_filled(stage):
                 stage.should_recheck = True
             else:
-                full_batches_only[stage.topic] = not is_due
-        return full_batches_only, next_due_ms
+                only_full_by_topic[stage.topic] = not is_due
+        return only_full_by_topic, next_due_ms
 
     def _compute_stage_due_ms(self, stage: Stage, now_ms: float, *, is_linger_suspended: bool) -> float:
-        """Return the time at which a stage's rows must become batches if the stage does not fill up before.
+        """Return the time at which a stage's rows must become batches unless the stage fills up earlier.
 
         While linger is suspended, rows are due immediately unless each of the topic's leaders already has enough
         batches to fill a request.
@@ -420,7 +420,7 @@ class RecordAccumulator:
         return due_ms if due_ms > now_ms else due_ms + self._queues.extra_linger_ms(stage.topic)
 
     def _build_ready_check_result(self, now_ms: float, next_due_ms: float) -> ReadyCheckResult:
-        delay_ms = max(0.0, min(next_due_ms, self._queues.next_due_ms()) - now_ms)
+        delay_ms = max(0.0, min(next_due_ms, self._queues.find_next_due_ms()) - now_ms)
         return ReadyCheckResult(self._queues.ready_node_ids(), delay_ms, self._queues.unknown_leader_topics())
 
     def drain(
@@ -515,13 +515,13 @@ class RecordAccumulator:
     def next_due_ms(self) -> float:
         """Return the time at which the next queued batch has lingered or backed off, or inf if none is waiting."""
         with self._lock:
-            return self._queues.next_due_ms()
+            return self._queues.find_next_due_ms()
 
     def next_expiry_ms(self) -> float:
         """Return a time before which no batch expires, or inf if there is no batch.
 
-        The time is read without the lock, because every addition of a batch wakes the sender, which then reads it
-        again.
+        The time is read without the lock. A stale value is harmless, because a thread that adds a batch wakes the
+        sender afterwards, and the sender then reads the time again.
         """
         return self._incomplete.next_deadline_ms
 
@@ -592,8 +592,8 @@ class RecordAccumulator:
     def close(self) -> None:
         """Reject further appends, and make all batches ready. Blocked appends raise ProducerClosedError.
 
-        Only the sender thread may call this. If the producer's close() is called in a signal handler, its thread may
-        already hold the lock.
+        Only the sender thread may call this: the producer's close() may run in a signal handler whose thread already
+        holds the lock.
         """
         with self._lock:
             self._is_closed = True
@@ -612,17 +612,22 @@ class RecordAccumulator:
         aborted_batches: list[ProducerBatch] = []
         for topic in self._filler.list_topics():
             with self._filler.fill_lock(topic):  # so that no other thread fills this topic's batches or pins them
-                unbatched_rows = self._filler.fail_staged_rows(topic, error)
-                with self._lock:
-                    now_ms = self._clock()
-                    for batch in self._incomplete:
-                        if batch.topic_partition.topic != topic or batch.is_done:
-                            continue
-                        if include_in_flight or batch.state is not IN_FLIGHT:
-                            self._queues.remove(batch, now_ms)
-                            batch.fail(error)
-                            aborted_batches.append(batch)
-                aborted_batches += (
-                    unbatched_rows  # the last ones, because these rows were appended after those in batches
-                )
+                staged_rows_as_batches = self._filler.fail_staged_rows(topic, error)
+                aborted_batches += self._abort_topic_batches(topic, error, include_in_flight=include_in_flight)
+                # Staged rows were appended after the rows that are in batches, so they also fail after them.
+                aborted_batches += staged_rows_as_batches
+        return aborted_batches
+
+    def _abort_topic_batches(self, topic: str, error: Exception, *, include_in_flight: bool) -> list[ProducerBatch]:
+        """Fail a topic's incomplete batches and return them."""
+        aborted_batches: list[ProducerBatch] = []
+        with self._lock:
+            now_ms = self._clock()
+            for batch in self._incomplete:
+                if batch.topic_partition.topic != topic or batch.is_done:
+                    continue
+                if include_in_flight or batch.state is not IN_FLIGHT:
+                    self._queues.remove(batch, now_ms)
+                    batch.fail(error)
+                    aborted_batches.append(batch)
         return aborted_batches

@@ -1,8 +1,8 @@
 """ProducerBatch: records of one topic-partition that are sent and acknowledged together.
 
 A batch consists of a 61-byte header and pieces of the buffers that the encoder has filled (encoded_pieces.py).
-Appending records only adds a reference to another piece. No bytes are copied until the batch is sent, when the pieces
-of a small batch are joined. If compression is enabled, closing the batch replaces all pieces with one compressed
+Appending records only adds a reference to another piece. No bytes are copied until the batch is sent, and then only the
+pieces of a small batch are joined. If compression is enabled, closing the batch replaces all pieces with one compressed
 segment. The header is encoded as late as possible because the base sequence is not known before the batch is drained.
 Once encoded, the header is byte-for-byte the same in every retry, unless the sequence is set again.
 
@@ -44,8 +44,8 @@ from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, encode_
 
 Segment = bytes | bytearray | memoryview
 _MAX_JOINED_BYTES = 16 << 10
-"""Batches with bodies up to this size have their pieces joined for a request. Copying a small batch is cheaper than
-iterating over its pieces, and the garbage collector tracks memoryviews but not bytes objects."""
+"""Maximum size of a batch's body whose pieces are joined for a request. Copying a small batch is cheaper than iterating
+over its pieces, and the garbage collector tracks memoryviews but not bytes objects."""
 
 
 class BatchState(Enum):
@@ -78,7 +78,7 @@ for _state, _targets in TRANSITIONS.items():
 class OwnedRecords(NamedTuple):
     """Records of a batch that are not stored as EncodedPieces.
 
-    `segments` holds the records' bytes, compressed if the batch is. `leases` reserve the memory of the segments.
+    `segments` holds the bytes of the records, compressed if the batch is compressed. `leases` reserve their memory.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -263,11 +263,8 @@ class ProducerBatch:
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
         lease = shared_leases[0].create_empty()
         lease.add_holder(self, needed_bytes)
-        self._owned, self._pieces, self._piece_indices = (
-            OwnedRecords((segment,), (detach_rows(rows),), (lease,)),
-            (),
-            (),
-        )
+        owned = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(lease,))
+        self._owned, self._pieces, self._piece_indices = owned, (), ()
         for shared_lease in sorted(shared_leases, key=lambda shared_lease: -shared_lease.reserved_bytes):
             shared_lease.transfer(needed_bytes - lease.reserved_bytes, lease)
         for shared_lease in shared_leases:
@@ -283,7 +280,8 @@ class ProducerBatch:
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
         child.record_count = encoded_slices.record_counts[slice_index]
         rows = select_rows(self.rows, first_record, first_record + child.record_count)
-        child._owned = OwnedRecords((encoded_slices.segment(slice_index),), rows, tuple(self.leases))
+        segment = encoded_slices.segment(slice_index)
+        child._owned = OwnedRecords(segments=(segment,), rows=rows, leases=tuple(self.leases))
         child.body_bytes = child.uncompressed_bytes = encoded_slices.sizes[slice_index]
         child.base_timestamp = encoded_slices.base_timestamps[slice_index]
         child.max_timestamp = encoded_slices.max_timestamps[slice_index]
@@ -304,9 +302,9 @@ class ProducerBatch:
 
     @property
     def has_been_sent(self) -> bool:
-        """Whether a broker may have received the batch.
+        """Whether the batch was sent, so that a broker may have received it.
 
-        If a broker may have stored it as well, its sequence must not be set again (rule 3 of sending/idempotence.py).
+        If a broker may also have stored it, its sequence must not be set again (rule 3 of sending/idempotence.py).
         """
         return self.drained_ms >= 0
 
@@ -317,7 +315,7 @@ class ProducerBatch:
     @property
     def last_sequence(self) -> int:
         """Sequence of the last record, or -1 if the batch has no sequence."""
-        return sequences.compute_last_sequence(self.base_sequence, self.record_count) if self.base_sequence >= 0 else -1
+        return sequences.compute_last_sequence(self.base_sequence, self.record_count) if self.has_sequence else -1
 
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False
@@ -345,7 +343,7 @@ class ProducerBatch:
         if not self._header:
             self._header = encode_header(
                 segments,
-                attributes=self.codec | TRANSACTIONAL if self.transactional else self.codec,
+                attributes=(self.codec | TRANSACTIONAL) if self.transactional else self.codec,
                 last_offset_delta=self.record_count - 1,
                 base_timestamp=self.base_timestamp,
                 max_timestamp=self.max_timestamp,
@@ -363,7 +361,6 @@ class ProducerBatch:
         return self.state is DONE
 
     def has_reached_delivery_timeout(self, now_ms: float) -> bool:
-        """Return whether delivery.timeout.ms has passed."""
         return now_ms >= self.deadline_ms
 
     def mark_drained(self, leader_epoch: int | None) -> None:

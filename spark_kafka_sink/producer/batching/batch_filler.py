@@ -64,13 +64,13 @@ _RATIO_ESTIMATION_FACTOR = 1.05  # compressed sizes are estimated slightly too h
 
 
 AssignTopicPartitions = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]]
-"""Return each row's partition. Arguments: topic, rows, metadata."""
+"""Return the partition of each row. Arguments: the topic, the rows and the metadata."""
 
 
 class BatchFiller:
     """The stages of all topics. Any thread can use it to turn staged rows into queued batches."""
 
-    def __init__(  # noqa: PLR0913 - the components of the accumulator, each by its name
+    def __init__(  # noqa: PLR0913 - one keyword-only parameter for each component that the accumulator shares
         self,
         config: ProducerConfig,
         *,
@@ -236,7 +236,7 @@ class BatchFiller:
     # -- with the topic's fill lock -----------------------------------------------------------------------------------
 
     def _take_stage(self, topic: str, *, only_full: bool) -> Stage | None:
-        """Take a topic's stage for this thread's exclusive use. Rows that arrive later are added to a new stage.
+        """Take a topic's stage for exclusive use by this thread. Rows that arrive later are added to a new stage.
 
         Return None if there is nothing to do, or if a thread was interrupted while it was filling this topic's batches.
         """
@@ -340,17 +340,19 @@ class BatchFiller:
         """Return each buffer's pieces. A new lease per buffer takes over the buffer's part of the stage's memory."""
         buffers: list[EncodedPieces] = []
         stage_lease = stage.leases[0]
-        start = 0
-        for buffer in encoded_buffers:
-            buffer_range = slice(start, start := start + len(buffer.sizes))
+        encoded_copies = 2 if self._compresses else 1
+        next_slice = 0
+        for encoded_slices in encoded_buffers:
+            buffer_range = slice(next_slice, next_slice + len(encoded_slices.sizes))
+            next_slice = buffer_range.stop
             starts, stops = slices.starts[buffer_range], slices.stops[buffer_range]
             lease = stage_lease.create_empty()
             lease.add_holder(stage, 0)
             stage.leases.append(lease)
-            overhead_bytes = origins.overhead_bytes(starts[0], stops[-1])
-            stage_lease.transfer(buffer.data.nbytes * (2 if self._compresses else 1) + overhead_bytes, lease)
+            overhead_bytes = origins.compute_overhead_bytes(starts[0], stops[-1])
+            stage_lease.transfer(encoded_copies * encoded_slices.data.nbytes + overhead_bytes, lease)
             first_offset_deltas = slices.first_offset_deltas[buffer_range]
-            buffers.append(EncodedPieces(buffer, lease, origins, starts, stops, first_offset_deltas))
+            buffers.append(EncodedPieces(encoded_slices, lease, origins, starts, stops, first_offset_deltas))
         return buffers
 
     def _append_to_batches(
@@ -360,9 +362,10 @@ class BatchFiller:
         full_batches: list[ProducerBatch] = []
         with self._lock:
             stage.entries, stage.pending_appends = stage.entries[len(run) :], appends
-            start = 0
+            next_piece = 0
             for pieces in appends.buffers:
-                buffer_range = slice(start, start := start + len(pieces))
+                buffer_range = slice(next_piece, next_piece + len(pieces))
+                next_piece = buffer_range.stop
                 batches = appends.batches[buffer_range]
                 self._shared_leases.add(pieces.lease)
                 pieces.lease.add_holders(batches, pieces.charged_bytes)
@@ -402,7 +405,7 @@ class BatchFiller:
                 self._queues.schedule(queue, now_ms)
 
     def _fail_stage(self, stage: Stage, error: Exception) -> None:
-        """Fail the stage's rows that are in no batch, and unpin the batches that they would have been appended to."""
+        """Fail the rows of the stage that are in no batch, and unpin the batches they would have been appended to."""
         with self._lock:
             queues = self._queues.find_topic_queues(stage.topic)
             for queue in queues:
@@ -417,7 +420,7 @@ class BatchFiller:
         self._finish_stage(stage)
 
     def _finish_stage(self, stage: Stage) -> None:
-        """Release the stage's memory that no batch uses. All of its rows must be in batches or have failed."""
+        """Release the memory of the stage that no batch uses. All of its rows must be in batches or have failed."""
         for lease in stage.leases:
             lease.remove_holder(stage)
         if not stage.leases:

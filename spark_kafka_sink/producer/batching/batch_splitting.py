@@ -24,7 +24,7 @@ from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 MAX_DECODED_BYTES = 1 << 40
-"""Effectively no limit. The decoder's limit guards against untrusted input, but these batches are our own."""
+"""Effectively no limit. The decoder's limit guards against untrusted input, but this producer encoded these batches."""
 
 
 def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
@@ -37,7 +37,9 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
     records = decode_records(
         parse_header(header), b"".join(body), max_bytes=MAX_DECODED_BYTES, preserve_header_keys=True
     )
-    columns = RecordColumns(records["value"], records["key"], records["headers"], records["timestamp"])
+    columns = RecordColumns(
+        value=records["value"], key=records["key"], headers=records["headers"], timestamp=records["timestamp"]
+    )
     sizes = compute_record_size_bounds(columns)
     timestamp_range = find_timestamp_range(columns, batch.max_timestamp)
     slices = split_into_batches(
@@ -45,7 +47,7 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
     )
     fits_in_one_batch = len(slices.starts) == 1
     if fits_in_one_batch and columns.num_rows > 1:
-        slices = build_consecutive_slices([_find_middle(sizes), columns.num_rows])
+        slices = build_consecutive_slices([_find_second_half(sizes), columns.num_rows])
     buffers = encode_records(columns, slices, batch.max_timestamp)
     encoded_slices = [(encoded, index) for encoded in buffers for index in range(len(encoded.sizes))]
     return [
@@ -54,6 +56,7 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
     ]
 
 
-def _find_middle(sizes: NDArray[np.int64]) -> int:
-    """Return the number of rows in the first half by size, at least 1."""
-    return max(1, int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right")))
+def _find_second_half(sizes: NDArray[np.int64]) -> int:
+    """Return the index of the first row of the second half, measured by size. The first half has at least one row."""
+    half_bytes = sizes.sum() // 2
+    return max(1, int(np.searchsorted(np.cumsum(sizes), half_bytes, "right")))

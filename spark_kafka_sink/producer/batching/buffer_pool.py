@@ -25,16 +25,18 @@ from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 
 _SPARSE_DIVISOR = 8
-"""A lease is sparse if its holders need at most one eighth of its bytes. Copying their records briefly takes at most
-that much extra memory, and nothing is copied unless memory is short. With a quarter instead of an eighth, the copies
-took 4 % of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied."""
+"""A lease is sparse if its holders need at most one eighth of its bytes. While their records are being copied, the
+copies take at most that much extra memory. Nothing is copied unless memory is short. With a quarter instead of an
+eighth, copying took 4 % of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied.
+"""
 
 
 WaitForEvent = Callable[[threading.Event, "float | None"], bool]
-"""Wait for an event for at most the given milliseconds (None: no limit). Return whether the event is set."""
+"""Wait for an event. Return whether the event is set. Arguments: the event, and the timeout in milliseconds (None: no
+timeout)."""
 
 
-def _wait(event: threading.Event, timeout_ms: float | None) -> bool:
+def _wait_for_event(event: threading.Event, timeout_ms: float | None) -> bool:
     return event.wait(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
 
 
@@ -42,7 +44,7 @@ class BufferPool:
     """A producer's limited memory. All methods are thread-safe; `_lock` guards all fields."""
 
     def __init__(self, total_bytes: int, clock: Callable[[], float]) -> None:
-        """`clock`: returns milliseconds; only used for `total_wait_ms`."""
+        """`clock`: returns monotonic milliseconds; used only for `total_wait_ms`."""
         self.total_bytes = total_bytes
         self.total_wait_ms = 0.0  # total time that calls have waited for memory
         self.exhausted_total = 0  # number of calls that raised BufferExhaustedError
@@ -62,7 +64,7 @@ class BufferPool:
 
     @property
     def waiter_count(self) -> int:
-        """Number of calls that are waiting for memory. While there are any, the sender must not wait for linger.ms."""
+        """Number of calls that are waiting for memory. If it is not 0, the sender must not wait for linger.ms."""
         return len(self._waiters)
 
     def try_reserve(self, nbytes: int) -> bool:
@@ -78,7 +80,7 @@ class BufferPool:
             self._free_bytes -= nbytes
             return True
 
-    def reserve(self, nbytes: int, max_block_ms: float, wait: WaitForEvent = _wait) -> None:
+    def reserve(self, nbytes: int, max_block_ms: float, wait: WaitForEvent = _wait_for_event) -> None:
         """Reserve `nbytes`, waiting up to `max_block_ms` for them to become free.
 
         Raise BufferExhaustedError if they do not become free in time, ProducerClosedError if the pool is closed, and
@@ -166,7 +168,7 @@ class MemoryLease:
         self._lock = threading.Lock()  # guards the fields below
         self._reserved_bytes = nbytes
         self._needed_bytes = 0  # total over all holders
-        self._holders: dict[object, int] = {}  # the bytes that each holder needs
+        self._holders: dict[object, int] = {}  # number of bytes that each holder needs
 
     @property
     def reserved_bytes(self) -> int:
@@ -191,13 +193,13 @@ class MemoryLease:
             self._needed_bytes += nbytes
 
     def add_holders(self, holders: Sequence[object], sizes: Sequence[int]) -> None:
-        """Add several holders, which need the corresponding numbers of bytes in `sizes`."""
+        """Add several holders. Holder i needs sizes[i] of the reserved bytes."""
         with self._lock:
             self._holders.update(zip(holders, sizes, strict=True))
             self._needed_bytes += sum(sizes)
 
     def remove_holder(self, holder: object) -> None:
-        """Remove a holder, and return all bytes to the pool if it was the last. Other objects are ignored."""
+        """Remove a holder, and return all bytes to the pool if it was the last one. Ignore other objects."""
         with self._lock:
             self._needed_bytes -= self._holders.pop(holder, 0)
             if self._holders:

@@ -54,8 +54,8 @@ class EncodedPieces:
         self.record_counts = encoded_slices.record_counts
         self.base_timestamps = encoded_slices.base_timestamps
         self.max_timestamps = encoded_slices.max_timestamps
-        self.charged_bytes = origins.charged_bytes(starts, stops, encoded_slices.sizes)
-        """Number of the lease's bytes that each piece needs for its records and the overhead of their rows."""
+        self.charged_bytes = origins.compute_charged_bytes(starts, stops, encoded_slices.sizes)
+        """Number of bytes of the lease that each piece needs, for its records and the overhead of their rows."""
 
     def __len__(self) -> int:
         return len(self.sizes)

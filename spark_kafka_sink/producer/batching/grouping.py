@@ -1,4 +1,4 @@
-"""Group staged rows by partition, which is the order in which they are encoded.
+"""Groups staged rows by partition, the order in which they are encoded.
 
 A stable sort of the partition numbers brings each partition's rows together and keeps them in order. Nothing else
 reorders rows. The columns themselves are not rearranged: the encoder reads their rows in the sorted order. Single
@@ -30,11 +30,12 @@ from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
-_PROBED_ROWS = 64  # see _is_ascending
+_PROBED_ROWS = 64
+"""Number of leading rows in which `_is_ascending` looks for unsorted partitions before it checks all rows."""
 
 
 AssignPartitions = Callable[[Rows, ClusterSnapshot], NDArray[np.int32]]
-"""Return each row's partition. Arguments: rows, metadata."""
+"""Return the partition of each row. Arguments: the rows and the metadata."""
 
 
 class GroupedRows(NamedTuple):
@@ -99,18 +100,20 @@ def group_by_partition(run: Sequence[Rows]) -> GroupedRows:
     nonempty_partitions = row_counts.nonzero()[0]
     order = _find_order(partitions, len(row_counts)) if len(nonempty_partitions) > 1 else None
     return GroupedRows(
-        columns,
-        None if order is None else order.astype(np.int32),
-        _reorder(_concatenate([rows.sizes for rows in run]), order),
-        nonempty_partitions.tolist(),
-        [0, *row_counts[nonempty_partitions].cumsum().tolist()],
-        _build_origins(run, order),
+        columns=columns,
+        order=None if order is None else order.astype(np.int32),
+        sizes=_reorder(_concatenate([rows.sizes for rows in run]), order),
+        partitions=nonempty_partitions.tolist(),
+        starts=[0, *row_counts[nonempty_partitions].cumsum().tolist()],
+        origins=_build_origins(run, order),
     )
 
 
 def _find_order(partitions: NDArray[np.int32], partition_count: int) -> NDArray[np.intp] | None:
     """Return the permutation that sorts the rows by partition, or None if they are already sorted."""
-    return None if _is_ascending(partitions) else _narrow_dtype(partitions, partition_count).argsort(kind="stable")
+    if _is_ascending(partitions):
+        return None
+    return _to_narrowest_dtype(partitions, partition_count).argsort(kind="stable")
 
 
 def _reorder(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[Any]:
@@ -118,22 +121,24 @@ def _reorder(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[An
 
 
 def _build_origins(run: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOrigins:
+    """Build the origins of a run's rows, in the order in which the rows are encoded."""
     row_indices = _reorder(_concatenate([rows.row_indices for rows in run]), order)
     calls = list(dict.fromkeys([rows.call for rows in run]))
     if len(calls) == 1:
         return RowOrigins(row_indices, calls)
     index_by_call = {call: index for index, call in enumerate(calls)}
-    call_indices = np.array([index_by_call[rows.call] for rows in run], np.int32)
-    return RowOrigins(row_indices, calls, _reorder(call_indices.repeat([len(rows) for rows in run]), order))
+    entry_call_indices = np.array([index_by_call[rows.call] for rows in run], np.int32)
+    call_indices = entry_call_indices.repeat([len(rows) for rows in run])
+    return RowOrigins(row_indices, calls, _reorder(call_indices, order))
 
 
 def convert_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:
     """Convert single records to columns and assign them to partitions.
 
-    The row sizes may be smaller than the sizes given when the records were staged, which count every varint at its
-    maximum width.
+    The sizes of the rows may be smaller than the sizes with which the records were staged, because those count every
+    varint at its maximum width.
     """
-    values, keys, headers, explicit_partitions, timestamps = zip(*staged_records.records, strict=True)
+    values, keys, headers, partitions, timestamps = zip(*staged_records.records, strict=True)
     record_count = len(values)
     timestamp_array = np.fromiter(timestamps, np.int64, record_count)
     columns = RecordColumns(
@@ -142,27 +147,35 @@ def convert_records(staged_records: StagedRecords, assign_partitions: AssignPart
         headers=_build_headers_column(headers) if any(headers) else None,
         timestamp=numbers_to_arrow(timestamp_array),
     )
-    requested_partitions: NDArray[np.int32] | None = None
-    if explicit_partitions.count(None) < record_count:
-        requested_partitions = np.fromiter(
-            (UNSPECIFIED_PARTITION if partition is None else partition for partition in explicit_partitions),
-            np.int32,
-            record_count,
-        )
     rows = Rows(
-        staged_records.call, np.arange(record_count), columns, compute_record_size_bounds(columns), requested_partitions
+        call=staged_records.call,
+        row_indices=np.arange(record_count),
+        columns=columns,
+        sizes=compute_record_size_bounds(columns),
+        requested_partitions=_build_requested_partitions(partitions),
     )
-    partitions = assign_partitions(rows, staged_records.snapshot)
+    assigned_partitions = assign_partitions(rows, staged_records.snapshot)
     staged_records.call.set_record_fields(
         timestamp_array,
         _compute_byte_lengths(columns.key, record_count),
         _compute_byte_lengths(columns.value, record_count),
     )
-    return rows.assign(partitions)
+    return rows.assign(assigned_partitions)
+
+
+def _build_requested_partitions(partitions: Sequence[int | None]) -> NDArray[np.int32] | None:
+    """Return the partition that each record requests, or None if no record requests one."""
+    if partitions.count(None) == len(partitions):
+        return None
+    return np.fromiter(
+        (UNSPECIFIED_PARTITION if partition is None else partition for partition in partitions),
+        np.int32,
+        len(partitions),
+    )
 
 
 def _compute_byte_lengths(column: ArrowColumn | None, row_count: int) -> NDArray[np.int32]:
-    """Return each value's length in bytes; -1 for nulls, and for all rows if there is no column."""
+    """Return the length of each value in bytes: -1 for a null, and for every row if there is no column."""
     return np.full(row_count, -1, np.int32) if column is None else read_byte_column(combine_chunks(column)).lengths
 
 
@@ -180,11 +193,21 @@ def _concatenate(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _is_ascending(partitions: NDArray[np.int32]) -> bool:
-    """Return whether the partition numbers ascend. If they do not, the first _PROBED_ROWS rows usually show it."""
-    return not any((prefix[1:] < prefix[:-1]).any() for prefix in (partitions[:_PROBED_ROWS], partitions))
+    """Return whether no row's partition is lower than that of the row before it.
+
+    If there is such a row, there is usually one among the first _PROBED_ROWS rows, so these are checked first.
+    """
+    return not _has_descent(partitions[:_PROBED_ROWS]) and not _has_descent(partitions)
 
 
-def _narrow_dtype(partitions: NDArray[np.int32], partition_count: int) -> NDArray[Any]:
+def _has_descent(partitions: NDArray[np.int32]) -> bool:
+    return bool((partitions[1:] < partitions[:-1]).any())
+
+
+def _to_narrowest_dtype(partitions: NDArray[np.int32], partition_count: int) -> NDArray[Any]:
     """Convert to the narrowest dtype, because numpy's stable sort is a radix sort for integers of 8 or 16 bits."""
-    dtype = np.uint8 if partition_count <= 1 << 8 else np.uint16 if partition_count <= 1 << 16 else np.int32
-    return partitions.astype(dtype)
+    if partition_count <= 1 << 8:
+        return partitions.astype(np.uint8)
+    if partition_count <= 1 << 16:
+        return partitions.astype(np.uint16)
+    return partitions

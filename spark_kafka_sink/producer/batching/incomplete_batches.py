@@ -29,11 +29,11 @@ class IncompleteBatches:
     """The incomplete batches and the flushes that wait for them."""
 
     def __init__(self) -> None:
-        self._deadlines_ms: dict[ProducerBatch, float] = {}  # inf for batches that take_expired has returned
+        self._deadlines_ms: dict[ProducerBatch, float] = {}  # inf once take_expired has returned the batch
         self._flushes: set[Flush] = set()  # in progress
         self.next_deadline_ms = INFINITE_MS
-        """A lower bound on all deadlines. It may be the deadline of a batch that has since completed, because finding
-        the exact minimum takes a scan of all batches, which is deferred until this time is reached."""
+        """A lower bound on all deadlines. It may be the deadline of a batch that has since completed: finding the exact
+        minimum requires a scan of all batches, which is deferred until this time is reached."""
 
     def __len__(self) -> int:
         return len(self._deadlines_ms)
@@ -87,7 +87,10 @@ class IncompleteBatches:
         self._flushes.add(flush)
 
     def end_flush(self, flush: Flush) -> None:
-        """Unregister a flush that has completed, timed out or been interrupted, even before `begin_flush`."""
+        """Unregister a flush that has completed, timed out or been interrupted.
+
+        Do nothing if the flush is not registered, because an interrupt may occur before `begin_flush`.
+        """
         self._flushes.discard(flush)
 
     def find_unstarted_flushes(self) -> list[Flush]:

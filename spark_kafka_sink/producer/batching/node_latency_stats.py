@@ -1,7 +1,7 @@
 """NodeLatencyStats: tracks nodes that accept no requests, so that the partitioner avoids their partitions (KIP-794).
 
 A node is unavailable if it has had ready batches for longer than partitioner.availability.timeout.ms and none of them
-could be drained. As in the Java client, two times are recorded per node.
+could be drained. As in the Java client, the time of the last check and of the last drain are recorded per node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.partitioner import PartitionLoads
 
 
 class _NodeTimes(NamedTuple):
-    """The last time a node had ready batches, and the last time these could be drained."""
+    """The last time a node had ready batches, and the last time they could be drained."""
 
     ready_ms: float
     drained_ms: float
@@ -29,8 +29,9 @@ class NodeLatencyStats:
 
     def update(self, node_id: int, now_ms: float, *, can_drain: bool) -> None:
         """Record that a node has ready batches, and whether they can be drained because the node accepts requests."""
-        times = self._times_by_node.get(node_id, _NodeTimes(now_ms, now_ms))
-        self._times_by_node[node_id] = _NodeTimes(now_ms, now_ms if can_drain else times.drained_ms)
+        times = self._times_by_node.get(node_id)
+        drained_ms = now_ms if can_drain or times is None else times.drained_ms
+        self._times_by_node[node_id] = _NodeTimes(ready_ms=now_ms, drained_ms=drained_ms)
 
     def find_available_partition_loads(
         self, candidates: Sequence[PartitionInfo | None], queue_lengths: Sequence[int], snapshot: ClusterSnapshot
@@ -41,15 +42,17 @@ class NodeLatencyStats:
         """
         partitions: list[int] = []
         lengths: list[int] = []
-        for partition, length in zip(candidates, queue_lengths, strict=True):
-            leader = None if partition is None else partition.leader
-            if partition is None or leader is None or leader not in snapshot.nodes:
+        for info, queue_length in zip(candidates, queue_lengths, strict=True):
+            if info is None or info.leader is None or info.leader not in snapshot.nodes:
                 continue
-            if not self._is_unavailable(leader):
-                partitions.append(partition.index)
-                lengths.append(length)
+            if not self._is_unavailable(info.leader):
+                partitions.append(info.index)
+                lengths.append(queue_length)
         return PartitionLoads(partitions, lengths, len(queue_lengths))
 
     def _is_unavailable(self, node_id: int) -> bool:
-        times = self._times_by_node.get(node_id, _NodeTimes(0.0, 0.0))
-        return 0 < self._availability_timeout_ms < times.ready_ms - times.drained_ms
+        """Return whether a node has accepted no batches for longer than the timeout. 0 disables the timeout."""
+        times = self._times_by_node.get(node_id)
+        if times is None or self._availability_timeout_ms <= 0:
+            return False
+        return times.ready_ms - times.drained_ms > self._availability_timeout_ms

@@ -2,12 +2,12 @@
 
 With a thousand partitions, most have nothing to send at any given moment, so the sender does not visit all queues. A
 queue is scheduled only after an event that concerns it (a batch was added, completed or retried; the leader changed;
-linger was suspended), or when its timer expires. Depending on its head (its oldest batch), scheduling puts the queue
-into one of these places:
+linger was suspended), or when its timer expires. Depending on its head (its oldest batch), scheduling adds the queue to
+one of two indexes, or to neither:
 
-    none         the queue is empty or muted, or another thread has pinned its head
     timers       the head lingers or backs off until a known time
     ready        the head can be sent now; ready queues are grouped by leader, so that draining a node needs no search
+    neither      the queue is empty or muted, or another thread has pinned its head
 
 A node's ready queues are drained in turn. A drained queue moves to the end. If a queue's head does not fit into the
 request, the queue stays at the front.
@@ -40,9 +40,9 @@ _MAX_EXTRA_LINGER_MS = 100.0
 It is limited in case leaders are unresponsive: staged rows must become batches before they can expire, and before the
 memory reserved for encoding them can be released."""
 _FILL_PAUSE_FACTOR = 2
-"""Ratio of a fill pause to the fill before it, so that the sender spends at most a third of its time filling batches
-with rows that have lingered. With many partitions, filling takes long, but the longer the pause, the more rows each
-batch gets."""
+"""Duration of a fill pause relative to the fill before it. With a factor of 2, the sender spends at most a third of its
+time filling batches with rows that have lingered. With many partitions, a fill takes long, and a longer pause makes up
+for it, because each batch then gets more rows."""
 _MIN_FILL_PAUSE_MS = 5.0
 """Minimum duration of a fill pause. Shorter pauses are skipped, because a wait may end up to a millisecond late."""
 
@@ -65,7 +65,7 @@ class PartitionQueue:
         self.topic_partition = topic_partition
         self.batches: list[ProducerBatch] = []  # with thousands of queues, deques would take megabytes
         self.is_ready = False
-        self.due_ms = INFINITE_MS  # time of the current timer; this queue's timers with other times are stale
+        self.due_ms = INFINITE_MS  # time of the current timer; any other timers of this queue are stale
         self.leader_id: int | None = None  # None if the leader is unknown or not among the known nodes
         self.leader_epoch: int | None = None
 
@@ -128,7 +128,7 @@ class PartitionQueues:
         return iter(self._queues.values())
 
     def get(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return a topic-partition's queue, which is created on first use."""
+        """Return the queue of a topic-partition. It is created on first use."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
@@ -145,7 +145,7 @@ class PartitionQueues:
         """Return all queues that exist for a topic."""
         return list(self._queues_by_topic.get(topic, {}).values())
 
-    def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int] | None:
+    def find_queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int] | None:
         """Return the number of queued batches of each partition, or None if any of the partitions has no queue yet."""
         queues = [self._queues.get(TopicPartition(topic, partition)) for partition in partitions]
         lengths = [len(queue.batches) for queue in queues if queue is not None]
@@ -214,11 +214,14 @@ class PartitionQueues:
             if due_ms == queue.due_ms:
                 self.schedule(queue, now_ms)
 
-    def next_due_ms(self) -> float:
+    def find_next_due_ms(self) -> float:
         """Return the time of the next timer, or inf if there is none. Remove the stale timers before it."""
-        while self._timers and self._timers[0][0] != self._timers[0][2].due_ms:
+        while self._timers:
+            due_ms, _, queue = self._timers[0]
+            if due_ms == queue.due_ms:
+                return due_ms
             heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else INFINITE_MS
+        return INFINITE_MS
 
     @property
     def has_muted(self) -> bool:
@@ -252,10 +255,9 @@ class PartitionQueues:
             self.schedule(queue, now_ms)
 
     def is_queued_and_unpinned(self, batch: ProducerBatch) -> bool:
-        """Return whether a batch is in its queue and not pinned, which means that the lock's holder may change it.
+        """Return whether a batch is in its queue and not pinned, so that the thread that holds the lock may change it.
 
-        After a batch has left its queue, it belongs to the sender, which may send or fail it at any moment without the
-        lock.
+        A batch that has left its queue belongs to the sender, which may send or fail it at any moment without the lock.
         """
         return batch.state is not PINNED and batch in self.get(batch.topic_partition).batches
 
@@ -282,13 +284,13 @@ class PartitionQueues:
             leaders = self._topic_leaders[topic] = self._find_leaders(topic)
         return _MAX_EXTRA_LINGER_MS if leaders and all(self._has_full_request(leader) for leader in leaders) else 0.0
 
-    def schedule_fill_pause(self, topic: str, started_ms: float, ended_ms: float) -> None:
+    def begin_fill_pause(self, topic: str, fill_started_ms: float, fill_ended_ms: float) -> None:
         """Begin a topic's fill pause, whose length is proportional to the time that the last fill took."""
-        pause_ms = min(_FILL_PAUSE_FACTOR * (ended_ms - started_ms), _MAX_EXTRA_LINGER_MS)
-        self._fill_pause_ends_ms[topic] = ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
+        pause_ms = min(_FILL_PAUSE_FACTOR * (fill_ended_ms - fill_started_ms), _MAX_EXTRA_LINGER_MS)
+        self._fill_pause_ends_ms[topic] = fill_ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
 
     def fill_pause_end_ms(self, topic: str) -> float:
-        """Return the end of a topic's fill pause, or 0 if there is none.
+        """Return the time at which a topic's fill pause ends, or 0 if there is none.
 
         Until then, the sender fills no batches with rows that have lingered, unless linger is suspended.
         """
@@ -312,9 +314,8 @@ class PartitionQueues:
                 break
             del ready_queues[queue]  # re-added at the end if its next batch is ready
             queue.is_ready = False
-            if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._compute_head_due_ms(
-                queue
-            ) > now_ms:
+            may_not_be_due = batch.state is OPEN or batch.state is PINNED or batch.attempts > 0
+            if may_not_be_due and self._compute_head_due_ms(queue) > now_ms:
                 self.schedule(queue, now_ms)
                 continue
             if not admit(batch, node_id, now_ms):
@@ -336,7 +337,7 @@ class PartitionQueues:
     # -- implementation -----------------------------------------------------------------------------------------------
 
     def _compute_head_due_ms(self, queue: PartitionQueue) -> float:
-        """Return when the head may be sent: -inf if it may be sent now, inf if it is waiting for an event."""
+        """Return the time from which the head may be sent: -inf if it may be sent now, inf if it waits for an event."""
         batches = queue.batches
         if not batches or (self._muted_queues and queue in self._muted_queues):
             return INFINITE_MS
@@ -351,13 +352,18 @@ class PartitionQueues:
 
     def _set_leader(self, queue: PartitionQueue) -> None:
         info = self._snapshot.partition(*queue.topic_partition)
-        is_leader_known = info is not None and info.leader in self._snapshot.nodes
-        queue.leader_id = info.leader if info is not None and is_leader_known else None
-        queue.leader_epoch = info.leader_epoch if info is not None else None
+        if info is None:
+            queue.leader_id = queue.leader_epoch = None
+            return
+        queue.leader_id = info.leader if info.leader in self._snapshot.nodes else None
+        queue.leader_epoch = info.leader_epoch
 
     def _find_leaders(self, topic: str) -> frozenset[int]:
+        """Return the known leaders of a topic's partitions."""
         info = self._snapshot.topics.get(topic)
-        leaders = {partition.leader for partition in info.partitions} if info is not None else set()
+        if info is None:
+            return frozenset()
+        leaders = {partition.leader for partition in info.partitions}
         return frozenset(leader for leader in leaders if leader is not None and leader in self._snapshot.nodes)
 
     def _has_full_request(self, node_id: int) -> bool:

@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import Call, StoredRange, StoredRanges
 
 _MIN_ARRAY_RANGES = 4
-"""Minimum number of stored ranges that are split as an array. Fewer are split faster one by one."""
-_group_numbers = count()
+"""Minimum number of stored ranges that are split as an array. Smaller numbers are split faster one by one."""
+_STORED_RANGE_FIELDS = len(StoredRange._fields)
+_group_numbers = count()  # numbers for row groups in the order of their creation
 
 
 class StoredRows(NamedTuple):
@@ -75,8 +76,8 @@ class RowOrigins:
         """
         self.row_indices = row_indices
         self.group_number = next(_group_numbers) if group_number is None else group_number
-        """Row groups are numbered in the order of their creation. A copy keeps the number of the group with its newest
-        rows."""
+        """Row groups are numbered in the order of their creation. If rows are copied out of several groups, the new
+        group has the number of the group with the newest of them."""
         self._calls = calls
         self._has_futures = any(call.bytes_per_row for call in calls)
         if call_indices is None:
@@ -87,7 +88,7 @@ class RowOrigins:
         self._run_starts = np.append(starts, len(row_indices))
         """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]), which came with call _run_calls[i]."""
 
-    def overhead_bytes(self, start: int, stop: int) -> int:
+    def compute_overhead_bytes(self, start: int, stop: int) -> int:
         """Return the number of bytes that the row indices and futures of rows [start, stop) take."""
         index_bytes = (stop - start) * self.row_indices.itemsize
         if not self._has_futures:
@@ -95,11 +96,14 @@ class RowOrigins:
         runs = self.split_by_call(start, stop)
         return index_bytes + sum([call.bytes_per_row * (run_stop - run_start) for call, run_start, run_stop in runs])
 
-    def charged_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Return the number of bytes that each range needs: its records (`sizes`), row indices and futures."""
+    def compute_charged_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Return the number of bytes that each range [starts[i], stops[i]) needs.
+
+        Range i needs sizes[i] bytes for its records, in addition to the overhead of its row indices and futures.
+        """
         ranges = zip(starts, stops, sizes, strict=True)
         if self._has_futures:
-            return [size + self.overhead_bytes(start, stop) for start, stop, size in ranges]
+            return [size + self.compute_overhead_bytes(start, stop) for start, stop, size in ranges]
         row_index_bytes = self.row_indices.itemsize
         return [size + row_index_bytes * (stop - start) for start, stop, size in ranges]
 
@@ -125,30 +129,39 @@ class RowOrigins:
 
         The calls are in append order, and so are each call's rows within a partition.
         """
-        if len(stored_ranges) < _MIN_ARRAY_RANGES:
-            if len(self._calls) == 1:  # the common case, without anything to split
-                yield StoredRows(self._calls[0], self.row_indices, stored_ranges, _count_rows(stored_ranges))
-                return
-            ranges_by_call: defaultdict[Call, list[StoredRange]] = defaultdict(list)
-            for start, stop, partition, offset, time in stored_ranges:
-                for call, run_start, run_stop in self.split_by_call(start, stop):
-                    run_offset = offset + run_start - start if offset >= 0 else -1
-                    ranges_by_call[call].append(StoredRange(run_start, run_stop, partition, run_offset, time))
-            for call in [call for call in self._calls if call in ranges_by_call]:
-                yield StoredRows(call, self.row_indices, ranges_by_call[call], _count_rows(ranges_by_call[call]))
-            return
-        range_array = np.fromiter(chain.from_iterable(stored_ranges), np.int64, 5 * len(stored_ranges)).reshape(-1, 5)
-        call_indices, run_ranges = self._split_range_array(range_array)
-        row_counts = np.bincount(call_indices, run_ranges[:, 1] - run_ranges[:, 0]).astype(np.int64).tolist()
-        # Once the array is sorted by call, each call's ranges are a view of it.
+        if len(stored_ranges) >= _MIN_ARRAY_RANGES:
+            return self._split_as_array(stored_ranges)
+        if len(self._calls) == 1:  # the common case, without anything to split
+            return iter([StoredRows(self._calls[0], self.row_indices, stored_ranges, _count_rows(stored_ranges))])
+        return self._split_one_by_one(stored_ranges)
+
+    def _split_one_by_one(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
+        ranges_by_call: defaultdict[Call, list[StoredRange]] = defaultdict(list)
+        for start, stop, partition, base_offset, log_append_time in stored_ranges:
+            for call, run_start, run_stop in self.split_by_call(start, stop):
+                run_offset = base_offset + run_start - start if base_offset >= 0 else -1
+                run_range = StoredRange(run_start, run_stop, partition, run_offset, log_append_time)
+                ranges_by_call[call].append(run_range)
+        for call in self._calls:
+            if call in ranges_by_call:
+                call_ranges = ranges_by_call[call]
+                yield StoredRows(call, self.row_indices, call_ranges, _count_rows(call_ranges))
+
+    def _split_as_array(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
+        flat_ranges = np.fromiter(
+            chain.from_iterable(stored_ranges), np.int64, _STORED_RANGE_FIELDS * len(stored_ranges)
+        )
+        call_indices, run_ranges = self._split_range_array(flat_ranges.reshape(-1, _STORED_RANGE_FIELDS))
+        run_starts, run_stops = run_ranges.T[:2]
+        row_counts = np.bincount(call_indices, run_stops - run_starts).astype(np.int64).tolist()
+        # Once the array is sorted by call, the ranges of each call are a view of it.
         run_ranges = run_ranges.take(call_indices.argsort(kind="stable"), axis=0)
-        start = 0
-        for call_index, stop in enumerate(np.bincount(call_indices).cumsum().tolist()):
-            if start < stop:
-                yield StoredRows(
-                    self._calls[call_index], self.row_indices, run_ranges[start:stop], row_counts[call_index]
-                )
-            start = stop
+        first_range = 0
+        for call_index, stop_range in enumerate(np.bincount(call_indices).cumsum().tolist()):
+            if first_range < stop_range:
+                call_ranges = run_ranges[first_range:stop_range]
+                yield StoredRows(self._calls[call_index], self.row_indices, call_ranges, row_counts[call_index])
+            first_range = stop_range
 
     def _split_range_array(self, stored_ranges: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Split stored ranges into stored ranges of single runs.
@@ -159,10 +172,14 @@ class RowOrigins:
         starts, stops = stored_ranges.T[:2]
         first_runs = self._run_starts.searchsorted(starts, "right") - 1
         run_counts = self._run_starts.searchsorted(stops, "left") - first_runs
+        # Repeat each range once per run in it, and number the copies of a range from its first run: the copy at index i
+        # of the result has the run i - (index of the range's first copy) + (first run of the range).
         run_ranges = stored_ranges.repeat(run_counts, axis=0)
-        runs = np.arange(len(run_ranges)) + (first_runs + run_counts - run_counts.cumsum()).repeat(run_counts)
+        first_copies = run_counts.cumsum() - run_counts
+        runs = np.arange(len(run_ranges)) + (first_runs - first_copies).repeat(run_counts)
+        # Shrink each copy to the rows of its run. Its base offset grows by the number of rows in front of the run, or
+        # remains -1 if it is unknown. The arrays below are views of `run_ranges`.
         run_starts, run_stops, _, offsets, _ = run_ranges.T
-        # A run's base offset is its range's base offset plus the number of rows before the run. Unknown: still -1.
         has_offset = offsets >= 0
         offsets -= run_starts * has_offset
         np.maximum(run_starts, self._run_starts[runs], out=run_starts)
@@ -185,8 +202,8 @@ class BatchRows(NamedTuple):
 
     @property
     def overhead_bytes(self) -> int:
-        """Number of bytes that these rows' row indices and futures take."""
-        return self.origins.overhead_bytes(self.start, self.stop)
+        """Number of bytes that the row indices and futures of these rows take."""
+        return self.origins.compute_overhead_bytes(self.start, self.stop)
 
     def split_by_call(self) -> list[CallRows]:
         """Split the rows into runs, each of which came with one call."""
@@ -209,19 +226,21 @@ def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: i
     """
     selected_rows: list[BatchRows] = []
     for origins, range_start, range_stop, first_offset_delta in batch_rows:
-        shift = range_start - first_offset_delta
-        start, stop = max(range_start, first_delta + shift), min(range_stop, stop_delta + shift)
+        rows_before_deltas = range_start - first_offset_delta  # a row's index in the group minus its offset delta
+        start = max(range_start, first_delta + rows_before_deltas)
+        stop = min(range_stop, stop_delta + rows_before_deltas)
         if start < stop:
-            selected_rows.append(BatchRows(origins, start, stop, start - shift - first_delta))
+            selected_rows.append(BatchRows(origins, start, stop, start - rows_before_deltas - first_delta))
     return tuple(selected_rows)
 
 
 def detach_rows(batch_rows: Sequence[BatchRows]) -> BatchRows:
     """Copy a batch's rows into a new row group, so that the memory of their previous row groups can be freed."""
     runs = [run for rows in batch_rows for run in rows.origins.split_by_call(rows.start, rows.stop)]
-    index_by_call = {call: index for index, call in enumerate(dict.fromkeys([call for call, _, _ in runs]))}
-    call_indices = np.array([index_by_call[call] for call, _, _ in runs], np.int32)
-    call_indices = call_indices.repeat([run_stop - run_start for _, run_start, run_stop in runs])
+    calls = list(dict.fromkeys([call for call, _, _ in runs]))
+    index_by_call = {call: index for index, call in enumerate(calls)}
+    run_call_indices = np.array([index_by_call[call] for call, _, _ in runs], np.int32)
+    call_indices = run_call_indices.repeat([run_stop - run_start for _, run_start, run_stop in runs])
     row_indices = np.concatenate([rows.origins.row_indices[rows.start : rows.stop] for rows in batch_rows])
-    origins = RowOrigins(row_indices, list(index_by_call), call_indices, batch_rows[-1].origins.group_number)
+    origins = RowOrigins(row_indices, calls, call_indices, batch_rows[-1].origins.group_number)
     return BatchRows(origins, 0, len(row_indices), batch_rows[0].first_offset_delta)

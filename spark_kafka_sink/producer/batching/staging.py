@@ -4,8 +4,8 @@ Ten thousand rows over a thousand partitions are only ten rows per partition, an
 much as adding a thousand. So rows are not grouped by partition when they arrive. They are staged as Arrow columns,
 along with an array of their partition numbers, until their stage is due. A stage becomes due in three ways:
 
-    full          one partition has enough rows for a batch, or all rows together have 4 MiB (and 64 KiB for each of
-                  their partitions), or the rows or the memory reserved for them reach a share of buffer.memory. The
+    full          one partition has enough rows for a batch, or all rows together have 4 MiB (and 64 KiB for each
+                  partition with rows), or the rows or the memory reserved for them reach a share of buffer.memory. The
                   thread whose append filled the stage fills the batches immediately.
     linger        linger.ms has passed, or memory is short. The sender thread fills the batches.
     flush         a flush or the producer's close is in progress. The sender thread fills the batches immediately.
@@ -63,8 +63,8 @@ _MAX_SPLITS = 64
 """Maximum number of splits before all of a stage's rows become batches. Each split visits all entries of the stage, and
 with a long linger.ms the entries would keep accumulating."""
 _MAX_UNASSIGNED_BATCHES = 4
-"""Number of batches' worth of single records at which they are assigned to partitions. A stage's first records are
-already assigned when they would fill one batch. Assigning a few records costs as much as staging a hundred."""
+"""Single records are assigned to partitions once they would fill this number of batches. The first records of a stage
+are assigned once they would fill one batch. Assigning a few records costs as much as staging a hundred."""
 ASSIGNMENT_DELAY_MS = 5.0
 """Delay after which the sender thread assigns single records that may fill a batch. A caller that sends without pauses
 fills four batches sooner, and then its own thread assigns the records."""
@@ -172,9 +172,8 @@ class Stage:
         """Argument and result of the last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since
         then."""
         self._has_decided_assignment = False  # schedule_assignment decides only once for each stage
-        self.assignment_due_ms = (
-            math.inf
-        )  # time at which the sender assigns the single records, unless linger.ms ends first
+        self.assignment_due_ms = math.inf
+        """Time at which the sender assigns the single records to partitions, unless linger.ms ends first."""
         self.should_recheck = False
         """Whether the sender must check the topic again: it found the stage due while another thread was filling
         batches from it, or rows that were returned to the stage are due earlier than the sender knows."""
@@ -256,7 +255,8 @@ class Stage:
         `max_body_bytes`: the maximum size of a batch without its header.
         """
         total_bytes = self.assigned_bytes + self.unassigned_bytes
-        max_unassigned_bytes = max_body_bytes if not self.assigned_bytes else _MAX_UNASSIGNED_BATCHES * max_body_bytes
+        max_unassigned_batches = _MAX_UNASSIGNED_BATCHES if self.assigned_bytes else 1
+        max_unassigned_bytes = max_unassigned_batches * max_body_bytes
         if self._has_reached_memory_limit or self.unassigned_bytes >= max_unassigned_bytes:
             return True
         if self.largest_partition_bytes >= max_body_bytes:
@@ -284,7 +284,7 @@ class Stage:
         return True
 
     def _should_release_full_batch(self, max_body_bytes: int) -> bool:
-        """Return whether a full batch should be released without waiting for the stage to be full.
+        """Return whether a full batch should be released before the stage is full.
 
         It should wait if the stage is at least half full and the other partitions are sparse, because splitting the
         stage would then copy many rows.
@@ -312,7 +312,7 @@ class Stage:
     def find_ready_partitions(self, max_body_bytes: int) -> NDArray[np.bool_] | None:
         """Return a mask of the partitions whose rows should become batches now.
 
-        Return None if all of the stage's rows should become batches, and an all-False mask if none should.
+        The mask is all False if no rows should become batches. Return None if all rows of the stage should.
         """
         full_partitions = self._bytes_by_partition >= max_body_bytes
         if not self.is_full(max_body_bytes):
@@ -326,9 +326,7 @@ class Stage:
 
         All entries must have partitions. Both new stages keep `oldest_row_ms`. This stage itself does not change.
         """
-        ready_stage, remaining_stage = (
-            Stage(self.topic, self.oldest_row_ms, self._max_bytes, self._max_reserved_bytes) for _ in range(2)
-        )
+        ready_stage, remaining_stage = self._create_empty_copy(), self._create_empty_copy()
         remaining_stage._split_count = self._split_count
         if not partition_mask.any():
             remaining_stage.extend(self)
@@ -354,6 +352,10 @@ class Stage:
         remaining_stage.reserved_bytes = self.reserved_bytes - ready_stage.reserved_bytes
         return ready_stage, remaining_stage
 
+    def _create_empty_copy(self) -> Stage:
+        """Create a stage without rows that has the topic, the age and the limits of this stage."""
+        return Stage(self.topic, self.oldest_row_ms, self._max_bytes, self._max_reserved_bytes)
+
     def extend(self, later_stage: Stage) -> None:
         """Append the entries of another stage whose rows arrived later."""
         self._ensure_partitions(len(later_stage._bytes_by_partition))
@@ -375,13 +377,13 @@ class Stage:
                     ProducerBatch.from_failed_rows(TopicPartition(self.topic, partition), batch_rows, error)
                 )
         appends = self.pending_appends
-        numbered_pieces = [(pieces, index) for pieces in appends.buffers for index in range(len(pieces))]
-        for batch, (pieces, index) in zip(appends.batches, numbered_pieces, strict=True):
-            batch_rows = pieces.rows(index)
+        rows_by_piece = [pieces.rows(index) for pieces in appends.buffers for index in range(len(pieces))]
+        for batch, piece_rows in zip(appends.batches, rows_by_piece, strict=True):
             # A piece is appended as a whole, so it is in the batch if its first record is.
-            first_offset_delta = batch_rows.first_offset_delta
-            if not select_rows(batch.rows, first_offset_delta, first_offset_delta + 1):
-                failed_batches.append(ProducerBatch.from_failed_rows(batch.topic_partition, batch_rows, error))
+            first_delta = piece_rows.first_offset_delta
+            is_in_batch = len(select_rows(batch.rows, first_delta, first_delta + 1)) > 0
+            if not is_in_batch:
+                failed_batches.append(ProducerBatch.from_failed_rows(batch.topic_partition, piece_rows, error))
         return failed_batches
 
 

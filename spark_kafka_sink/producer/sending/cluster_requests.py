@@ -70,7 +70,7 @@ class ClusterRequests(PolledRequests):
             self._blocking_calls.discard(call)
 
     def fail(self, error: KafkaSinkError) -> None:
-        """End all blocking calls with an error, and reject later calls with the first such error."""
+        """End all blocking calls with an error, and make `submit` raise it from now on. The first error counts."""
         with self._lock:
             self._error = self._error or error
             for call in self._blocking_calls:

@@ -7,8 +7,8 @@ For each batch, in this order:
     decide_outcome              Done | Retry | Split | Fail
     batch.complete              or reenqueue, split or fail; none of them if the batch has failed before
 
-All batches fail through `fail_batch`, whatever the reason. Futures and callbacks run user code: even if one of them
-raises, those of all other records are still called.
+All batches fail through `fail_batch`, whatever the reason. Completing a future runs user callbacks. If one of them
+raises, the callbacks of all other records are still called.
 
 Sender thread only.
 """
@@ -42,7 +42,7 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.outcome import (
-    SUCCESSES,
+    SUCCESS_OUTCOMES,
     BatchFacts,
     Done,
     Fail,
@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 class UnobservedFailures(NamedTuple):
     """Failed records whose futures no caller can read, because the producer was dropped."""
 
-    records: int
+    record_count: int
     first_error: KafkaSinkError
 
 
@@ -92,7 +92,7 @@ class Deliveries:
         self._transactions = transactions
         self._stored_batches: list[ProducerBatch] = []
         """Batches that are DONE, but whose futures are not completed yet."""
-        self._stored_ms: float  # time of the response to the last of these batches
+        self._last_response_ms: float  # time at which the last response was received
         self.is_producer_abandoned = False
         """Whether the producer was dropped. Further failures are then counted as unobserved."""
         self.unobserved_failures: UnobservedFailures | None = None
@@ -109,14 +109,14 @@ class Deliveries:
             node_id, latency_ms = response.request.node_id, response.latency_ms
             self._metrics.record_response(node_id, latency_ms, message.throttle_time_ms, now_ms)
             self._update_leaders(message, sent_batches)
-        self._stored_ms = now_ms
+        self._last_response_ms = now_ms
         return self._apply_outcomes(response, sent_batches, now_ms)
 
     def complete_stored_batches(self) -> None:
         """Complete the futures of all stored batches.
 
-        This is done once for all responses that were received together. The rows of a call with many partitions are in
-        the responses of all brokers, so the call gets these results together.
+        This is done once for all responses that were received together. The rows of a call with many partitions are
+        spread over the responses of all brokers, and the call then gets the results of all these rows at once.
         """
         batches = self._stored_batches
         if not batches:
@@ -125,7 +125,7 @@ class Deliveries:
         self._stored_batches = []
         try:
             # Metrics are recorded before the futures complete, so that callers see the new counts.
-            self._metrics.record_acknowledged_batches(batches, self._stored_ms)
+            self._metrics.record_acknowledged_batches(batches, self._last_response_ms)
         finally:
             complete_futures(stored_rows)
             self._accumulator.remove_completed(*batches)  # after the futures: flush() returns when they are complete
@@ -171,7 +171,7 @@ class Deliveries:
     ) -> Outcome:
         """Record the end of an attempt in the batch and in its partition's state, and return the outcome."""
         batch.mark_request_ended()
-        success = SUCCESSES.get(response.code)
+        success = SUCCESS_OUTCOMES.get(response.code)
         if success is not None:
             self._idempotence.handle_stored_batch(batch, connection)
             return success
@@ -191,7 +191,7 @@ class Deliveries:
         )
 
     def _handle_late_response(self, batch: ProducerBatch, outcome: Outcome) -> None:
-        """Handle the response to a batch that has already failed. It still shows which sequences are stored."""
+        """Handle the response to a batch that has already failed. It still shows whether the sequences are stored."""
         if not isinstance(outcome, Done):
             self._idempotence.handle_late_failure(batch)
         self._accumulator.unmute(batch.topic_partition)
@@ -217,6 +217,7 @@ class Deliveries:
     def _fail_after_response(
         self, batch: ProducerBatch, response: PartitionResponse, outcome: Fail, now_ms: float
     ) -> KafkaSinkError:
+        """Fail a batch, with an error of its own for each record that the broker named. Return the batch's error."""
         error = build_final_error(batch, response, outcome)
         if outcome.should_refresh_metadata:
             self._metadata.request_update()
@@ -256,13 +257,13 @@ class Deliveries:
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
         self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now_ms)
         if self.is_producer_abandoned:
-            failures = self.unobserved_failures or UnobservedFailures(0, error)
-            self.unobserved_failures = failures._replace(records=failures.records + batch.record_count)
+            failures = self.unobserved_failures or UnobservedFailures(record_count=0, first_error=error)
+            self.unobserved_failures = failures._replace(record_count=failures.record_count + batch.record_count)
         fail_futures(batch, error, record_errors)
         self._accumulator.remove_completed(batch)
 
     def fail_batches(self, batches: list[ProducerBatch], error: KafkaSinkError, now_ms: float) -> None:
-        """Fail batches for a reason outside of them, such as a fatal error or the end of the producer."""
+        """Fail batches for a common reason, such as a fatal error or the end of the producer."""
         for batch in batches:
             in_doubt = self.may_be_stored(batch)
             self.fail_batch(batch, mark_possibly_stored(error) if in_doubt else error, now_ms, in_doubt=in_doubt)
@@ -273,11 +274,11 @@ class Deliveries:
         """Update the metadata with the new leaders named by a broker that no longer leads some partitions (KIP-951)."""
         hints = [
             LeaderHint(
-                sent_batches.topic_name(topic), row.index, row.current_leader.leader_id, row.current_leader.leader_epoch
+                sent_batches.topic_name(topic_response), partition_response.index, leader.leader_id, leader.leader_epoch
             )
-            for topic in message.responses
-            for row in topic.partition_responses
-            if row.current_leader is not None and row.current_leader.leader_id >= 0
+            for topic_response in message.responses
+            for partition_response in topic_response.partition_responses
+            if (leader := partition_response.current_leader) is not None and leader.leader_id >= 0
         ]
         if hints:
             nodes = [
@@ -293,12 +294,12 @@ def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
     Rows of the same row group stay together. The batches are processed in runs with at most one batch per partition.
     Within a run, the row groups are processed in the order in which they were created.
     """
-    return [
-        rows
-        for ranges_by_group in map(ProducerBatch.collect_stored_ranges, _split_into_runs(batches))
-        for origins in sorted(ranges_by_group, key=lambda origins: origins.group_number)
-        for rows in origins.split_stored_ranges(ranges_by_group[origins])
-    ]
+    stored_rows: list[StoredRows] = []
+    for run in _split_into_runs(batches):
+        ranges_by_group = ProducerBatch.collect_stored_ranges(run)
+        for origins in sorted(ranges_by_group, key=lambda origins: origins.group_number):
+            stored_rows += origins.split_stored_ranges(ranges_by_group[origins])
+    return stored_rows
 
 
 def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[ProducerBatch]]:

@@ -1,4 +1,4 @@
-"""Build the exceptions for failed batches' futures. Their messages state the cause and, if there is one, the remedy."""
+"""Builds the exceptions for the futures of failed batches. Each message states the cause and, if known, a remedy."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _RECORD_ERRORS: dict[int, type[DataError]] = {
 class RecordErrors(NamedTuple):
     """Errors for the records of a batch in which the broker rejected individual records."""
 
-    errors_by_position: dict[int, KafkaSinkError]
+    errors_by_index: dict[int, KafkaSinkError]
     """Errors of the records that the broker named, keyed by their index in the batch."""
-    remaining: KafkaSinkError | None
-    """Error for all other records; None if the broker named no records."""
+    remaining_error: KafkaSinkError | None
+    """Error of all other records; None if the broker named no records."""
 
 
 def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> KafkaSinkError:
@@ -118,15 +118,20 @@ def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_dou
     """Build the error of a batch whose delivery.timeout.ms has passed."""
     partition = format_partition(*batch.topic_partition)
     timeout_ms = batch.deadline_ms - batch.created_ms
-    details = "" if batch.has_been_sent else " Never sent."
+    details = " The last attempt:" if batch.has_been_sent and cause is not None else ""
+    if not batch.has_been_sent:
+        details = " Never sent."
     if cause is not None:
-        details += f" The last attempt: {_to_sentence(cause)}" if batch.has_been_sent else f" {_to_sentence(cause)}"
+        details += f" {_to_sentence(cause)}"
     message = f"{partition}: not acknowledged within {timeout_ms:.0f} ms.{details}"
     return _set_cause(DeliveryTimeoutError(message, possibly_stored=in_doubt), cause)
 
 
 def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> KafkaSinkError:
-    """Build the error of a batch that cannot keep its sequence and could be stored twice under a new one (rule 3)."""
+    """Build the error of a batch that cannot keep its sequence, and that may already be stored under it.
+
+    Under a new sequence, the batch could be stored twice (rule 3 of idempotence.py).
+    """
     partition = format_partition(*batch.topic_partition)
     message = (
         f"{partition}: the response to these records was lost, and records before them were rejected. "
@@ -168,12 +173,11 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
         )
         for index, message in messages.items()
     }
-    remaining = BatchRefusedError(
+    remaining_error = BatchRefusedError(
         f"{partition}: not stored, because {len(errors_by_index)} other records of the same batch were rejected "
-        f"({name}). "
-        "This record may be sent again."
+        f"({name}). This record may be sent again."
     )
-    return RecordErrors(errors_by_index, remaining)
+    return RecordErrors(errors_by_index, remaining_error)
 
 
 def _to_sentence(error: Exception | None) -> str:

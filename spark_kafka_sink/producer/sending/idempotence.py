@@ -1,9 +1,9 @@
 """Idempotence: the producer identity, each partition's sequences, and the decision whether a batch may be sent.
 
 For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a batch whose
-base sequence follows the last sequence, and responds to a batch that it remembers with DUPLICATE_SEQUENCE_NUMBER. If it
-knows nothing about the producer, it has nothing to compare with and accepts any sequence. All rules below follow from
-these facts.
+base sequence follows the last sequence, and responds to a batch that it remembers with DUPLICATE_SEQUENCE_NUMBER. A
+broker that knows nothing about the producer accepts any sequence, because it cannot compare it with anything. All rules
+below follow from these facts.
 
 `admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if
 
@@ -21,10 +21,10 @@ partition_states.py describes a partition's states and defines the terms gap, un
 
 Batches get new sequences only in `_restart_sequences` (rule 3). At that point, every broker that responded has rejected
 them, and no earlier batch is in flight. The exception is a batch behind the gap whose response was lost. A broker that
-knows the producer rejected this batch as well, but a broker that has forgotten the producer (its records were deleted
-or too old) accepted it. So the batch is abandoned: the sender fails it with an error that says that it may be stored.
-In a transaction there are no new sequences. All batches behind a gap are abandoned, and the transaction is aborted,
-which leads to a new epoch.
+knows the producer has rejected this batch as well, but a broker that has forgotten the producer (because its records
+were deleted or too old) has accepted it. So the batch is abandoned: the sender fails it with an error that says that
+the batch may be stored. In a transaction, batches never get new sequences. All batches behind a gap are abandoned, and
+the transaction is aborted, which leads to a new epoch.
 
 A partition's state is keyed by topic name and kept for the producer's lifetime, whatever the metadata says about the
 topic (rule 4). If the topic was deleted and recreated, its new log knows nothing about the producer and accepts the
@@ -89,7 +89,7 @@ def can_restart_sequences(state: PartitionState) -> bool:
 
 
 def is_possibly_stored(state: PartitionState, batch: ProducerBatch) -> bool:
-    """Return whether a broker may have stored a batch, because a response was lost or did not settle it.
+    """Return whether a broker may have stored a batch, because a response was lost or did not say.
 
     Rule 3: such a batch must not get a new sequence.
     """
@@ -143,8 +143,8 @@ class Idempotence:
     def set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Set the identity that a broker has assigned.
 
-        Partitions that are waiting for it restart their sequences now. Other partitions do so at the next new batch for
-        which none of their batches is pending or in flight.
+        Partitions that are waiting for an identity restart their sequences now. Any other partition does so when it
+        gets a new batch while none of its batches is pending or in flight.
         """
         self.id_and_epoch = id_and_epoch
         for state in self._partitions.values():
@@ -174,18 +174,20 @@ class Idempotence:
         return True
 
     def _can_send(self, state: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None) -> bool:
+        """Return whether the sequences allow a batch to be sent. Assign a sequence to a new batch."""
         if state.in_flight_batches and not can_pipeline(state, connection):
             return False
         if state.phase is PIPELINED and state.confirmed_connection is not connection:
             state.transition_to(PROBING)
-        if batch.base_sequence < 0:
-            return self._assign_sequence(state, batch)
+        if not batch.has_sequence:
+            return self._try_assign_sequence(state, batch)
         return state.is_head(batch) and (state.gap_start is None or is_after(state.gap_start, batch.base_sequence))
 
-    def _assign_sequence(self, state: PartitionState, batch: ProducerBatch) -> bool:
+    def _try_assign_sequence(self, state: PartitionState, batch: ProducerBatch) -> bool:
         """Assign the next sequence to a new batch. Return False if none can be assigned now."""
         if self.id_and_epoch == NO_PRODUCER_ID:
             return False
+        # `is not` comes first because it is faster, and the identity rarely changes.
         if state.id_and_epoch is not self.id_and_epoch and state.id_and_epoch != self.id_and_epoch:
             if state.pending_batches or state.in_flight_batches:
                 return False
@@ -260,10 +262,7 @@ class Idempotence:
         state.remove(batch)
         if not was_pending:  # the batch has no sequence, or it was abandoned
             return
-        if in_doubt:
-            state.has_unresolved_sequence = True
-        else:
-            state.extend_gap(batch.base_sequence)
+        state.record_failure(batch, in_doubt=in_doubt)
         self._update_phase(state)
 
     def handle_late_failure(self, batch: ProducerBatch) -> None:
@@ -272,6 +271,13 @@ class Idempotence:
         state.remove(batch)
         if self.enabled:
             self._update_phase(state)
+
+    def end_in_flight_requests(self) -> None:
+        """Record that all requests in flight have ended. The connections must be closed."""
+        for state in self:
+            for batch in state.in_flight_batches:
+                batch.mark_request_ended()
+            state.in_flight_batches.clear()
 
     def take_abandoned_batches(self) -> list[ProducerBatch]:
         """Return the batches that may be stored but cannot keep their sequences, each only once.
@@ -328,8 +334,9 @@ class Idempotence:
         if self.id_and_epoch == NO_PRODUCER_ID:
             state.transition_to(AWAITING_EPOCH)
             return
-        self._abandoned_batches += [batch for batch in state.pending_batches if is_possibly_stored(state, batch)]
-        state.pending_batches = [batch for batch in state.pending_batches if not is_possibly_stored(state, batch)]
+        pending_batches = state.pending_batches
+        self._abandoned_batches += [batch for batch in pending_batches if is_possibly_stored(state, batch)]
+        state.pending_batches = [batch for batch in pending_batches if not is_possibly_stored(state, batch)]
         state.in_doubt_batches = frozenset()
         state.start_sequences(self.id_and_epoch)
 

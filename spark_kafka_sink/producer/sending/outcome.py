@@ -4,9 +4,10 @@
 
 Whether records can be duplicated depends on two properties of an attempt, which are always kept apart:
 
-    rejected    the broker says that it has not stored the batch. The batch may be sent again, even under a new sequence
-    in doubt    the batch may be stored (the connection was lost, the followers were too slow, the error code is
-                unknown). It may only be sent again under the same sequence
+    rejected    the broker has reported that it did not store the batch. The batch may be sent again, even under a new
+                sequence
+    in doubt    the batch may be stored (the connection was lost, the followers were too slow, or the error code is
+                unknown). It may be sent again only under the same sequence
 
 A batch is the head of its partition if none of the partition's earlier batches is in flight or waiting for a retry. For
 all other batches, OUT_OF_ORDER_SEQUENCE_NUMBER is expected, because the records that the broker is missing are in
@@ -32,7 +33,7 @@ class BatchFacts(NamedTuple):
     idempotent: bool
     is_head: bool
     in_doubt: bool
-    """This attempt or an earlier one may have stored the batch."""
+    """A broker may have stored the batch in this attempt or an earlier one."""
     transactional: bool = False
     """The batch belongs to a transaction, whose epoch only brokers can change."""
 
@@ -42,7 +43,7 @@ class Done:
     """The broker has stored the batch."""
 
     duplicate: bool = False
-    """An earlier attempt stored the batch, but its response was lost. The batch's offset is unknown."""
+    """The batch was stored in an earlier attempt whose response was lost. The offset of the batch is unknown."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Retry:
 
     should_refresh_metadata: bool = False
     needs_new_sequence: bool = False
-    """The batch needs a new sequence under a new epoch, because its sequence does not match the broker's state."""
+    """The batch needs a new sequence under a new epoch, because the broker will never accept its current sequence."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,15 @@ class Fail:
     """The batch could have been sent again, but delivery.timeout.ms has passed."""
     has_used_up_retries: bool = False
     in_doubt: bool = False
-    """The records may be stored although they fail."""
+    """A broker may have stored the records although they are reported as failed."""
     fatal: bool = False
     """The producer cannot continue."""
 
 
 Outcome = Done | Retry | Split | Fail
 
-SUCCESSES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True)}
-"""Outcomes for the error codes that confirm that the batch is stored, whatever the other facts about the batch."""
+SUCCESS_OUTCOMES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True)}
+"""Outcomes for the error codes that confirm that the batch is stored, whatever the other facts about the batch are."""
 
 
 def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
@@ -85,21 +86,25 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
     `code`: the broker's error code for the partition; NETWORK_EXCEPTION if the connection was lost.
     """
     error_code = lookup_error_code(code)
-    if code in SUCCESSES:
-        return SUCCESSES[code]
+    if code in SUCCESS_OUTCOMES:
+        return SUCCESS_OUTCOMES[code]
     if error_code.fatal:
         return Fail(fatal=True, in_doubt=facts.in_doubt)
     if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.expired:
         return Split()
     outcome = _decide_sequence_error(facts, code, log_start_offset) if facts.idempotent else None
+    if outcome is None and error_code.retriable:
+        outcome = Retry(should_refresh_metadata=error_code.requires_metadata_refresh)
     if outcome is None:
-        outcome = Retry(error_code.requires_metadata_refresh) if error_code.retriable else Fail(in_doubt=facts.in_doubt)
-    if not isinstance(outcome, Retry):
-        return outcome
-    if facts.expired:
-        return Fail(outcome.should_refresh_metadata, timed_out=True, in_doubt=facts.in_doubt)
-    if facts.attempts >= facts.max_retries:
-        return Fail(outcome.should_refresh_metadata, has_used_up_retries=True, in_doubt=facts.in_doubt)
+        return Fail(in_doubt=facts.in_doubt)
+    is_time_up, has_used_up_retries = facts.expired, facts.attempts >= facts.max_retries
+    if isinstance(outcome, Retry) and (is_time_up or has_used_up_retries):
+        return Fail(
+            should_refresh_metadata=outcome.should_refresh_metadata,
+            timed_out=is_time_up,
+            has_used_up_retries=not is_time_up,
+            in_doubt=facts.in_doubt,
+        )
     return outcome
 
 
@@ -108,8 +113,8 @@ def _decide_sequence_error(facts: BatchFacts, code: int, log_start_offset: int) 
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         return _restart_from_batch(facts) if facts.is_head else Retry()
     if code == codes.UNKNOWN_PRODUCER_ID:
-        # If all acknowledged records have since been deleted, the broker's state was deleted with them. Brokers before
-        # 1.1 do not send the log's start offset, without which nothing can be concluded.
+        # If all acknowledged records were deleted, the broker's state about this producer was deleted with them.
+        # Brokers before 1.1 do not send the log's start offset, without which nothing can be concluded.
         return Retry() if log_start_offset == -1 or not facts.is_head else _restart_from_batch(facts)
     return None
 

@@ -12,13 +12,13 @@
                                                            ended -> PROBING
 
 A pending batch has a sequence and is neither acknowledged nor failed. A partition is PROBING at first, after it has
-recovered from a failure, and with each new connection, leader or epoch. Only one request is then in flight until one
-has succeeded.
+recovered from a failure, and after each change of the connection, leader or epoch. While it is PROBING, only one
+request at a time is in flight, until a request has succeeded.
 
 Records can be missing from the log for two reasons. The gap begins with the first sequence that every broker has
 rejected, either permanently or under the current epoch. Brokers reject all sequences after it. A partition has an
-unresolved sequence if a batch has failed although a broker may have stored it. If the batches after it are stored, this
-batch is stored, too. Otherwise its sequences are missing, which is also a gap.
+unresolved sequence if a batch has failed although a broker may have stored it. If a later batch is stored, the failed
+batch was stored, too. Otherwise its sequences are missing, which is also a gap.
 
 If there is a gap, the pending batches before it are completed first. The batches behind it then get sequences from 0
 under the next epoch (KIP-360). By then, all of them have been rejected, and none of the partition's requests is in
@@ -84,8 +84,9 @@ class PartitionState:
     def __init__(self, topic_partition: TopicPartition, *, transactional: bool = False) -> None:
         self.topic_partition = topic_partition
         self.transactional = transactional
-        self.in_flight_batches: dict[ProducerBatch, int] = {}  # node id by batch, even if it has failed
-        self.in_flight_node_id = -1  # all requests in flight are to this node
+        self.in_flight_batches: dict[ProducerBatch, int] = {}
+        """Node id of each request in flight, by the request's batch. The batch may have failed in the meantime."""
+        self.in_flight_node_id = -1  # the node that all requests in flight were sent to
         self.phase = PROBING
         self.confirmed_connection: NodeApiVersions | None  # set by `confirm`
         self.pending_batches: list[ProducerBatch] = []  # in sequence order
@@ -153,15 +154,22 @@ class PartitionState:
         if self.last_acked_sequence < 0 or is_after(last_sequence, self.last_acked_sequence):
             self.last_acked_sequence = last_sequence
 
+    def record_failure(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
+        """Record that a pending batch has failed. Its sequences are unresolved if it is in doubt, otherwise a gap."""
+        if in_doubt:
+            self.has_unresolved_sequence = True
+        else:
+            self.extend_gap(batch.base_sequence)
+
     def extend_gap(self, sequence: int) -> None:
         """Make the gap begin no later than at `sequence`, under which no batch will ever be stored."""
         if self.gap_start is None or is_after(self.gap_start, sequence):
             self.gap_start = sequence
 
     def resolve_sequences(self) -> None:
-        """Decide whether an unresolved sequence is a gap. No batch may be pending or in flight.
+        """Decide whether the unresolved sequence is a gap. No batch may be pending or in flight.
 
-        If it is, all sequences that were not acknowledged are missing.
+        It is a gap if any sequences were not acknowledged. All of these are then missing.
         """
         self.has_unresolved_sequence = False
         first_unacked_sequence = sequences.increment(self.last_acked_sequence, 1)

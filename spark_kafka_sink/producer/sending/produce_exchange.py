@@ -29,11 +29,11 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 
 
 _MAX_BASE_OFFSET = 2**62
-"""No broker has offsets this large. Below this limit, the offsets of all records of a batch fit into 64 bits."""
+"""Larger base offsets are invalid. No log has so many records, and the offsets of a batch must fit into 64 bits."""
 
 
 class SentBatches(NamedTuple):
-    """A produce request's batches, and the metadata with the topic names and ids as of its sending (KIP-516)."""
+    """The batches of a produce request, and the metadata from which its topic ids were taken (KIP-516)."""
 
     batches: dict[str, dict[int, ProducerBatch]]
     """The batches by topic and partition."""
@@ -64,21 +64,21 @@ def build_produce_request(
     """
     batches_by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
     for batch in batches:
-        name, partition = batch.topic_partition
-        batches_by_topic[name][partition] = batch
-    topics, by_name_only = [], False
-    for name, topic_batches in batches_by_topic.items():
-        topic_id = snapshot.topic_id(name)
+        topic, partition = batch.topic_partition
+        batches_by_topic[topic][partition] = batch
+    topic_data, by_name_only = [], False
+    for topic, topic_batches in batches_by_topic.items():
+        topic_id = snapshot.topic_id(topic)
         by_name_only |= topic_id is None
-        data = [
+        partition_data = [
             PartitionProduceData(partition, batch.build_wire_segments()) for partition, batch in topic_batches.items()
         ]
-        topics.append(TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID, partition_data=data))
+        topic_data.append(TopicProduceData(name=topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=partition_data))
     message = ProduceRequest(
         transactional_id=None if transaction is None else transaction.transactional_id,
         acks=config.acks,
         timeout_ms=config.request_timeout_ms,
-        topic_data=topics,
+        topic_data=topic_data,
     )
     transaction_version = None if transaction is None else transaction.version
     versions = allowed_produce_versions(transaction_version, by_name_only=by_name_only)
@@ -89,7 +89,7 @@ _NO_RECORD_MESSAGES: Mapping[int, str] = {}
 
 
 class PartitionResponse(NamedTuple):
-    """The response to one batch. If the broker sent none, it is derived from the way the request ended."""
+    """The response to one batch. If the broker sent none, it is derived from the way in which the request ended."""
 
     code: int
     base_offset: int = -1
@@ -109,26 +109,31 @@ def parse_partition_responses(
     message = response.message
     unanswered_batches = {topic: dict(batches) for topic, batches in sent.batches.items()}
     if isinstance(message, ProduceResponse):
-        for topic in message.responses:
-            topic_batches = unanswered_batches.get(sent.topic_name(topic), {})
-            for row in topic.partition_responses:
-                batch = topic_batches.pop(row.index, None)
+        for topic_response in message.responses:
+            topic_batches = unanswered_batches.get(sent.topic_name(topic_response), {})
+            for partition_response in topic_response.partition_responses:
+                batch = topic_batches.pop(partition_response.index, None)
                 if batch is not None:
-                    yield batch, parse_partition_response(row)
+                    yield batch, parse_partition_response(partition_response)
     for topic_batches in unanswered_batches.values():
         for batch in topic_batches.values():
             yield batch, build_missing_response(response, acks)
 
 
-def parse_partition_response(row: PartitionProduceResponse) -> PartitionResponse:
-    errors = row.record_errors
+def parse_partition_response(response: PartitionProduceResponse) -> PartitionResponse:
+    """Sanitize the texts of a broker's response, and replace an invalid base offset with -1."""
     record_messages = _NO_RECORD_MESSAGES
-    if errors:
-        record_messages = {error.batch_index: sanitize(error.batch_index_error_message) for error in errors}
-    error_message = sanitize(row.error_message) if row.error_message else ""
-    offset = row.base_offset if row.base_offset < _MAX_BASE_OFFSET else -1
+    if response.record_errors:
+        record_messages = {
+            error.batch_index: sanitize(error.batch_index_error_message) for error in response.record_errors
+        }
     return PartitionResponse(
-        row.error_code, offset, row.log_append_time_ms, row.log_start_offset, error_message, record_messages
+        code=response.error_code,
+        base_offset=response.base_offset if response.base_offset < _MAX_BASE_OFFSET else -1,
+        log_append_time=response.log_append_time_ms,
+        log_start_offset=response.log_start_offset,
+        error_message=sanitize(response.error_message) if response.error_message else "",
+        record_messages=record_messages,
     )
 
 

@@ -1,4 +1,4 @@
-"""ProducerIdCall: requests the producer id that idempotence needs, for producers without a transactional.id."""
+"""ProducerIdCall: requests producer ids for idempotent producers without a transactional.id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class ProducerIdCall(Call[InitProducerIdResponse]):
-    """A call that never ends: an InitProducerId request is due whenever an id is needed.
+    """A call that never ends. An InitProducerId request is due whenever a producer id is needed.
 
     After a failure, the next request is due after a backoff.
     """
@@ -24,19 +24,19 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         is_needed: Callable[[], bool],
         set_producer_id_and_epoch: Callable[[ProducerIdAndEpoch], None],
         on_failure: Callable[[KafkaSinkError, float], None],
-        retry_backoff_ms: Callable[[int], float],
+        compute_backoff_ms: Callable[[int], float],
     ) -> None:
         """`is_needed`: returns whether any records are waiting for a producer id.
 
-        `on_failure`: called with the error of a failed request and the time.
-        `retry_backoff_ms`: returns the backoff after a given number of earlier consecutive failures.
+        `on_failure`: called with the error of a failed request, and the time of the failure.
+        `compute_backoff_ms`: returns the backoff after a failure. Argument: the number of consecutive failures before.
         """
         super().__init__([InitProducerId(None)])
         self._is_needed = is_needed
         self._set_producer_id_and_epoch = set_producer_id_and_epoch
         self._on_failure = on_failure
-        self._retry_backoff_ms = retry_backoff_ms
-        (self._key,) = self.due_ms_by_key
+        self._compute_backoff_ms = compute_backoff_ms
+        (self._key,) = self.due_ms_by_key  # of the only request
         self._due_ms = 0.0
         self._failure_count = 0
 
@@ -49,20 +49,22 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now_ms: float
     ) -> None:
         classification = request.classify(response)
-        id_and_epoch = parse_producer_id_and_epoch(response)
         if classification.verdict is not Verdict.DONE:
-            self.handle_failure(key, request.build_rejection_error(key, classification), classification.verdict, now_ms)
-        elif min(id_and_epoch) < 0:
-            producer_id, epoch = id_and_epoch
-            message = (
-                f"A broker returned the producer id {producer_id} with the epoch {epoch}: neither can be negative."
+            rejection = request.build_rejection_error(key, classification)
+            self.handle_failure(key, rejection, classification.verdict, now_ms)
+            return
+        id_and_epoch = parse_producer_id_and_epoch(response)
+        if id_and_epoch.producer_id < 0 or id_and_epoch.epoch < 0:
+            error = DecodeError(
+                f"A broker returned the producer id {id_and_epoch.producer_id} with the epoch {id_and_epoch.epoch}: "
+                "neither may be negative."
             )
-            self.handle_failure(key, DecodeError(message), Verdict.FATAL, now_ms)
-        else:
-            self._failure_count = 0
-            self._set_producer_id_and_epoch(id_and_epoch)
+            self.handle_failure(key, error, Verdict.FATAL, now_ms)
+            return
+        self._failure_count = 0
+        self._set_producer_id_and_epoch(id_and_epoch)
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
-        self._due_ms = now_ms + self._retry_backoff_ms(self._failure_count)
+        self._due_ms = now_ms + self._compute_backoff_ms(self._failure_count)
         self._failure_count += 1
         self._on_failure(error, now_ms)

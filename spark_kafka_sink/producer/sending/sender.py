@@ -1,8 +1,7 @@
 """Sender: sends the accumulator's batches to the brokers and passes the results to the futures, on a single thread.
 
 `run_once` runs one round: it encodes rows that have lingered, fails batches that cannot be sent, sends batches that are
-ready, and handles responses. Expired batches are failed before the accumulator is drained, so that none of them is
-sent.
+ready, and handles responses. Expired batches fail before the accumulator is drained, so that none of them is sent.
 
 Nothing that brokers or user callbacks do can break the loop. An unexpected exception in the sender itself ends the loop
 and fails all incomplete batches.
@@ -38,12 +37,13 @@ from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.produce_exchange import SentBatches, build_produce_request
 from spark_kafka_sink.producer.sending.producer_id_call import ProducerIdCall
 
-if TYPE_CHECKING:  # loaded for producers with a transactional.id only
+if TYPE_CHECKING:  # only loaded for producers with a transactional.id
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 _log = logging.getLogger(__name__)
 
 _MAX_POLL_MS = 3_600_000.0
+"""Maximum duration of a poll, if neither a deadline nor a due time ends it earlier."""
 
 
 class Sender:
@@ -53,7 +53,7 @@ class Sender:
     has_incomplete.
     """
 
-    def __init__(  # noqa: PLR0913 - the components that it uses, which the producer shares
+    def __init__(  # noqa: PLR0913 - one parameter per component that the producer shares with the sender
         self,
         config: ProducerConfig,
         client: NetworkClient,
@@ -80,7 +80,7 @@ class Sender:
         self._transactions = transactions
         self._requests = requests
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
-        self._add_calls()
+        self._add_permanent_call()
         self._is_closing = False
         self._is_forced = False
         self._is_abandoned = False
@@ -101,8 +101,8 @@ class Sender:
     def handle_interrupted_append(self, call_name: str, interruption: BaseException) -> None:
         """End the producer because a call was interrupted while it was appending records. Thread-safe.
 
-        The state that the call left behind is unknown. All records that were not sent fail, and close() does not wait
-        for responses.
+        The call has left the producer in an unknown state. All records that were not sent fail, and close() does not
+        wait for responses.
         """
         error = DeliveryError(
             f"{call_name} was interrupted by {type(interruption).__name__} while it appended records, so this producer "
@@ -152,7 +152,7 @@ class Sender:
     def shut_down(self) -> None:
         """Fail all incomplete batches and close the connections.
 
-        This releases all memory, unless an append was interrupted.
+        All of buffer.memory is released, except memory that an interrupted append had reserved.
         """
         error = self.fatal_error or ProducerClosedError(
             "The producer was closed before these records were acknowledged."
@@ -163,20 +163,21 @@ class Sender:
         self._requests.fail(error)
         if self._transactions is not None:
             self._transactions.close(error)
+        # Stored batches complete first, because the rows of a partition complete in order.
         self._deliveries.fail_uncompleted_batches(error)
+        # The other batches fail before their requests end: a batch whose request is in flight may be stored.
         self._deliveries.fail_batches(self.accumulator.abort_incomplete_batches(error), error, now_ms)
         self._fail_unencoded_batches(now_ms)
+        # The requests end only after the connections are closed, because until then a socket may read their bytes.
         self.client.close()
-        for state in self.idempotence:
-            for batch in list(state.in_flight_batches):
-                batch.mark_request_ended()
-            state.in_flight_batches.clear()
-        self.accumulator.complete_flushes()
+        self.idempotence.end_in_flight_requests()
+        self.accumulator.complete_flushes()  # last, so that no flush returns before all batches are removed
         if (failures := self._deliveries.unobserved_failures) is not None:
             _log.warning(
-                "KafkaProducer %s was dropped without close(), or its program ended: no acknowledgement for %s. %s",
+                "KafkaProducer %s was dropped, or the program exited, without close(). No acknowledgement was received "
+                "for %s. First error: %s",
                 self.config.client_id,
-                format_count(failures.records, "record"),
+                format_count(failures.record_count, "record"),
                 failures.first_error,
             )
 
@@ -195,22 +196,29 @@ class Sender:
         self._fail_expired_batches(now_ms)
         self._fail_abandoned_batches(now_ms)
         self._request_leaders(ready_check.unknown_leader_topics, now_ms)
-        wait_ms = _MAX_POLL_MS
+        request_delay_ms = _MAX_POLL_MS
         if self._transactions is not None:
-            # These go before the drain. Otherwise batches of other partitions would take every free slot on the
-            # coordinator's connection, and a new partition would have to wait until their backlog is sent.
-            wait_ms = self._send_requests(now_ms)
-        node_ids, delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now_ms)
+            # Requests about the transaction are sent before the drain. Otherwise batches of other partitions would take
+            # every free slot on the coordinator's connection, and a new partition could only be added to the
+            # transaction after that backlog was sent.
+            request_delay_ms = self._send_requests(now_ms)
+        node_ids, node_delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now_ms)
         batches_by_node = self.accumulator.drain(
             snapshot, node_ids, self.config.max_request_size, now_ms, self.idempotence.admit
         )
         for node_id, batches in batches_by_node.items():
             self._send(node_id, batches, snapshot, now_ms)
-        wait_ms = min(wait_ms, self._send_requests(now_ms))
-        # The delay in `ready_check` is out of date by now: a batch that expired or was drained may have been followed
-        # by one that is backing off, and a queue that became ready just after `now_ms` was not drained.
+        request_delay_ms = min(request_delay_ms, self._send_requests(now_ms))
+        # The delay in `ready_check` is not enough, because it is out of date: the batch behind one that expired or was
+        # drained may be backing off, and a queue that became ready just after `now_ms` was not drained.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
-        timeout_ms = min(wait_ms, delay_ms, ready_check.next_ready_check_delay_ms, deadline_ms - now_ms, _MAX_POLL_MS)
+        timeout_ms = min(
+            request_delay_ms,
+            node_delay_ms,
+            ready_check.next_ready_check_delay_ms,
+            deadline_ms - now_ms,
+            _MAX_POLL_MS,
+        )
         responses = self.client.poll(max(0.0, timeout_ms), now_ms)
         try:
             for response in responses:
@@ -249,14 +257,15 @@ class Sender:
         for batch in self.accumulator.take_failed_batches():
             self._deliveries.fail_batches([batch], build_encoding_error(batch), now_ms)
 
-    def _add_calls(self) -> None:
+    def _add_permanent_call(self) -> None:
+        """Add the call that requests producer ids or, for a transactional producer, all requests for transactions."""
         if self._transactions is None:
             self._requests.add(
                 ProducerIdCall(
-                    lambda: self.idempotence.needs_producer_id and self.accumulator.has_undrained(),
-                    self._set_producer_id_and_epoch,
-                    self._handle_producer_id_failure,
-                    self._requests.pause_ms,
+                    is_needed=lambda: self.idempotence.needs_producer_id and self.accumulator.has_undrained(),
+                    set_producer_id_and_epoch=self._set_producer_id_and_epoch,
+                    on_failure=self._handle_producer_id_failure,
+                    compute_backoff_ms=self._requests.pause_ms,
                 )
             )
             return
@@ -298,9 +307,9 @@ class Sender:
         """
         if self.fatal_error is not None:
             return _MAX_POLL_MS
-        wait_ms = self._requests.send_due(now_ms)
+        delay_ms = self._requests.send_due(now_ms)
         self._set_fatal_error(self._find_transaction_error())
-        return 0.0 if self.fatal_error is not None else wait_ms
+        return 0.0 if self.fatal_error is not None else delay_ms
 
     def _find_transaction_error(self) -> KafkaSinkError | None:
         manager = self._transactions

@@ -21,7 +21,7 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.sender import Sender
 
 _EXIT_GRACE_MS = 5_000.0
-"""Time allowed for the callbacks of records that failed because `flush_at_exit` had passed."""
+"""How long the exit waits for the callbacks of records that failed because `flush_at_exit` had passed."""
 
 
 class SenderThread:
@@ -35,14 +35,14 @@ class SenderThread:
         self._pid = os.getpid()
         self._sender: Sender | None = None
         self._thread: threading.Thread | None = None
-        self._is_running = threading.Lock()
-        """Held from `start` until the sender has ended, so that `join` can wait for that."""
+        self._running_lock = threading.Lock()
+        """Held from `start` until the sender has ended. `join` waits for this lock."""
         self._has_ended = False
 
     def start(self, sender: Sender, name: str) -> None:
         self._sender = sender
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._is_running.acquire()
+        self._running_lock.acquire()
         self._thread.start()
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
@@ -61,7 +61,7 @@ class SenderThread:
         """
         assert self._thread is not None
         try:
-            self._is_running.acquire(timeout=-1 if timeout_ms is None else lock_timeout_seconds(timeout_ms))
+            self._running_lock.acquire(timeout=-1 if timeout_ms is None else lock_timeout_seconds(timeout_ms))
         finally:
             if self._has_ended:
                 self._unlock()
@@ -83,13 +83,13 @@ class SenderThread:
             self._unlock()
 
     def _unlock(self) -> None:
-        """Wake the next thread that is waiting for the end.
+        """Release `_running_lock`, which wakes the next thread in `join`. Do nothing if it is not locked.
 
-        Every thread that sees the end calls this, whether or not it has acquired the lock, because an interrupt may
-        occur after `acquire` has locked it but before `acquire` has returned.
+        Every thread that finds that the sender has ended calls this, even if it has not acquired the lock itself: a
+        thread may be interrupted after `acquire` has locked the lock and before `acquire` has returned.
         """
         with suppress(RuntimeError):  # another thread has unlocked it
-            self._is_running.release()
+            self._running_lock.release()
 
     # --- interpreter exit
 
@@ -102,7 +102,7 @@ class SenderThread:
         return self._pid == os.getpid() and self._sender is not None and self._sender.has_incomplete
 
     def begin_exit(self) -> float:
-        """Make the sender deliver the remaining records and end. Return the deadline for that."""
+        """Make the sender deliver the remaining records and end. Return the deadline, on the monotonic clock."""
         assert self._sender is not None
         self._sender.abandon(force=not self._flush_at_exit_ms)
         return self._system.now() + self._flush_at_exit_ms
@@ -121,7 +121,7 @@ _running_threads: set[SenderThread] = set()
 
 @atexit.register
 def _deliver_at_exit() -> None:
-    """Deliver all producers' records concurrently: every sender begins to exit before this waits for any of them."""
+    """Deliver the records of all producers concurrently: all senders begin their exit before any of them is awaited."""
     deadlines = [(thread, thread.begin_exit()) for thread in list(_running_threads) if thread.has_work]
     for thread, deadline_ms in deadlines:
         thread.end_exit(deadline_ms)

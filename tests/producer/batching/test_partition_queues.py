@@ -73,7 +73,7 @@ def test_round_visits_only_partitions_with_events() -> None:
         queues.fire_timers(now_ms)
         assert queues.ready_node_ids() == frozenset()
     assert not visited_partitions
-    assert queues.next_due_ms() == 105
+    assert queues.find_next_due_ms() == 105
     queues.fire_timers(105)
     assert len(visited_partitions) == 1000
     assert queues.ready_node_ids() == {0}
@@ -87,7 +87,7 @@ def test_stale_timer_makes_no_node_ready() -> None:
     queues.schedule(queue, 0)
     queue.batches.clear()
     queues.schedule(queue, 1)
-    assert queues.next_due_ms() == FOREVER
+    assert queues.find_next_due_ms() == FOREVER
     queues.fire_timers(10)
     assert queues.ready_node_ids() == frozenset()
 
@@ -170,7 +170,7 @@ def test_retry_backs_off_behind_batch_without_backoff() -> None:
     second.attempts, second.backoff_until_ms = 1, 50
     queues, _ = create_queue_with(first, second)
     assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == [first]
-    assert (queues.ready_node_ids(), queues.next_due_ms()) == (frozenset(), 50)
+    assert (queues.ready_node_ids(), queues.find_next_due_ms()) == (frozenset(), 50)
     queues.fire_timers(50)
     assert queues.drain_node(0, 1 << 20, 50, Gate().admit) == [second]
 
@@ -182,7 +182,7 @@ def test_retry_at_head_of_ready_queue_backs_off() -> None:
     retried.attempts, retried.backoff_until_ms = 1, 50
     queue.insert_in_sequence_order(retried)
     assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == []
-    assert queues.next_due_ms() == 50
+    assert queues.find_next_due_ms() == 50
 
 
 def test_open_batch_lingers_again_after_linger_suspension() -> None:

@@ -71,10 +71,10 @@ def test_charges_futures_of_single_records_but_not_of_columns() -> None:
     columns, singles = NamedCall("columns"), RecordFutures("t")
     origins = RowOrigins(np.arange(9), [columns, singles], np.array([0, 0, 1, 1, 1, 0, 0, 0, 0]))
     index_bytes = origins.row_indices.itemsize
-    assert origins.overhead_bytes(0, 2) == 2 * index_bytes
-    assert origins.overhead_bytes(1, 4) == 3 * index_bytes + 2 * FUTURE_BYTES
+    assert origins.compute_overhead_bytes(0, 2) == 2 * index_bytes
+    assert origins.compute_overhead_bytes(1, 4) == 3 * index_bytes + 2 * FUTURE_BYTES
     assert BatchRows(origins, 0, 9, 0).overhead_bytes == 9 * index_bytes + 3 * FUTURE_BYTES
-    assert RowOrigins(np.arange(2), [singles]).overhead_bytes(0, 2) == 2 * (index_bytes + FUTURE_BYTES)
+    assert RowOrigins(np.arange(2), [singles]).compute_overhead_bytes(0, 2) == 2 * (index_bytes + FUTURE_BYTES)
 
 
 @settings(max_examples=100, deadline=None)

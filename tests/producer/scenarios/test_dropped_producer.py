@@ -129,8 +129,10 @@ def test_undelivered_records_of_dropped_producer_fail_after_timeout_and_are_logg
     assert loop.join(200)
     assert all(isinstance(future.exception(0), DeliveryTimeoutError) for future in futures)
     (record,) = (record for record in caplog.records if record.name.startswith("spark_kafka_sink.producer"))
-    message = "KafkaProducer test was dropped without close(), or its program ended: no acknowledgement for 2 records. "
-    assert record.getMessage().startswith(message + "topic t, partition 0: not acknowledged within 3000 ms.")
+    assert record.getMessage().startswith(
+        "KafkaProducer test was dropped, or the program exited, without close(). No acknowledgement was received for 2 "
+        "records. First error: topic t, partition 0: not acknowledged within 3000 ms."
+    )
 
 
 def test_dropped_producer_abandons_open_transaction_immediately(caplog: pytest.LogCaptureFixture) -> None:

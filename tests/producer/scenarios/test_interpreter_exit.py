@@ -72,7 +72,8 @@ def test_exit_waits_for_flush_at_exit_and_logs_undelivered_records(broker: Embed
         rule.remove()
     assert done.returncode == 0
     assert done.stderr.startswith(
-        "KafkaProducer c was dropped without close(), or its program ended: no acknowledgement for 3 records. "
+        "KafkaProducer c was dropped, or the program exited, without close(). No acknowledgement was received for 3 "
+        "records. First error: "
     )
     assert done.stderr.count("\n") == 1
 

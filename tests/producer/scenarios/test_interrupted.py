@@ -111,7 +111,7 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_any_lock(
 
     with create_producer(broker, **options) as idle:
         # The thread's lock is locked until the sender has ended, whoever calls.
-        ways = [way for way in find_locks(idle) if not way.endswith("._is_running")]
+        ways = [way for way in find_locks(idle) if not way.endswith("._running_lock")]
     assert len(ways) > 5
     for way in ways:
         producer = create_producer(broker, **options)
