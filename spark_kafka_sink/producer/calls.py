@@ -1,8 +1,8 @@
 """Call: the interface through which sent rows receive their results.
 
 A call covers the rows of one send_columns() call, or the records of several send() calls. futures.py implements it.
-Each batch remembers the call and the row of each of its records (batching/row_origins.py). When the batch is done, each
-of these calls receives either the ranges of its rows that a broker has stored, or the error of its rows.
+Each batch remembers from which call and row each of its records came (batching/row_origins.py). When the batch is done,
+each of these calls receives either the ranges of its rows that a broker has stored, or the error of its rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 
 
 class StoredRange(NamedTuple):
-    """The rows [start, stop) of one group, stored at consecutive offsets of one partition."""
+    """The rows [start, stop) of a row group (row_origins.py), stored at consecutive offsets of one partition."""
 
     start: int
     stop: int
@@ -61,12 +61,12 @@ class Call(Protocol):
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes of buffer.memory that are reserved for each row's future, in addition to the row's record."""
+        """Number of bytes of buffer.memory that are reserved for the future of each row, in addition to its record."""
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
-        """Record that brokers have stored these ranges, `row_count` rows in total.
+        """Record that brokers have stored these ranges, which contain `row_count` rows in total.
 
-        The ranges are parts of one group of rows; `row_indices` holds the row index of each row in the group.
+        The ranges are parts of one row group. `row_indices` holds the row index of each row in the group.
         """
 
     def fail_rows(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:

@@ -96,7 +96,11 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
     for first_word in range(0, word_count, _WORDS_PER_PASS):
         pass_words = min(_WORDS_PER_PASS, word_count - first_word)
         words = np.ndarray(
-            (pass_words, key_count), "<u4", keys.data, data_start + 4 * first_word, (4, key_length)
+            (pass_words, key_count),
+            "<u4",
+            buffer=keys.data,
+            offset=data_start + 4 * first_word,
+            strides=(4, key_length),
         ).copy()
         _scramble(words)
         for word in words:
@@ -107,8 +111,11 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
         return hashes
     tail_word = np.empty_like(hashes)
     if key_length > tail_bytes:
-        # The last four bytes of a key are bytes of its last complete word, which are shifted out, and then its tail.
-        tail_word[:] = np.ndarray((key_count,), "<u4", keys.data, data_start + key_length - 4, (key_length,))
+        # The last four bytes of a key end with its tail. The bytes before it belong to the last complete word, so they
+        # are shifted out.
+        tail_word[:] = np.ndarray(
+            (key_count,), "<u4", buffer=keys.data, offset=data_start + key_length - 4, strides=(key_length,)
+        )
         tail_word >>= _to_uint32_scalar(32 - 8 * tail_bytes)
         hashes ^= tail_word
     else:
@@ -150,11 +157,12 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
         pair_indices[key_index] += remaining_words
     tail_words = _gather_words(word_pairs, pair_indices, bit_shifts)
     tail_bytes = lengths & 3
-    surplus_bits = (32 - 8 * tail_bytes).view(np.uint32)  # 32 without a tail: numpy shifts such a word to 0
+    surplus_bits = (32 - 8 * tail_bytes).view(np.uint32)  # 32 if there is no tail: numpy then shifts the word to 0
     tail_words <<= surplus_bits
     tail_words >>= surplus_bits
     hashes ^= tail_words
-    hashes *= np.minimum(tail_bytes, 1).view(np.uint32) * (_M - _ONE) + _ONE  # M for keys with a tail, else 1
+    has_tail = np.minimum(tail_bytes, 1).view(np.uint32)
+    hashes *= has_tail * (_M - _ONE) + _ONE  # by M if there is a tail, otherwise by 1
     unsorted_hashes[key_order] = hashes
     return unsorted_hashes
 
@@ -167,8 +175,9 @@ def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint6
     """
     size = stop - start
     padded_bytes = np.zeros(size + 8, np.uint8)
-    padded_bytes[:size] = np.frombuffer(data, np.uint8, size, start)
-    word_pairs: NDArray[np.uint64] = np.ndarray((size // 4 + 1,), "<u8", padded_bytes, 0, (4,)).copy()
+    padded_bytes[:size] = np.frombuffer(data, np.uint8, count=size, offset=start)
+    pair_count = size // 4 + 1
+    word_pairs: NDArray[np.uint64] = np.ndarray((pair_count,), "<u8", buffer=padded_bytes, strides=(4,)).copy()
     return word_pairs
 
 
@@ -189,10 +198,10 @@ def _mix(hashes: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:
 
 def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) -> int:
     """Mix the next words of a single key into its hash, and return the new hash."""
-    words = np.frombuffer(data, "<u4", word_count, start).copy()
+    words = np.frombuffer(data, "<u4", count=word_count, offset=start).copy()
     _scramble(words)
     for word in words.tolist():
-        key_hash = key_hash * _MURMUR2_M & _UINT32_MASK ^ word
+        key_hash = ((key_hash * _MURMUR2_M) & _UINT32_MASK) ^ word
     return key_hash
 
 

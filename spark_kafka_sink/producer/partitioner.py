@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from random import Random
 from typing import NamedTuple
@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, TopicInfo
 from spark_kafka_sink.diagnostics.text import format_partition, sanitize
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -59,35 +59,37 @@ class PartitionLoads(NamedTuple):
 
     partitions: list[int]
     queue_lengths: list[int]
-    partition_count: int
+    candidate_count: int
     """The number of candidates, including those that cannot be written to."""
 
 
-LoadsSupplier = Callable[[Sequence[int]], "PartitionLoads | None"]
-"""Takes the partition indexes of candidates. Returns their loads, or None if one of them was never written to."""
+FindPartitionLoads = Callable[[Sequence[int]], "PartitionLoads | None"]
+"""Return the loads of candidate partitions, or None if one of them was never written to. Argument: the candidates."""
 
 
 class _TopicState:
     """The partitions of one topic in the latest snapshot, and its sticky partition."""
 
     __slots__ = (
-        "available",
-        "in_rack",
-        "indexes",
-        "latest_metadata",
+        "_nodes",
+        "_topic_info",
+        "available_partitions",
         "next_position",
+        "partitions",
+        "rack_partitions",
         "sticky_bytes",
         "sticky_partition",
     )
 
     def __init__(self) -> None:
-        self.latest_metadata: tuple[object, object] | None = None
-        self.indexes: list[int] = []
-        self.available: list[int] = []
-        self.in_rack: list[int] = []  # those whose leader is in client.rack; empty without rack awareness
+        self._topic_info: TopicInfo | None = None  # this and the next field: as of the last update
+        self._nodes: Mapping[int, Node] | None = None
+        self.partitions: list[int] = []
+        self.available_partitions: list[int] = []  # those with a leader; all partitions if none has a leader
+        self.rack_partitions: list[int] = []  # those whose leader is in client.rack; empty without rack awareness
         self.sticky_partition = INVALID_PARTITION
-        self.sticky_bytes = 0  # assigned to the sticky partition since it was chosen
-        self.next_position = 0  # index into `available`, for the round-robin partitioner
+        self.sticky_bytes = 0  # number of bytes assigned to the sticky partition since it was chosen
+        self.next_position = 0  # index into `available_partitions`, for the round-robin partitioner
 
     def update(self, topic: str, snapshot: ClusterSnapshot, rack: str | None) -> None:
         """Update the partitions from the snapshot if the topic or the nodes have changed.
@@ -97,16 +99,15 @@ class _TopicState:
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
             raise MetadataTimeoutError(f"The partitions of {format_partition(topic)} are not known.")
-        latest = self.latest_metadata
-        if latest is not None and latest[0] is info and latest[1] is snapshot.nodes:
+        if self._topic_info is info and self._nodes is snapshot.nodes:
             return
-        self.latest_metadata = (info, snapshot.nodes)
-        self.indexes = [partition.index for partition in info.partitions]
-        with_leader = [partition for partition in info.partitions if partition.leader in snapshot.nodes]
-        self.available = [partition.index for partition in with_leader] or self.indexes
-        nodes_in_rack = {node.id for node in snapshot.nodes.values() if rack is not None and node.rack == rack}
-        self.in_rack = [partition.index for partition in with_leader if partition.leader in nodes_in_rack]
-        if self.sticky_partition not in self.indexes:
+        self._topic_info, self._nodes = info, snapshot.nodes
+        self.partitions = [partition.index for partition in info.partitions]
+        led_partitions = [partition for partition in info.partitions if partition.leader in snapshot.nodes]
+        self.available_partitions = [partition.index for partition in led_partitions] or self.partitions
+        rack_nodes = {node.id for node in snapshot.nodes.values() if rack is not None and node.rack == rack}
+        self.rack_partitions = [partition.index for partition in led_partitions if partition.leader in rack_nodes]
+        if self.sticky_partition not in self.partitions:
             self.sticky_partition = INVALID_PARTITION
 
 
@@ -114,9 +115,9 @@ class Partitioner:
     """Assigns rows to partitions. Thread-safe: _lock guards the state of the topics."""
 
     def __init__(self, config: ProducerConfig, random: Random) -> None:
-        self._ignore_keys = config.partitioner_ignore_keys
-        self._round_robin = config.partitioner_class == ROUND_ROBIN_PARTITIONER
-        self._adaptive = config.partitioner_adaptive_partitioning_enable
+        self._ignores_keys = config.partitioner_ignore_keys
+        self._is_round_robin = config.partitioner_class == ROUND_ROBIN_PARTITIONER
+        self._is_adaptive = config.partitioner_adaptive_partitioning_enable
         self._rack = config.client_rack if config.partitioner_rack_aware else None
         self._batch_body_bytes = max(1, config.batch_size - HEADER_BYTES)
         self._random = random
@@ -129,25 +130,25 @@ class Partitioner:
         topic: str,
         columns: RecordColumns,
         sizes: NDArray[np.int64],
-        requested: NDArray[np.int32] | None,
+        requested_partitions: NDArray[np.int32] | None,
         snapshot: ClusterSnapshot,
-        loads: LoadsSupplier,
+        find_loads: FindPartitionLoads,
     ) -> NDArray[np.int32]:
         """Return the partition of each row.
 
-        `requested` (see parse_requested_partitions): a partition of the topic for each row, or UNSPECIFIED_PARTITION.
-        The array may be modified in place and returned.
+        `requested_partitions` (see parse_requested_partitions): a partition of the topic for each row, or
+        UNSPECIFIED_PARTITION. The array may be modified in place and returned.
         """
         topic_state = self._update_topic(topic, snapshot)
-        partitions = requested  # None until a row is assigned
-        unassigned_rows = _NO_ROWS if requested is None else np.flatnonzero(requested == UNSPECIFIED_PARTITION)
-        if columns.key is not None and not (self._ignore_keys or self._round_robin):
-            partition_count = len(topic_state.indexes)
+        partitions = requested_partitions  # None as long as all rows are unassigned
+        unassigned_rows = _NO_ROWS if partitions is None else np.flatnonzero(partitions == UNSPECIFIED_PARTITION)
+        if columns.key is not None and not (self._ignores_keys or self._is_round_robin):
+            partition_count = len(topic_state.partitions)
             partitions, unassigned_rows = _assign_by_key(columns.key, partitions, unassigned_rows, partition_count)
         if partitions is None:
-            return self._assign_keyless(topic_state, sizes, loads)
+            return self._assign_keyless(topic_state, sizes, find_loads)
         if len(unassigned_rows):
-            partitions[unassigned_rows] = self._assign_keyless(topic_state, sizes[unassigned_rows], loads)
+            partitions[unassigned_rows] = self._assign_keyless(topic_state, sizes[unassigned_rows], find_loads)
         return partitions
 
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
@@ -161,41 +162,50 @@ class Partitioner:
                 _warn_of_unknown_rack(self._rack, snapshot)
             return state
 
-    def _assign_keyless(self, state: _TopicState, sizes: NDArray[np.int64], loads: LoadsSupplier) -> NDArray[np.int32]:
+    def _assign_keyless(
+        self, state: _TopicState, sizes: NDArray[np.int64], find_loads: FindPartitionLoads
+    ) -> NDArray[np.int32]:
         with self._lock:
-            if not self._round_robin:
-                choose = _build_partition_choice(state, loads if self._adaptive else None)
-                return self._assign_sticky(state, sizes, choose)
-            positions = state.next_position + np.arange(len(sizes))
-            state.next_position = (state.next_position + len(sizes)) % len(state.available)
-            return np.array(state.available, np.int32)[positions % len(state.available)]
+            if self._is_round_robin:
+                return _assign_round_robin(state, len(sizes))
+            choose_partition = _create_partition_chooser(state, find_loads if self._is_adaptive else None)
+            return self._assign_sticky(state, sizes, choose_partition)
 
     def _assign_sticky(
-        self, state: _TopicState, sizes: NDArray[np.int64], choose: Callable[[Random], int]
+        self, state: _TopicState, sizes: NDArray[np.int64], choose_partition: Callable[[Random], int]
     ) -> NDArray[np.int32]:
         """Assign rows to the sticky partition until a batch is full, then choose another partition.
 
         The loop has one iteration per batch.
         """
         if state.sticky_partition < 0:
-            state.sticky_partition = choose(self._random)
+            state.sticky_partition = choose_partition(self._random)
             state.sticky_bytes = 0
-        ends = np.cumsum(sizes)
+        cumulative_bytes = np.cumsum(sizes)
         partitions: list[int] = []
         row_counts: list[int] = []
         start, assigned_bytes = 0, 0
         while start < len(sizes):
-            stop = int(np.searchsorted(ends, assigned_bytes + self._batch_body_bytes - state.sticky_bytes, "right"))
+            batch_end_bytes = assigned_bytes + self._batch_body_bytes - state.sticky_bytes
+            stop = int(np.searchsorted(cumulative_bytes, batch_end_bytes, "right"))
             if stop == start and not state.sticky_bytes:
                 stop = start + 1  # a row that is larger than a batch gets a batch of its own
             if stop > start:
                 partitions.append(state.sticky_partition)
                 row_counts.append(stop - start)
-                state.sticky_bytes += int(ends[stop - 1]) - assigned_bytes
-                start, assigned_bytes = stop, int(ends[stop - 1])
+                bytes_through = int(cumulative_bytes[stop - 1])
+                state.sticky_bytes += bytes_through - assigned_bytes
+                start, assigned_bytes = stop, bytes_through
             if start < len(sizes):
-                state.sticky_partition, state.sticky_bytes = choose(self._random), 0
+                state.sticky_partition, state.sticky_bytes = choose_partition(self._random), 0
         return np.repeat(np.array(partitions, np.int32), row_counts)
+
+
+def _assign_round_robin(state: _TopicState, row_count: int) -> NDArray[np.int32]:
+    partitions = np.array(state.available_partitions, np.int32)
+    positions = (state.next_position + np.arange(row_count)) % len(partitions)
+    state.next_position = (state.next_position + row_count) % len(partitions)
+    return partitions[positions]
 
 
 def _warn_of_unknown_rack(rack: str, snapshot: ClusterSnapshot) -> None:
@@ -261,61 +271,72 @@ def _assign_by_key(
 def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the partition of each key, and the indices of rows without a key, whose partitions are undefined."""
     partitions = np.empty(len(key), np.int32)
-    keyless: list[NDArray[np.int64]] = [_NO_ROWS]
+    keyless_rows: list[NDArray[np.int64]] = [_NO_ROWS]
     for start in range(0, len(key), _CHUNK_ROWS):
         keys = read_byte_column(combine_chunks(key.slice(start, _CHUNK_ROWS)))
-        chunk = partitions[start : start + keys.row_count]
+        chunk_partitions = partitions[start : start + keys.row_count]
         if keys.nulls is None:
-            chunk[:] = compute_partitions(keys, partition_count)
+            chunk_partitions[:] = compute_partitions(keys, partition_count)
             continue
         # A null occupies no bytes, so the remaining keys are contiguous.
-        present = np.flatnonzero(~keys.nulls)
-        offsets = np.append(keys.offsets.take(present), keys.offsets[-1])
-        chunk[present] = compute_partitions(ByteColumn(offsets, keys.data), partition_count)
-        keyless.append(np.flatnonzero(keys.nulls) + start)
-    return partitions, keyless[0] if len(keyless) == 1 else np.concatenate(keyless)
+        present_rows = np.flatnonzero(~keys.nulls)
+        offsets = np.append(keys.offsets.take(present_rows), keys.offsets[-1])
+        chunk_partitions[present_rows] = compute_partitions(ByteColumn(offsets, keys.data), partition_count)
+        keyless_rows.append(np.flatnonzero(keys.nulls) + start)
+    return partitions, keyless_rows[0] if len(keyless_rows) == 1 else np.concatenate(keyless_rows)
 
 
-def _build_partition_choice(state: _TopicState, loads: LoadsSupplier | None) -> Callable[[Random], int]:
+class _WeightedPartitions(NamedTuple):
+    """The partitions to choose from. Partition i has the weight cumulative_weights[i] - cumulative_weights[i - 1]."""
+
+    partitions: Sequence[int]
+    cumulative_weights: list[int] | None = None
+    """None if all partitions have the same weight."""
+
+
+def _create_partition_chooser(state: _TopicState, find_loads: FindPartitionLoads | None) -> Callable[[Random], int]:
     """Return a function that chooses the next sticky partition.
 
-    The function calls `loads` only once, at its first choice. If `loads` is None, the choice is uniform.
+    The function determines the weights only once, at its first choice. If `find_loads` is None, the choice is uniform.
     """
-    weighted_partitions: list[tuple[Sequence[int], list[int] | None]] = []
+    weighted_partitions: _WeightedPartitions | None = None
 
-    def choose(random: Random) -> int:
-        if not weighted_partitions:
-            weighted_partitions.append(_weigh_partitions(state, loads))
-        partitions, cumulative_weights = weighted_partitions[0]
+    def choose_partition(random: Random) -> int:
+        nonlocal weighted_partitions
+        if weighted_partitions is None:
+            weighted_partitions = _weigh_partitions(state, find_loads)
+        partitions, cumulative_weights = weighted_partitions
         if cumulative_weights is None:
             return partitions[random.randrange(len(partitions))]
         return partitions[bisect_right(cumulative_weights, random.randrange(cumulative_weights[-1]))]
 
-    return choose
+    return choose_partition
 
 
-def _weigh_partitions(state: _TopicState, loads: LoadsSupplier | None) -> tuple[Sequence[int], list[int] | None]:
-    """Return the partitions to choose from and their cumulative weights; None for the weights if all are equal.
+def _weigh_partitions(state: _TopicState, find_loads: FindPartitionLoads | None) -> _WeightedPartitions:
+    """Return the partitions to choose from, with their weights.
 
     The Java client uses weights only once all partitions have queues, which never happens while all rows go to one
     rack. Here, queues for the rack's partitions suffice.
     """
-    candidates, usable = state.indexes, state.available
-    if state.in_rack:
-        rack_loads = None if loads is None else loads(state.in_rack)
+    candidates, uniform_partitions = state.partitions, state.available_partitions
+    if state.rack_partitions:
+        rack_loads = None if find_loads is None else find_loads(state.rack_partitions)
         if rack_loads is None or rack_loads.partitions:
-            return _accumulate_weights(rack_loads) or (state.in_rack, None)
-        outside = sorted(set(state.available) - set(state.in_rack))
-        if outside:
-            candidates = usable = outside
-    return _accumulate_weights(loads(candidates) if loads is not None else None) or (usable, None)
+            return _weigh_by_load(rack_loads) or _WeightedPartitions(state.rack_partitions)
+        outside_partitions = sorted(set(state.available_partitions) - set(state.rack_partitions))
+        if outside_partitions:
+            candidates = uniform_partitions = outside_partitions
+    loads = None if find_loads is None else find_loads(candidates)
+    return _weigh_by_load(loads) or _WeightedPartitions(uniform_partitions)
 
 
-def _accumulate_weights(loads: PartitionLoads | None) -> tuple[Sequence[int], list[int] | None] | None:
-    """Return partitions and their cumulative weights; None if the choice is uniform."""
-    if loads is None or not loads.partitions or loads.partition_count < 2:
+def _weigh_by_load(loads: PartitionLoads | None) -> _WeightedPartitions | None:
+    """Return the partitions with their weights, or None if the choice is uniform."""
+    if loads is None or not loads.partitions or loads.candidate_count < 2:
         return None
     lengths = loads.queue_lengths
-    if len(lengths) == loads.partition_count and min(lengths) == max(lengths):
+    if len(lengths) == loads.candidate_count and min(lengths) == max(lengths):
         return None
-    return loads.partitions, list(accumulate(max(lengths) + 1 - length for length in lengths))
+    weights = [max(lengths) + 1 - length for length in lengths]
+    return _WeightedPartitions(loads.partitions, list(accumulate(weights)))

@@ -261,7 +261,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _send_record(
         self, record: ProducerRecord, callback: Callback | None, check_open: OpenTransactionCheck | None
     ) -> SendFuture:
-        """Validate the record, call the interceptors and send the record. Return its future."""
+        """Validate a record, call the interceptors and send the record. Return its future."""
         try:
             record = validate_record(record)
         except InvalidRecordError as error:  # interceptors do not see invalid records
@@ -272,7 +272,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             if self._interceptors is not None:
                 record = validate_record(self._interceptors.on_send(record))
             self._serializers.check_types(record)
-        except InvalidRecordError as error:  # interceptors have seen the record, so they are told that it failed
+        except InvalidRecordError as error:  # interceptors have seen the record, so they are notified of its failure
             self._record_rejection(1, error, check_open)
             RecordFutures(record.topic).reject(record.partition, error, callbacks)
             raise
@@ -386,13 +386,17 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _await_requested_partitions(
         self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now_ms: float
     ) -> ClusterSnapshot:
-        """Like send(), wait for metadata of the highest requested partition, which may have been added recently."""
+        """Wait for metadata that contains the highest requested partition, which may have been added recently.
+
+        Return the newest metadata that contains the topic. Unlike in send(), a missing partition is not an error here,
+        because only the rows that request it fail.
+        """
         highest_partition = rows.highest_requested_partition
         if highest_partition < 0 or snapshot.partition(topic, highest_partition) is not None:
             return snapshot
         try:
             return self._await_topic(topic, now_ms, highest_partition)
-        except InvalidRecordError:  # only the rows that request the missing partition fail
+        except InvalidRecordError:
             latest_snapshot = self._metadata.snapshot
             return snapshot if latest_snapshot.partition_count(topic) is None else latest_snapshot
 
@@ -404,15 +408,17 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         check_open: OpenTransactionCheck | None,
         ignored_key_bytes: int,
     ) -> None:
-        loads = partial(self._accumulator.find_partition_loads, topic, snapshot)
+        find_loads = partial(self._accumulator.find_partition_loads, topic, snapshot)
         columns = strip_key_prefix(rows.columns, ignored_key_bytes) if ignored_key_bytes else rows.columns
-        rows.assign(self._partitioner.assign(topic, columns, rows.sizes, rows.requested_partitions, snapshot, loads))
-        largest, total = int(np.maximum.reduce(rows.sizes)), int(np.add.reduce(rows.sizes))
-        self._metrics.record_row_sizes(len(rows), total, largest, self._system.now())
-        block_ms = 0.0 if self._loop.is_current() else None
+        rows.assign(
+            self._partitioner.assign(topic, columns, rows.sizes, rows.requested_partitions, snapshot, find_loads)
+        )
+        total_bytes, max_row_bytes = int(np.add.reduce(rows.sizes)), int(np.maximum.reduce(rows.sizes))
+        self._metrics.record_row_sizes(len(rows), total_bytes, max_row_bytes, self._system.now())
+        max_block_ms = 0.0 if self._loop.is_current() else None  # a callback runs on the thread that frees memory
         try:
             staged_count, error = self._accumulator.append_columns(
-                topic, rows, max_block_ms=block_ms, check_open=check_open
+                topic, rows, max_block_ms=max_block_ms, check_open=check_open
             )
         except BaseException as interruption:
             self._sender.handle_interrupted_append("send_columns()", interruption)
@@ -421,7 +427,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._record_rejection(len(rows) - staged_count, error, check_open)
             if not staged_count and isinstance(error, IllegalStateError):
                 raise error
-            rows.call.fail_rows(FailedRows(rows.row_indices[staged_count:], self._explain_full_buffer(error), topic))
+            unstaged_rows = rows.row_indices[staged_count:]
+            rows.call.fail_rows(FailedRows(unstaged_rows, self._explain_full_buffer(error), topic))
 
     def _send(
         self, record: ProducerRecord, callbacks: tuple[Callback, ...], check_open: OpenTransactionCheck | None
@@ -441,11 +448,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             partition = self._call_record_partitioner(topic, key, value, snapshot)
         if timestamp_ms is None:
             timestamp_ms = self._system.wall_ms()
-        serialized = (value, key, headers, partition, timestamp_ms)
+        serialized_record = (value, key, headers, partition, timestamp_ms)
         try:
             return self._accumulator.append_record(
                 topic,
-                serialized,
+                serialized_record,
                 size,
                 snapshot,
                 callbacks,
@@ -458,11 +465,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._sender.handle_interrupted_append("send()", interruption)
             raise
 
-    def _compute_remaining_ms(self, began_ms: float) -> float:
+    def _compute_remaining_ms(self, call_started_ms: float) -> float:
         """Return what remains of max.block.ms; 0 in a callback, because it runs on the thread that frees memory."""
         if self._loop.is_current():
             return 0.0
-        return max(0.0, began_ms + self.config.max_block_ms - self._system.now())
+        return max(0.0, call_started_ms + self.config.max_block_ms - self._system.now())
 
     def _explain_full_buffer(self, error: KafkaSinkError) -> KafkaSinkError:
         """In a callback, replace a BufferExhaustedError with one that explains why the send did not wait."""
@@ -548,16 +555,16 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         if os.getpid() != self._pid:
             return  # in a forked child, the thread and the sockets belong to the parent
         self._finalizer.detach()
-        in_callback = self._loop.is_current()
-        remaining = timeout
+        is_callback = self._loop.is_current()
+        remaining_seconds = timeout
         try:
-            if self._transactions is not None and not in_callback and timeout != 0:
-                remaining = self._transactions.close(timeout)
+            if self._transactions is not None and not is_callback and timeout != 0:
+                remaining_seconds = self._transactions.close(timeout)
         finally:  # end the thread even if the wait for the transaction was interrupted
-            self._sender.initiate_close(force=in_callback or timeout == 0)
-        if in_callback:
+            self._sender.initiate_close(force=is_callback or timeout == 0)
+        if is_callback:
             return  # the thread ends when the callback has returned
-        if not self._loop.join(None if remaining is None else remaining * 1000):
+        if not self._loop.join(None if remaining_seconds is None else remaining_seconds * 1000):
             if timeout:  # close(timeout=0) fails records on purpose
                 _log.warning("%r did not finish within %s seconds. The remaining records fail.", self, timeout)
             self._sender.initiate_close(force=True)

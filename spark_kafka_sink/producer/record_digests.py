@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ class DigestCollector:
 
     def __init__(self) -> None:
         self._digests: dict[str, UInt64Array] = {}
-        """The sums of the upper and lower halves of the hashes of each partition, by topic."""
+        """For each topic, an array with one row per partition: the sums of the upper and of the lower hash halves."""
 
     def add(self, result: ColumnsResult, columns: RecordColumns) -> None:
         """Add the written rows of a call. `columns`: all rows of the call."""
@@ -26,41 +27,47 @@ class DigestCollector:
             return
         hashes = hash_records(columns)
         # Responses usually share an array of row indices, so adding their ranges together takes fewer numpy calls.
-        stored_by_group: dict[int, tuple[NDArray[np.int64], list[StoredRanges]]] = {}
-        for stored, row_indices in zip(result.stored, result.row_indices, strict=True):
-            stored_by_group.setdefault(id(row_indices), (row_indices, []))[1].append(stored)
-        for row_indices, group in stored_by_group.values():
-            self._add_ranges(
-                result.topic, np.concatenate([np.asarray(stored) for stored in group]), hashes, row_indices
-            )
+        row_indices_by_id = {id(row_indices): row_indices for row_indices in result.row_indices}
+        ranges_by_id: defaultdict[int, list[StoredRanges]] = defaultdict(list)
+        for stored_ranges, row_indices in zip(result.stored, result.row_indices, strict=True):
+            ranges_by_id[id(row_indices)].append(stored_ranges)
+        for array_id, row_indices in row_indices_by_id.items():
+            range_array = np.concatenate([np.asarray(stored_ranges) for stored_ranges in ranges_by_id[array_id]])
+            self._add_ranges(result.topic, range_array, row_indices, hashes)
 
-    def attach_to(self, ranges: dict[str, dict[int, OffsetRange]]) -> dict[str, dict[int, OffsetRange]]:
-        """Return the offset ranges, which must cover the same rows, with their digests."""
+    def attach_to(self, ranges_by_topic: dict[str, dict[int, OffsetRange]]) -> dict[str, dict[int, OffsetRange]]:
+        """Return the offset ranges by topic and partition, with their digests. They must cover the added rows."""
         return {
             topic: {
-                partition: replace(written, digest=join_sums(*self._digests[topic][partition].tolist()))
-                for partition, written in topic_ranges.items()
+                partition: replace(offset_range, digest=join_sums(*self._digests[topic][partition].tolist()))
+                for partition, offset_range in topic_ranges.items()
             }
-            for topic, topic_ranges in ranges.items()
+            for topic, topic_ranges in ranges_by_topic.items()
         }
 
     def _add_ranges(
-        self, topic: str, stored: NDArray[np.int64], hashes: UInt64Array, row_indices: NDArray[np.int64]
+        self, topic: str, stored_ranges: NDArray[np.int64], row_indices: NDArray[np.int64], hashes: UInt64Array
     ) -> None:
-        starts, stops, partitions, _, _ = stored.T
-        counts = stops - starts
-        ends = counts.cumsum()
-        positions = np.arange(int(ends[-1])) + np.repeat(starts - (ends - counts), counts)
-        halves = split_hashes(hashes[row_indices[positions]])
-        range_sums = np.stack([np.add.reduceat(half, ends - counts) for half in halves], axis=1)
+        """Add stored ranges of one row group.
+
+        `row_indices`: the row index of each row in the group. `hashes`: the hash of each row of the call.
+        """
+        starts, stops, partitions, _, _ = stored_ranges.T
+        row_counts = stops - starts
+        # The rows of all ranges are concatenated. Range i begins at the position first_positions[i] of the result.
+        end_positions = row_counts.cumsum()
+        first_positions = end_positions - row_counts
+        group_rows = np.arange(int(end_positions[-1])) + np.repeat(starts - first_positions, row_counts)
+        hash_halves = split_hashes(hashes[row_indices[group_rows]])
+        range_sums = np.stack([np.add.reduceat(half, first_positions) for half in hash_halves], axis=1)
         np.add.at(self._ensure_partition(topic, int(partitions.max())), partitions, range_sums)
 
     def _ensure_partition(self, topic: str, partition: int) -> UInt64Array:
         """Return the topic's sums, extended to include this partition if necessary."""
         digests = self._digests.get(topic)
         if digests is None or len(digests) <= partition:
-            extended = np.zeros((partition + 1, 2), np.uint64)
+            extended_digests = np.zeros((partition + 1, 2), np.uint64)
             if digests is not None:
-                extended[: len(digests)] = digests
-            self._digests[topic] = digests = extended
+                extended_digests[: len(digests)] = digests
+            self._digests[topic] = digests = extended_digests
         return digests

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.calls import FailedRows, StoredRanges
+from spark_kafka_sink.producer.calls import FailedRows, StoredRange, StoredRanges
 
 _NO_OFFSET = np.iinfo(np.int64).max
 
@@ -53,13 +53,13 @@ class OffsetRange:
     """The number of these rows for which the broker returned no offset. These rows may lie outside the range."""
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
-        known_offsets = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
+        known_first_offsets = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
         return OffsetRange(
-            min(known_offsets, default=-1),
-            max(self.last_offset, other.last_offset),
-            self.rows + other.rows,
-            _add_digests(self.digest, other.digest),
-            self.rows_without_offset + other.rows_without_offset,
+            first_offset=min(known_first_offsets, default=-1),
+            last_offset=max(self.last_offset, other.last_offset),
+            rows=self.rows + other.rows,
+            digest=_add_digests(self.digest, other.digest),
+            rows_without_offset=self.rows_without_offset + other.rows_without_offset,
         )
 
 
@@ -74,23 +74,29 @@ def _add_digests(first_digest: int | None, second_digest: int | None) -> int | N
 
 def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, OffsetRange]:
     """Merge the stored ranges of one or several calls for one topic into one OffsetRange per partition."""
-    ranges = np.concatenate([np.empty((0, 5), np.int64), *map(np.asarray, stored_ranges)])
-    starts, stops, partitions, base_offsets, _ = ranges[ranges[:, 2].argsort(kind="stable")].T
-    groups = np.flatnonzero(np.diff(partitions, prepend=-1))  # the first range of each partition
-    counts, is_known = stops - starts, base_offsets >= 0
-    lowest_offsets = np.minimum.reduceat(np.where(is_known, base_offsets, _NO_OFFSET), groups)
-    highest_offsets = np.maximum.reduceat(np.where(is_known, base_offsets + counts - 1, -1), groups)
-    rows_without_offset = np.add.reduceat(np.where(is_known, 0, counts), groups)
-    first_offsets, rows = np.where(lowest_offsets == _NO_OFFSET, -1, lowest_offsets), np.add.reduceat(counts, groups)
-    columns = partitions[groups], first_offsets, highest_offsets, rows, rows_without_offset
+    no_ranges = np.empty((0, len(StoredRange._fields)), np.int64)
+    ranges = np.concatenate([no_ranges, *map(np.asarray, stored_ranges)])
+    _, _, partition_column, _, _ = ranges.T
+    starts, stops, partitions, base_offsets, _ = ranges[partition_column.argsort(kind="stable")].T
+    first_ranges = np.flatnonzero(np.diff(partitions, prepend=-1))  # index of the first range of each partition
+    row_counts, is_offset_known = stops - starts, base_offsets >= 0
+    last_offsets = base_offsets + row_counts - 1
+    lowest_offsets = np.minimum.reduceat(np.where(is_offset_known, base_offsets, _NO_OFFSET), first_ranges)
+    merged_columns = (
+        partitions[first_ranges],
+        np.where(lowest_offsets == _NO_OFFSET, -1, lowest_offsets),
+        np.maximum.reduceat(np.where(is_offset_known, last_offsets, -1), first_ranges),
+        np.add.reduceat(row_counts, first_ranges),
+        np.add.reduceat(np.where(is_offset_known, 0, row_counts), first_ranges),
+    )
     return {
-        partition: OffsetRange(first, last, rows, rows_without_offset=unknown_count)
-        for partition, first, last, rows, unknown_count in np.stack(columns, axis=1).tolist()
+        partition: OffsetRange(first_offset, last_offset, rows, rows_without_offset=rows_without_offset)
+        for partition, first_offset, last_offset, rows, rows_without_offset in np.stack(merged_columns, axis=1).tolist()
     }
 
 
 _MAX_UNMERGED_RANGES = 1 << 16
-"""The number of stored ranges that are collected before they are merged.
+"""Number of stored ranges that are collected before they are merged.
 
 With thousands of partitions, a call has about one row in each, so merging the ranges of each call separately would cost
 as much as sending its rows.
@@ -132,11 +138,11 @@ class ColumnsResult:
     def raise_for_failures(self) -> None:
         """Raise DeliveryError, with the first failure as its cause, if any row was not written."""
         if self.failures:
-            first = self.failures[0]
+            first_failure = self.failures[0]
             raise DeliveryError(
                 f"{self.rows_failed} of {self.rows_written + self.rows_failed} rows were not written to topic "
-                f"{self.topic}. The first of them is row {int(first.rows[0])}: {first.error}"
-            ) from first.error
+                f"{self.topic}. The first of them is row {int(first_failure.rows[0])}: {first_failure.error}"
+            ) from first_failure.error
 
 
 class OffsetRangeCollector:

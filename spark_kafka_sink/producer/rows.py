@@ -24,7 +24,7 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds, find_invalid_rows
 
 _MAX_LISTED_PARTITIONS = 5
-"""Limits the number of missing partitions listed in an error message."""
+"""Maximum number of missing partitions that an error message lists."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,9 +59,9 @@ class Rows:
     @property
     def highest_requested_partition(self) -> int:
         """The highest requested partition; -1 if no row requests a valid one."""
-        return (
-            -1 if self.requested_partitions is None else int(np.maximum.reduce(self.requested_partitions, initial=-1))
-        )
+        if self.requested_partitions is None:
+            return -1
+        return int(np.maximum.reduce(self.requested_partitions, initial=-1))
 
     def exclude(self, failures: Sequence[FailedRows]) -> Rows:
         """Return the rows that are not among the failures."""
@@ -79,8 +79,13 @@ class Rows:
         """Return the assigned rows [start, stop)."""
         if stop - start == len(self):
             return self
-        columns = self.columns.slice(start, stop - start)
-        rows = Rows(self.call, self.row_indices[start:stop], columns, self.sizes[start:stop], None)
+        rows = Rows(
+            call=self.call,
+            row_indices=self.row_indices[start:stop],
+            columns=self.columns.slice(start, stop - start),
+            sizes=self.sizes[start:stop],
+            requested_partitions=None,
+        )
         return rows.assign(self.partitions[start:stop])
 
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Rows | None, Rows | None]:
@@ -101,30 +106,32 @@ class Rows:
 
     def _take(self, positions: NDArray[np.int64]) -> Rows:
         """Return the rows at these positions of the columns."""
-        requested, sizes = (
-            None if self.requested_partitions is None else self.requested_partitions[positions],
-            self.sizes[positions],
+        return Rows(
+            call=self.call,
+            row_indices=self.row_indices[positions],
+            columns=self.columns.take(positions),
+            sizes=self.sizes[positions],
+            requested_partitions=None if self.requested_partitions is None else self.requested_partitions[positions],
         )
-        return Rows(self.call, self.row_indices[positions], self.columns.take(positions), sizes, requested)
 
 
 def build_rows(call: Call, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
     """Create the rows of a call, not yet validated. Raise SchemaError for an unsuitable partition column."""
-    count = columns.num_rows
+    row_count = columns.num_rows
     return Rows(
-        call,
-        np.arange(count),
-        columns,
-        compute_record_size_bounds(columns),
-        parse_requested_partitions(partition, count),
+        call=call,
+        row_indices=np.arange(row_count),
+        columns=columns,
+        sizes=compute_record_size_bounds(columns),
+        requested_partitions=parse_requested_partitions(partition, row_count),
     )
 
 
 def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
     """Find the rows that are invalid or too large. Each row appears once, with the first reason found."""
-    max_size = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
+    max_record_bytes = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
     positions_by_reason = find_invalid_rows(rows.columns)
-    if not positions_by_reason and np.maximum.reduce(rows.sizes) <= max_size:
+    if not positions_by_reason and np.maximum.reduce(rows.sizes) <= max_record_bytes:
         return []
     failures: list[FailedRows] = []
     is_valid = np.ones(len(rows), np.bool_)
@@ -133,10 +140,10 @@ def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[F
         is_valid[new_positions] = False
         error = InvalidRecordError(f"{format_partition(topic)}: {reason}.")
         failures.append(FailedRows(rows.row_indices[new_positions], error, topic))
-    large_rows = np.flatnonzero(is_valid & (rows.sizes > max_size))
-    if len(large_rows):
-        size_error = build_record_size_error(topic, int(rows.sizes[large_rows].max()), config)
-        failures.append(FailedRows(rows.row_indices[large_rows], size_error, topic))
+    oversized_positions = np.flatnonzero(is_valid & (rows.sizes > max_record_bytes))
+    if len(oversized_positions):
+        size_error = build_record_size_error(topic, int(rows.sizes[oversized_positions].max()), config)
+        failures.append(FailedRows(rows.row_indices[oversized_positions], size_error, topic))
     return failures
 
 
@@ -151,9 +158,9 @@ def find_missing_partition_rows(
         return []
     info = snapshot.topics[topic]
     lowest_partition = int(np.minimum.reduce(rows.requested_partitions, initial=0))
-    has_all_partitions = info.partitions[-1].index + 1 == len(info.partitions)
-    if has_all_partitions and lowest_partition >= 0 and rows.highest_requested_partition < len(info.partitions):
-        return []
+    are_partitions_contiguous = info.partitions[-1].index + 1 == len(info.partitions)
+    if are_partitions_contiguous and lowest_partition >= 0 and rows.highest_requested_partition < len(info.partitions):
+        return []  # the usual case, which needs no search
     valid_partitions = [UNSPECIFIED_PARTITION, *(partition_info.index for partition_info in info.partitions)]
     row_indices = rows.row_indices[~np.isin(rows.requested_partitions, valid_partitions)]
     if not len(row_indices):
@@ -187,27 +194,32 @@ def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> Re
 
     `size` is the upper bound of the record's encoded size in bytes.
     """
-    limits = [("max.request.size", config.max_request_size, size + HEADER_BYTES)]
-    limits.append(("buffer.memory", config.buffer_memory, size))
-    exceeded = [(option, limit) for option, limit, required_bytes in limits if required_bytes > limit]
-    if len(exceeded) == 1:
-        text = f"{exceeded[0][0]} allows ({exceeded[0][1]}). Raise it"
+    exceeds_request_size = size + HEADER_BYTES > config.max_request_size
+    exceeds_memory = size > config.buffer_memory
+    if exceeds_request_size and exceeds_memory:
+        cause = f"max.request.size ({config.max_request_size}) and buffer.memory ({config.buffer_memory}) allow"
+        remedy = "Raise both"
+    elif exceeds_request_size:
+        cause, remedy = f"max.request.size allows ({config.max_request_size})", "Raise it"
     else:
-        text = " and ".join(f"{option} ({limit})" for option, limit in exceeded) + " allow. Raise both"
+        cause, remedy = f"buffer.memory allows ({config.buffer_memory})", "Raise it"
     return RecordTooLargeError(
-        f"{format_partition(topic)}: a record of up to {size} bytes is more than {text} to at least "
+        f"{format_partition(topic)}: a record of up to {size} bytes is more than {cause}. {remedy} to at least "
         f"{size + HEADER_BYTES}."
     )
 
 
-def build_missing_partition_error(topic: str, requested: str, partition_count: int | None) -> InvalidRecordError:
+def build_missing_partition_error(topic: str, partitions: str, partition_count: int | None) -> InvalidRecordError:
+    """Build the error for one or several missing partitions. `partitions`: their numbers as text."""
     return InvalidRecordError(
-        f"{format_partition(topic)} has no partition {requested}: it has {partition_count}, numbered from 0."
+        f"{format_partition(topic)} has no partition {partitions}: it has {partition_count}, numbered from 0."
     )
 
 
 def _join_with_or(names: list[str]) -> str:
-    """Join names as in `2 or 3`. Shortens long lists: `2, 3, 4, 5, 6 or 13 others`."""
+    """Join names as in `2 or 3`. Shorten a long list: `2, 3, 4, 5, 6 or 13 others`."""
     if len(names) > _MAX_LISTED_PARTITIONS + 1:
         names = [*names[:_MAX_LISTED_PARTITIONS], f"{len(names) - _MAX_LISTED_PARTITIONS} others"]
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -200,7 +200,7 @@ class _TableTransaction:
         """Make the transaction abortable because some rows are not sent. Raise if the producer cannot send now."""
         check_open = self._ensure_can_send()
         if check_open is not None:
-            check_open.manager.record_rejected(check_open.transaction_number, error)
+            check_open.manager.handle_rejected_record(check_open.transaction_number, error)
 
     @contextmanager
     def prevent_commit_on_error(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ metadata, so that an added partition becomes known soon.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.metadata import Metadata
@@ -24,9 +24,10 @@ from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.protocol.topic_names import is_topic_name
 
 _PARTITION_PROPAGATION_MS = 1_000.0
-"""The time after which every broker is assumed to know newly added partitions."""
+"""Time after which every broker is assumed to know newly added partitions."""
 _USE_RECORD_INTERVAL_MS = 1_000.0
-"""How long a topic's use need not be recorded again. metadata.max.idle.ms is at least five seconds."""
+"""How long a recorded use of a topic remains valid. It is shorter than metadata.max.idle.ms, which is at least five
+seconds and after which the metadata of an unused topic is dropped."""
 
 
 class _TopicsInUse(NamedTuple):
@@ -34,7 +35,7 @@ class _TopicsInUse(NamedTuple):
 
     snapshot: ClusterSnapshot
     recorded_until_ms: dict[str, float]
-    """For each topic, the time until which its use need not be recorded again."""
+    """For each topic, the time until which its recorded use remains valid."""
 
 
 class TopicMetadataWaiter:
@@ -57,8 +58,8 @@ class TopicMetadataWaiter:
         self._max_block_ms = max_block_ms
         self._system = system
         self._in_use = _TopicsInUse(metadata.snapshot, {})
-        self._counts_without_partition: dict[str, int] = {}
-        """Each topic's partition count when a requested partition was last missing."""
+        self._partition_counts_when_missing: dict[str, int] = {}
+        """The number of partitions that each topic had when a requested partition was last missing."""
 
     def await_partitions(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, including `partition` unless it is None.
@@ -68,11 +69,8 @@ class TopicMetadataWaiter:
         errors of brokers immediately.
         """
         in_use = self._in_use
-        if (
-            partition is None
-            and in_use.snapshot is self._metadata.snapshot
-            and now_ms < in_use.recorded_until_ms.get(topic, 0.0)
-        ):
+        is_use_recorded = now_ms < in_use.recorded_until_ms.get(topic, 0.0)
+        if partition is None and is_use_recorded and in_use.snapshot is self._metadata.snapshot:
             return in_use.snapshot
         self._metadata.add_topic(topic, now_ms)
         snapshot = self._find_snapshot(topic, partition) or self._wait(topic, now_ms, partition)
@@ -94,6 +92,7 @@ class TopicMetadataWaiter:
         return unknown_topics
 
     def _wait(self, topic: str, call_started_ms: float, partition: int | None) -> ClusterSnapshot:
+        """Request metadata until it contains the topic and the partition, or raise as in `await_partitions`."""
         if self._loop.is_current():
             raise self._build_callback_error(topic, partition)
         wait_started_ms = self._system.now()
@@ -105,8 +104,8 @@ class TopicMetadataWaiter:
                 is_updated = not was_missing and self._await_metadata(version, call_started_ms + self._max_block_ms)
                 is_missing = is_updated and self._is_partition_missing(topic, call_started_ms)
                 if (not is_updated or is_missing) and self._find_snapshot(topic, partition) is None:
-                    # The last condition is checked again, because the topic may have become known at the last moment.
-                    raise self._build_unknown_error(topic, partition)
+                    # The snapshot was checked again, because the topic may have become known at the last moment.
+                    self._raise_unknown_error(topic, partition)
                 # Only an error in the latest response counts: the permission may have been granted since the last call.
                 self._metadata.raise_for_topic(topic)
             return snapshot
@@ -124,9 +123,9 @@ class TopicMetadataWaiter:
         return True
 
     def _is_partition_missing(self, topic: str, call_started_ms: float) -> bool:
-        """Return whether a requested partition that is still unknown does not exist.
+        """Return whether it is certain that an unknown requested partition does not exist.
 
-        That is certain if the topic is known and enough time has passed for a new partition to become known.
+        It is certain once the topic is known and a new partition has had enough time to become known.
         """
         is_known = self._metadata.snapshot.partition_count(topic) is not None
         return is_known and self._system.now() - call_started_ms >= _PARTITION_PROPAGATION_MS
@@ -143,7 +142,7 @@ class TopicMetadataWaiter:
     def _was_partition_missing(self, topic: str) -> bool:
         """Return whether a requested partition was missing when the topic had the same number of partitions."""
         partition_count = self._metadata.snapshot.partition_count(topic)
-        return partition_count is not None and self._counts_without_partition.get(topic) == partition_count
+        return partition_count is not None and self._partition_counts_when_missing.get(topic) == partition_count
 
     def _build_callback_error(self, topic: str, partition: int | None) -> KafkaSinkError:
         partition_count = self._metadata.snapshot.partition_count(topic)
@@ -156,19 +155,21 @@ class TopicMetadataWaiter:
             "wait for newer metadata."
         )
 
-    def _build_unknown_error(self, topic: str, partition: int | None) -> KafkaSinkError:
+    def _raise_unknown_error(self, topic: str, partition: int | None) -> NoReturn:
+        """Raise InvalidRecordError if only the partition is unknown, otherwise MetadataTimeoutError.
+
+        If the partition is unknown, later calls do not wait for it (see `_was_partition_missing`).
+        """
         partition_count = self._metadata.snapshot.partition_count(topic)
         if partition_count is not None:
-            self._counts_without_partition[topic] = partition_count
-            return InvalidRecordError(
+            self._partition_counts_when_missing[topic] = partition_count
+            raise InvalidRecordError(
                 f"{format_partition(topic)} has no partition {partition}: it has {partition_count}, numbered from 0, "
                 "by the brokers' latest answer."
             )
         cause = self._metadata.topic_error(topic)
         reason = str(cause) if cause is not None else self._metadata.describe_missing_metadata(topic)
-        limit = f"within max.block.ms ({self._max_block_ms} ms)"
-        error = MetadataTimeoutError(
-            f"The partitions of {format_partition(topic)} did not become known {limit}. {reason}"
-        )
-        error.__cause__ = cause
-        return error
+        raise MetadataTimeoutError(
+            f"The partitions of {format_partition(topic)} did not become known within max.block.ms "
+            f"({self._max_block_ms} ms). {reason}"
+        ) from cause

@@ -13,20 +13,20 @@ from typing import Any, TypeVar
 
 from spark_kafka_sink.producer.windows import LatencyHistogram
 
-SumsT = TypeVar("SumsT")
+TotalsT = TypeVar("TotalsT")
 
 
 @dataclass(frozen=True)
 class Counter:
     """Metadata of a counter, for reports and exporters.
 
-    If a counter's unit is bytes or milliseconds, its name in reports ends in `bytes` or `_ms`. Other counters count the
-    things that `noun` names.
+    The unit of a counter is bytes or milliseconds if its name in reports ends in `bytes` or `_ms`. All other counters
+    count items, such as records.
     """
 
     meaning: str
     noun: str = ""
-    """The counted things in the singular, such as `record` or `batch`."""
+    """The name of one counted item, such as `record` or `batch`."""
     report_name: str = ""
     """The name in reports; defaults to the name of the field."""
     metric_name: str = ""
@@ -35,8 +35,11 @@ class Counter:
     """Whether reports and the metrics of writes include the counter."""
 
 
-def _define_counter(meaning: str, noun: str = "", **names: Any) -> Any:
-    return field(default=0, metadata={"counter": Counter(meaning, noun, **names)})
+def _define_counter(
+    meaning: str, noun: str = "", *, report_name: str = "", metric_name: str = "", is_reported: bool = True
+) -> Any:
+    """Return a dataclass field whose value is 0 by default and whose metadata is a Counter."""
+    return field(default=0, metadata={"counter": Counter(meaning, noun, report_name, metric_name, is_reported)})
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,16 @@ class Totals:
     """Sums over a producer's lifetime, or over a part of it: `after - before`."""
 
     records: int = _define_counter("Records that brokers have acknowledged", "record", is_reported=False)
-    bytes: int = _define_counter("Record batches as they were sent", report_name="wire_bytes")
-    """Includes the batch headers."""
-    uncompressed_bytes: int = _define_counter("These batches before compression")
+    bytes: int = _define_counter("Size of the record batches as sent, headers included", report_name="wire_bytes")
+    uncompressed_bytes: int = _define_counter("Size of the record batches before compression, headers included")
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """Times from the send of a batch's first record to the acknowledgement of the batch, including retries."""
+    """Time from the send() of a batch's first record to the acknowledgement of the batch, including retries."""
     retries: int = _define_counter("Records that were retried", "record", metric_name="retried_records")
     errors: int = _define_counter("Records that failed", "record", is_reported=False)
     blocked_ms: float = _define_counter("Time that tasks waited for memory")
     batches: int = _define_counter("Record batches that brokers have stored", "batch")
-    requests: int = _define_counter("Produce requests that brokers have answered", "request")
-    throttle_ms: float = _define_counter("Time that brokers held producers back because of a quota")
+    requests: int = _define_counter("Produce requests that brokers have responded to", "request")
+    throttle_ms: float = _define_counter("Time that brokers throttled producers because of a quota")
 
     def __add__(self, other: Totals) -> Totals:
         return _combine(Totals, operator.add, self, other)
@@ -72,10 +74,10 @@ class WriteTotals:
     """Sums over a Spark task, or over all tasks of a write."""
 
     rows: int = _define_counter("Rows that brokers have acknowledged", "row")
-    bytes: int = _define_counter("Keys, values and headers of these rows")
+    bytes: int = _define_counter("Size of the keys, values and headers of acknowledged rows")
     """The sizes of the values that Spark passed to the sink."""
     dead_letters: int = _define_counter("Records that went to the dead-letter topic", "record")
-    dead_letters_cut: int = _define_counter("Dead letters that were cut to fit", "record")
+    dead_letters_cut: int = _define_counter("Dead letters that were truncated to fit", "record")
     paced_ms: int = _define_counter("Time that tasks waited because of maxBytesPerSecond")
     producer: Totals = field(default_factory=Totals)
     """The totals of the tasks' producers. Their `blocked_ms` includes the waits of the tasks themselves."""
@@ -84,18 +86,22 @@ class WriteTotals:
         return _combine(WriteTotals, operator.add, self, other)
 
     def counts(self) -> dict[str, float]:
-        """Return the value of each of WRITE_COUNTERS."""
+        """Return the value of each counter in WRITE_COUNTERS, by its name in reports."""
         own_counts = {name: getattr(self, name) for name in _find_counters(WriteTotals)}
         return own_counts | {name: getattr(self.producer, attribute) for name, attribute in PRODUCER_FIELDS.items()}
 
 
-def _combine(sums_type: type[SumsT], combine: Callable[[Any, Any], Any], left: SumsT, right: SumsT) -> SumsT:
-    names = [item.name for item in fields(sums_type)]  # type: ignore[arg-type]
-    return sums_type(**{name: combine(getattr(left, name), getattr(right, name)) for name in names})
+def _combine(
+    totals_type: type[TotalsT], operation: Callable[[Any, Any], Any], left: TotalsT, right: TotalsT
+) -> TotalsT:
+    """Apply an operation to each pair of corresponding fields."""
+    names = [item.name for item in fields(totals_type)]  # type: ignore[arg-type]
+    return totals_type(**{name: operation(getattr(left, name), getattr(right, name)) for name in names})
 
 
-def _find_counters(sums_type: type[Any]) -> dict[str, Counter]:
-    return {item.name: item.metadata["counter"] for item in fields(sums_type) if "counter" in item.metadata}
+def _find_counters(totals_type: type[Any]) -> dict[str, Counter]:
+    """Return the counters of a dataclass by field name."""
+    return {item.name: item.metadata["counter"] for item in fields(totals_type) if "counter" in item.metadata}
 
 
 PRODUCER_FIELDS: Mapping[str, str] = {

@@ -1,4 +1,4 @@
-"""A producer's transactional calls, which wait for operations on the sender's thread.
+"""A producer's transactional calls, which wait for operations on the sender thread.
 
 An operation is awaited for at most max.block.ms. After that, its outcome is unknown and the call may be repeated.
 """
@@ -35,6 +35,9 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import DescribeTransactions, collect_descriptions
 
 _log = logging.getLogger(__name__)
+
+_MIN_REMAINING_SECONDS = 0.001
+"""Minimum time that is left for the sender after the wait for a transaction, so that it can still end by itself."""
 
 Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
 """Maps (topic, partition) to the offset of the next record to read."""
@@ -75,8 +78,8 @@ class ProducerTransactions:
     def begin(self) -> None:
         started_ms = self._system.now()
         features = self._client.finalized_features
-        is_known = features.epoch >= 0
-        self.manager.begin(features.transaction_version if is_known else None)
+        are_features_known = features.epoch >= 0
+        self.manager.begin(features.transaction_version if are_features_known else None)
         self._accumulator.unmute()  # batches that had to wait for the transaction may be sent now
         self._metrics.record_wait("txn-begin-time", self._system.now() - started_ms)
 
@@ -90,10 +93,9 @@ class ProducerTransactions:
         offsets_and_metadata: dict[TopicPartition, OffsetAndMetadata] = {}
         for (topic, partition), offset in offsets.items():
             ensure_number(f"a partition of topic {check_topic(topic)}", partition, 0, INT_MAX)
-            topic_partition = TopicPartition(topic, partition)
-            offsets_and_metadata[topic_partition] = (
-                offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            )
+            if not isinstance(offset, OffsetAndMetadata):
+                offset = OffsetAndMetadata(offset)
+            offsets_and_metadata[TopicPartition(topic, partition)] = offset
         group_metadata = group if isinstance(group, GroupMetadata) else GroupMetadata(group)
         self._run_operation(
             lambda: self.manager.send_offsets(offsets_and_metadata, group_metadata), "txn-send-offsets-time"
@@ -121,10 +123,10 @@ class ProducerTransactions:
     def prepare(self) -> TransactionIdentity | None:
         self._reject_in_callback()
         self.manager.stop_accepting_records()
-        # No timeout: each record is acknowledged or has failed after delivery.timeout.ms at the latest.
-        self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
-        offsets = self.manager.find_last_offsets_operation()
-        if offsets is not None and not self._loop.wait(offsets.done_event, self._max_block_ms):
+        # No timeout is needed: each record is acknowledged or has failed after delivery.timeout.ms at the latest.
+        self._accumulator.flush(lambda flush_event: self._loop.wait(flush_event, None))
+        operation = self.manager.find_last_offsets_operation()
+        if operation is not None and not self._loop.wait(operation.done_event, self._max_block_ms):
             raise self._build_timeout_error(PREPARE, self.manager.last_failure)
         return self.manager.prepare()
 
@@ -149,9 +151,12 @@ class ProducerTransactions:
         started_ms = self._system.now()
         pending = self.manager.abort_if_open()
         if pending is not None:
-            limit_ms = self._max_block_ms if timeout is None else min(timeout * 1000, self._max_block_ms)
-            self._await_operation(pending, limit_ms)
-        return None if timeout is None else max(0.001, timeout - (self._system.now() - started_ms) / 1000)
+            wait_ms = self._max_block_ms if timeout is None else min(timeout * 1000, self._max_block_ms)
+            self._await_operation(pending, wait_ms)
+        if timeout is None:
+            return None
+        elapsed_seconds = (self._system.now() - started_ms) / 1000
+        return max(_MIN_REMAINING_SECONDS, timeout - elapsed_seconds)
 
     def _abort_if_open(self) -> bool:
         """Abort the transaction after an error, and return whether the abort succeeded.
@@ -168,6 +173,7 @@ class ProducerTransactions:
         return True
 
     def _run_operation(self, begin: Callable[[], Operation], metric: str) -> None:
+        """Begin an operation, or join the pending one, and wait for it. Raise its error or TransactionTimeoutError."""
         self._reject_in_callback()
         started_ms = self._system.now()
         operation = begin()
@@ -175,7 +181,7 @@ class ProducerTransactions:
         self._metrics.record_wait(metric, self._system.now() - started_ms)
         if not is_done:
             raise self._build_timeout_error(operation.name, self.manager.last_failure)
-        operation.result()
+        operation.read_result()
 
     def _build_timeout_error(self, call: str, failure: KafkaSinkError | None) -> TransactionTimeoutError:
         return TransactionTimeoutError(

@@ -196,7 +196,7 @@ class TransactionalProducer:
         """Count rows that were not accepted and prevent the commit of their transaction, if any."""
         self._metrics.record_rejected_rows(count, self._system.now())
         if check_open is not None:
-            check_open.manager.record_rejected(check_open.transaction_number, error)
+            check_open.manager.handle_rejected_record(check_open.transaction_number, error)
 
     def _prevent_commit(self, call_name: str, error: BaseException, check_open: OpenTransactionCheck | None) -> None:
         """Prevent the commit of the transaction in which a call began, because the call raises this error.
@@ -207,16 +207,19 @@ class TransactionalProducer:
         if check_open is None:
             return
         if not isinstance(error, KafkaSinkError):
-            cause, text = error, f"{call_name} was interrupted by {type(error).__name__}"
-            error = DeliveryError(f"{text}, so it is unknown whether its records were accepted.")
-            error.__cause__ = cause
-        check_open.manager.record_rejected(check_open.transaction_number, error)
+            interruption = error
+            error = DeliveryError(
+                f"{call_name} was interrupted by {type(interruption).__name__}, so it is unknown whether its records "
+                "were accepted."
+            )
+            error.__cause__ = interruption
+        check_open.manager.handle_rejected_record(check_open.transaction_number, error)
 
     def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:
         """Raise if the producer cannot send now.
 
         In a transaction, return a check that raises if the transaction ends while the call waits.
-        `transaction_number`: also raise unless this is the number of the open transaction.
+        `transaction_number`: if set, also raise if the open transaction has another number.
         """
         check_open = None
         if self._transactions is not None and not self._is_closed:
@@ -240,7 +243,7 @@ class TransactionalProducer:
 
     def _build_closed_error(self) -> ProducerClosedError:
         cause = self._sender.fatal_error
-        text = f"failed permanently: {cause}" if cause is not None else "was closed."
-        error = ProducerClosedError(f"The producer {text}")
+        message = "The producer was closed." if cause is None else f"The producer failed permanently: {cause}"
+        error = ProducerClosedError(message)
         error.__cause__ = cause
         return error

@@ -15,6 +15,18 @@ Gauge = Callable[[float], float]
 """A function that returns the value of a metric at the given time in milliseconds."""
 
 
+class _Sample:
+    """Count, sum and maximum of the values in one window."""
+
+    __slots__ = ("count", "maximum", "start_ms", "sum")
+
+    def __init__(self, start_ms: float) -> None:
+        self.start_ms = start_ms
+        self.count: float = 0
+        self.sum = 0.0
+        self.maximum = -math.inf
+
+
 class WindowedStat:
     """Count, sum and maximum over the last `num_samples` windows of `window_ms` each."""
 
@@ -23,27 +35,25 @@ class WindowedStat:
     def __init__(self, window_ms: float, num_samples: int) -> None:
         self._window_ms = window_ms
         self._num_samples = num_samples
-        self._samples: deque[list[float]] = deque(maxlen=num_samples)  # [start_ms, count, sum, maximum]
+        self._samples: deque[_Sample] = deque(maxlen=num_samples)
 
     def record(self, value: float, now_ms: float, count: float = 1, maximum: float | None = None) -> None:
         """Add one value, or the sum of `count` values and their maximum."""
-        maximum = value if maximum is None else maximum
         sample = self._samples[-1] if self._samples else None
-        if sample is None or now_ms - sample[0] >= self._window_ms:
-            self._samples.append([now_ms, count, value, maximum])
-            return
-        sample[1] += count
-        sample[2] += value
-        if maximum > sample[3]:
-            sample[3] = maximum
+        if sample is None or now_ms - sample.start_ms >= self._window_ms:
+            sample = _Sample(now_ms)
+            self._samples.append(sample)
+        sample.count += count
+        sample.sum += value
+        sample.maximum = max(sample.maximum, value if maximum is None else maximum)
 
     def average(self, now_ms: float) -> float:
         samples = self._select_recent_samples(now_ms)
-        count = sum(sample[1] for sample in samples)
-        return sum(sample[2] for sample in samples) / count if count else NAN
+        count = sum(sample.count for sample in samples)
+        return sum(sample.sum for sample in samples) / count if count else NAN
 
     def maximum(self, now_ms: float) -> float:
-        return max((sample[3] for sample in self._select_recent_samples(now_ms)), default=NAN)
+        return max((sample.maximum for sample in self._select_recent_samples(now_ms)), default=NAN)
 
     def rate(self, now_ms: float) -> float:
         """Return the sum of values per second.
@@ -54,12 +64,13 @@ class WindowedStat:
         samples = self._select_recent_samples(now_ms)
         if not samples:
             return 0.0
-        elapsed_ms = max(now_ms - samples[0][0], self._window_ms * max(1, self._num_samples - 1))
-        return 1000 * sum(sample[2] for sample in samples) / elapsed_ms if elapsed_ms else 0.0
+        min_elapsed_ms = self._window_ms * max(1, self._num_samples - 1)
+        elapsed_ms = max(now_ms - samples[0].start_ms, min_elapsed_ms)
+        return 1000 * sum(sample.sum for sample in samples) / elapsed_ms if elapsed_ms else 0.0
 
-    def _select_recent_samples(self, now_ms: float) -> list[list[float]]:
+    def _select_recent_samples(self, now_ms: float) -> list[_Sample]:
         oldest_ms = now_ms - self._window_ms * self._num_samples
-        return [sample for sample in self._samples if sample[0] > oldest_ms]
+        return [sample for sample in self._samples if sample.start_ms > oldest_ms]
 
 
 class Meter:
@@ -77,7 +88,7 @@ class Meter:
         self.windowed.record(value, now_ms, count)
 
     def mark_total(self, total: float, now_ms: float, count: float = 1) -> None:
-        """Add the increase since the last call in a total that is counted elsewhere."""
+        """Add the increase of a total that is counted elsewhere since the last call. `total`: its current value."""
         if total != self.total:
             self.mark(total - self.total, now_ms, count)
             self.total = total  # the exact total, without the rounding errors of the differences
@@ -114,11 +125,14 @@ class LatencyHistogram:
         """Create a histogram. `counts` maps bucket numbers to numbers of records."""
         self.counts: dict[int, int] = {} if counts is None else counts
 
-    def add(self, latency_ms: float, records: int) -> None:
-        # Example: 5 ms is 0.625 * 2^3, which is bucket (0.625 - 0.5) * 32 = 4 of those from 2^2 ms on.
+    def add(self, latency_ms: float, record_count: int) -> None:
+        """Count records that all have the same latency."""
+        # Example: 5 ms is 0.625 * 2^3, so it belongs to the octave from 2^2 to 2^3 ms, and there to bucket
+        # (0.625 - 0.5) * 32 = 4.
         mantissa, exponent = math.frexp(min(max(latency_ms, MIN_LATENCY_MS), MAX_LATENCY_MS))
-        bucket = exponent * _BUCKETS_PER_OCTAVE + int((mantissa - 0.5) * (2 * _BUCKETS_PER_OCTAVE))
-        self.counts[bucket] = self.counts.get(bucket, 0) + records
+        bucket_in_octave = int((mantissa - 0.5) * (2 * _BUCKETS_PER_OCTAVE))
+        bucket = exponent * _BUCKETS_PER_OCTAVE + bucket_in_octave
+        self.counts[bucket] = self.counts.get(bucket, 0) + record_count
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LatencyHistogram) and self.counts == other.counts
@@ -131,29 +145,30 @@ class LatencyHistogram:
         return merged_histogram
 
     def merge(self, other: LatencyHistogram) -> None:
-        for bucket, records in other.counts.items():
-            self.counts[bucket] = self.counts.get(bucket, 0) + records
+        for bucket, record_count in other.counts.items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + record_count
 
     def __sub__(self, earlier: LatencyHistogram) -> LatencyHistogram:
         """Return the latencies that were added since the copy `earlier` was made."""
-        counts = {bucket: records - earlier.counts.get(bucket, 0) for bucket, records in self.counts.items()}
-        return LatencyHistogram({bucket: records for bucket, records in counts.items() if records})
+        counts = {bucket: count - earlier.counts.get(bucket, 0) for bucket, count in self.counts.items()}
+        return LatencyHistogram({bucket: count for bucket, count in counts.items() if count})
 
     def copy(self) -> LatencyHistogram:
         return LatencyHistogram(dict(self.counts))
 
     def percentile(self, fraction: float) -> float:
         """Return the latency in ms that this fraction (0 to 1) of the records did not exceed; nan if there are none."""
-        total = sum(self.counts.values())
-        cumulative = 0
-        for bucket, records in sorted(self.counts.items()):
-            cumulative += records
-            if cumulative >= fraction * total:
+        total_count = sum(self.counts.values())
+        cumulative_count = 0
+        for bucket, record_count in sorted(self.counts.items()):
+            cumulative_count += record_count
+            if cumulative_count >= fraction * total_count:
                 return compute_bucket_end_ms(bucket)
         return NAN
 
 
 def compute_bucket_end_ms(bucket: int) -> float:
     """Return the upper bound of a bucket in milliseconds."""
-    exponent, step = divmod(bucket, _BUCKETS_PER_OCTAVE)
-    return math.ldexp((_BUCKETS_PER_OCTAVE + step + 1) / (2 * _BUCKETS_PER_OCTAVE), exponent)
+    exponent, bucket_in_octave = divmod(bucket, _BUCKETS_PER_OCTAVE)
+    mantissa = 0.5 + (bucket_in_octave + 1) / (2 * _BUCKETS_PER_OCTAVE)
+    return math.ldexp(mantissa, exponent)

@@ -243,8 +243,10 @@ class RecordAccumulator:
         They are counted here because counting them one by one in append_record would cost as much as staging them.
         """
         self._count_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
-        loads = partial(self.find_partition_loads, topic, snapshot)
-        return self._partitioner.assign(topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, loads)
+        find_loads = partial(self.find_partition_loads, topic, snapshot)
+        return self._partitioner.assign(
+            topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, find_loads
+        )
 
     def _stage_chunk(
         self,

@@ -48,7 +48,7 @@ class NodeLatencyStats:
             if not self._is_unavailable(info.leader):
                 partitions.append(info.index)
                 lengths.append(queue_length)
-        return PartitionLoads(partitions, lengths, len(queue_lengths))
+        return PartitionLoads(partitions, lengths, candidate_count=len(queue_lengths))
 
     def _is_unavailable(self, node_id: int) -> bool:
         """Return whether a node has accepted no batches for longer than the timeout. 0 disables the timeout."""

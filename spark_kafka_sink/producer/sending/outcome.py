@@ -16,7 +16,7 @@ flight or waiting for a retry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_kafka_sink.protocol import error_codes as codes
@@ -97,14 +97,13 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
         outcome = Retry(should_refresh_metadata=error_code.requires_metadata_refresh)
     if outcome is None:
         return Fail(in_doubt=facts.in_doubt)
-    is_time_up, has_used_up_retries = facts.expired, facts.attempts >= facts.max_retries
-    if isinstance(outcome, Retry) and (is_time_up or has_used_up_retries):
-        return Fail(
-            should_refresh_metadata=outcome.should_refresh_metadata,
-            timed_out=is_time_up,
-            has_used_up_retries=not is_time_up,
-            in_doubt=facts.in_doubt,
-        )
+    if not isinstance(outcome, Retry):
+        return outcome
+    failure = Fail(should_refresh_metadata=outcome.should_refresh_metadata, in_doubt=facts.in_doubt)
+    if facts.expired:
+        return replace(failure, timed_out=True)
+    if facts.attempts >= facts.max_retries:
+        return replace(failure, has_used_up_retries=True)
     return outcome
 
 

@@ -45,17 +45,18 @@ def _describe_failed_records(
     """Return an error with the number of failed records and the key of the first one."""
     first_index = min(errors_by_record, default=0)
     cause = errors_by_record.get(first_index, error)
-    count = len(errors_by_record) or batch.record_count
+    failed_count = len(errors_by_record) or batch.record_count
     key = _read_key(batch, first_index)
-    records = "1 record" if count == 1 else f"{count} records"
+    failed_records = "1 record" if failed_count == 1 else f"{failed_count} records"
     if key is not None:
-        records += f" with the key {key}" if count == 1 else f", the first with the key {key},"
-    described_error = DeliveryError(f"{records} for {format_partition(*batch.topic_partition)}, failed: {cause}")
+        failed_records += f" with the key {key}" if failed_count == 1 else f", the first with the key {key},"
+    partition = format_partition(*batch.topic_partition)
+    described_error = DeliveryError(f"{failed_records} for {partition}, failed: {cause}")
     described_error.__cause__ = cause
     return described_error
 
 
-def _read_key(batch: ProducerBatch, index: int) -> str | None:
+def _read_key(batch: ProducerBatch, record_index: int) -> str | None:
     """Return a record's key for an error message, truncated if it is long.
 
     Return None if the key is null, or if the batch has no sequence yet or is already done.
@@ -63,5 +64,5 @@ def _read_key(batch: ProducerBatch, index: int) -> str | None:
     if not batch.has_sequence or batch.is_done:
         return None
     columns = next(iter(decode_batches(b"".join(batch.build_wire_segments())))).columns
-    key = columns.column("key")[index].as_py()
+    key = columns.column("key")[record_index].as_py()
     return None if key is None else repr(key[:_MAX_SHOWN_KEY_BYTES]).removeprefix("b")

@@ -1,7 +1,7 @@
 """TransactionManager: the state machine of a transactional producer, which also derives its next request.
 
     callers' threads    init, begin, commit, abort, ...    return an Operation to wait for, or raise
-    sender's thread     next_request -> begin_sending          send one request at a time
+    sender thread       next_request -> begin_sending          send one request at a time
                         -> handle_response, handle_result      the request got a response
                         or handle_disconnect                   the connection was lost
                         or handle_failure                      the request was rejected or could not be sent
@@ -11,7 +11,7 @@
 The manager does no I/O and reads no clock; callers pass the time. It keeps no queue of requests: before each attempt,
 `_derive_request` computes the next request from the state. A producer id comes first, then additions to the
 transaction, then its end. The engine in requests/pending.py routes and retries the requests (transaction_call.py).
-Each request in requests/transactions.py interprets its response and calls the matching listener method below.
+Each request in requests/transactions.py interprets its response and calls one of the listener methods below (on_...).
 
 EndTxn is sent only when all batches of the transaction are done and none of their requests is in flight (`is_flushed`).
 An empty transaction ends without a request.
@@ -39,10 +39,15 @@ from spark_kafka_sink.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
-from spark_kafka_sink.producer.transactions import states as calls
 from spark_kafka_sink.producer.transactions.open_transaction import GroupOffsets, OpenTransaction
 from spark_kafka_sink.producer.transactions.states import (
+    ABORT,
+    BEGIN,
+    COMMIT,
     ENDING_STATES,
+    INIT,
+    PREPARE,
+    SEND_OFFSETS,
     WRITABLE_STATES,
     Operation,
     TransactionCalls,
@@ -76,16 +81,16 @@ class TransactionManager:
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self.id_and_epoch = NO_PRODUCER_ID
         self.last_failure: KafkaSinkError | None = None
-        """The error of the last request; None if it succeeded. Set by the sender's thread, read by any thread."""
+        """The error of the last request; None if it succeeded. Set by the sender thread, read by any thread."""
         self._calls = TransactionCalls(transactional_id)
         self._timeout_ms = timeout_ms
-        self._version: int  # of the last transaction under this epoch; 0 if there was none
+        self._version: int  # protocol version of the last transaction under this epoch; 0 if there was none
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
         self._needs_producer_id = False
         self._expected_identity: ProducerIdAndEpoch  # the current identity to send with InitProducerId (KIP-360)
-        self._transaction_count = 0  # of this producer so far
-        self._has_delayable_request = False  # a request under this epoch had no response, and may be executed late
+        self._transaction_count = 0  # number of transactions that were begun, taken-over ones excluded
+        self._has_delayable_request = False  # whether a request under this epoch got no response and may run late
 
     @property
     def transactional_id(self) -> str:
@@ -121,11 +126,11 @@ class TransactionManager:
             pending = None if self.state is _State.FATAL_ERROR else self._calls.pending
             if pending is not None and requested_id != self.transactional_id:
                 raise IllegalStateError(
-                    f"transactional id {self.transactional_id}: {calls.INIT}() for {requested_id} is not possible, "
+                    f"transactional id {self.transactional_id}: {INIT}() for {requested_id} is not possible, "
                     f"because the outcome of {pending.name}() is unknown. Call {pending.name}() again, or create a new "
                     "producer."
                 )
-            return self._calls.start_or_join(calls.INIT, lambda: self._begin_init(requested_id))
+            return self._calls.start_or_join(INIT, lambda: self._begin_init(requested_id))
 
     def take_over(self, prepared: TransactionIdentity) -> None:
         """Adopt a transaction that another process has prepared, in order to commit or abort it."""
@@ -145,7 +150,7 @@ class TransactionManager:
         `version`: the transaction protocol version of the cluster; None if it is unknown.
         """
         with self._lock:
-            self._calls.reject_while_pending(calls.BEGIN)
+            self._calls.reject_while_pending(BEGIN)
             self._calls.raise_if_failed()
             self._calls.transition_to(_State.IN_TRANSACTION)
             version = (self._version or 1) if version is None else version
@@ -158,7 +163,7 @@ class TransactionManager:
 
     def commit(self) -> Operation:
         with self._lock:
-            return self._calls.start_or_join(calls.COMMIT, lambda: self._calls.transition_to(_State.COMMITTING))
+            return self._calls.start_or_join(COMMIT, lambda: self._calls.transition_to(_State.COMMITTING))
 
     def abort(self) -> Operation:
         """Begin an abort. It may follow a pending commit whose EndTxn was not sent yet."""
@@ -169,7 +174,7 @@ class TransactionManager:
                     TransactionAbortedError("abort_transaction() was called before the commit was sent.")
                 )
                 self._calls.discard_pending()
-            return self._calls.start_or_join(calls.ABORT, self._begin_abort)
+            return self._calls.start_or_join(ABORT, self._begin_abort)
 
     def stop_accepting_records(self) -> None:
         """Reject further records before the last flush of a transaction that is being prepared.
@@ -177,7 +182,7 @@ class TransactionManager:
         After that, the transaction can only be prepared or aborted.
         """
         with self._lock:
-            self._calls.ensure_in_transaction(calls.PREPARE)
+            self._calls.ensure_in_transaction(PREPARE)
             self._require_transaction().accepts_records = False
 
     def find_last_offsets_operation(self) -> Operation | None:
@@ -192,7 +197,7 @@ class TransactionManager:
         All records must be acknowledged and all offsets written. If the transaction is empty, end it and return None.
         """
         with self._lock:
-            self._calls.ensure_in_transaction(calls.PREPARE)
+            self._calls.ensure_in_transaction(PREPARE)
             transaction = self._require_transaction()
             if not transaction.is_started:
                 self._calls.transition_to(_State.COMMITTING)
@@ -203,10 +208,10 @@ class TransactionManager:
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
         with self._lock:
-            self._calls.ensure_in_transaction(calls.SEND_OFFSETS)
+            self._calls.ensure_in_transaction(SEND_OFFSETS)
             if not self._require_transaction().accepts_records:
-                raise self._calls.build_ended_error(calls.SEND_OFFSETS)
-            operation = Operation(calls.SEND_OFFSETS)
+                raise self._calls.build_ended_error(SEND_OFFSETS)
+            operation = Operation(SEND_OFFSETS)
             if offsets:
                 self._require_transaction().groups.append(GroupOffsets(group, dict(offsets), operation))
             else:
@@ -242,14 +247,14 @@ class TransactionManager:
 
     @property
     def is_open(self) -> bool:
-        """Return whether close() must abort a transaction. A prepared transaction is left to other processes."""
+        """Whether close() must abort a transaction. A prepared transaction is left to other processes."""
         return self.state in (_State.IN_TRANSACTION, _State.ABORTABLE_ERROR)
 
-    # --- the sender's thread
+    # --- the sender thread
 
     @property
     def drops_unsent_batches(self) -> bool:
-        """Return whether batches that were not sent yet must be dropped."""
+        """Whether batches that were not sent yet must be dropped."""
         return self.state in (_State.ABORTING, _State.ABORTABLE_ERROR, _State.FATAL_ERROR)
 
     def admit_batch(self, topic_partition: TopicPartition, *, is_retry: bool) -> bool:
@@ -279,11 +284,11 @@ class TransactionManager:
         with self._lock:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._require_transaction().version)
 
-    def record_rejected(self, number: int, error: KafkaSinkError) -> None:
+    def handle_rejected_record(self, number: int, error: KafkaSinkError) -> None:
         """Make the transaction abortable because a record could not be added to it.
 
-        An IllegalStateError is ignored. It means that the call came too late: its record belongs to no transaction, and
-        the transaction that is being committed is complete without it.
+        An IllegalStateError is ignored. It means that the call came too late: its record belongs to no transaction, so
+        the transaction that is being committed is complete.
         """
         with self._lock:
             if isinstance(error, IllegalStateError):
@@ -325,7 +330,7 @@ class TransactionManager:
                 )
 
     def next_request(self, now_ms: float, *, is_flushed: bool) -> Request | None:
-        """Return the next request in the current state, if any.
+        """Return the next request in the current state, if any. End an empty transaction, which needs no request.
 
         `is_flushed`: whether all batches of the transaction are done and none of their requests is in flight.
         """
@@ -344,10 +349,10 @@ class TransactionManager:
         `next_request` returned an EndTxn that commits, so the transaction can only be aborted.
         """
         with self._lock:
-            if isinstance(request, EndTransaction) and self.state is not (
-                _State.COMMITTING if request.commit else _State.ABORTING
-            ):
-                return False
+            if isinstance(request, EndTransaction):
+                required_state = _State.COMMITTING if request.commit else _State.ABORTING
+                if self.state is not required_state:
+                    return False
             transaction = self._transaction
             if transaction is not None:
                 transaction.is_end_sent |= request.ends_transaction
@@ -403,13 +408,13 @@ class TransactionManager:
         """Enter FATAL_ERROR, and fail all operations."""
         with self._lock:
             if self.state is not _State.FATAL_ERROR:
-                producer = repr(self)
+                description = repr(self)  # includes the state before the failure
                 self._calls.fail(_State.FATAL_ERROR, error)
-                _log.error("%s failed permanently: %s", producer, error)
+                _log.error("%s failed permanently: %s", description, error)
             self.close(error)
 
     def close(self, error: KafkaSinkError) -> None:
-        """Fail all operations, because the sender ends."""
+        """Fail all operations because the sender has ended."""
         with self._lock:
             self._calls.finish(error)
             if self._transaction is not None:
@@ -447,10 +452,10 @@ class TransactionManager:
         return EndTransaction(self.identity, self.state is _State.COMMITTING, has_begun=transaction.is_started)
 
     def _is_expected(self, request: InitProducerId) -> bool:
-        """Return whether the response belongs to the current wait for a producer id.
+        """Return whether the response to a request may still be used.
 
-        It may be stale: (1) InitProducerId is sent for the new epoch of a transaction, (2) the transaction is empty and
-        is prepared, (3) init() or take_over() changes the identity, (4) the response arrives.
+        The response is stale in this case: (1) InitProducerId is sent for the new epoch of a transaction, (2) the
+        transaction is empty and is prepared, (3) init() or take_over() changes the identity, (4) the response arrives.
         """
         current_identity = (self.transactional_id, self._expected_identity)
         return self._needs_producer_id and current_identity == (request.transactional_id, request.expected)
@@ -487,7 +492,7 @@ class TransactionManager:
         self._complete()
 
     def _complete(self) -> None:
-        """Leave the ended transaction. In version 1, request a new epoch if the sequence numbers may have gaps."""
+        """Discard the ended transaction. In version 1, request a new epoch if the sequence numbers may have gaps."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
             self._needs_producer_id, self._expected_identity = True, self.id_and_epoch

@@ -25,11 +25,13 @@ class GroupOffsets:
 
 @dataclass
 class OpenTransaction:
+    """A transaction's contents, and what the brokers know of it."""
+
     version: int
     """The transaction protocol version: 2 for KIP-890, else 1."""
     number: int = 0
-    """The transaction's number within the producer. A call that has waited compares it with the open transaction's
-    number to detect that its own transaction has ended."""
+    """Sequential number of the transaction within the producer. A call that has waited compares the number of its own
+    transaction with the number of the open one, to detect that its own has ended."""
     partitions: set[TopicPartition] = field(default_factory=set)
     """The partitions of the transaction: batches for them may be sent."""
     partitions_to_add: set[TopicPartition] = field(default_factory=set)
@@ -40,10 +42,11 @@ class OpenTransaction:
     is_started: bool = False
     """Whether brokers know of the transaction, so that it must be ended with EndTxn."""
     started_ms: float | None = None
-    """When the sender noticed the start. The coordinator's timeout started no later than that (version 1), or starts
-    when the first request arrives (version 2)."""
+    """Monotonic time at which the sender noticed the start. By then, the coordinator's timeout has started (version 1),
+    or it starts when the first request arrives (version 2)."""
     in_doubt: bool = False
-    """Whether a request that adds a partition or a group may have been executed without the producer knowing."""
+    """Whether a request that adds a partition or a group may have been executed although the producer got no success
+    response."""
     needs_new_epoch: bool = False
     """Whether the transaction may leave gaps in the sequence numbers, so that a new epoch is needed after it."""
     is_end_sent: bool = False
@@ -57,16 +60,18 @@ class OpenTransaction:
         return not (self.is_started or self.in_doubt or has_pending_additions)
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Record that brokers have added partitions to the transaction."""
         self.partitions.update(partitions)
         self.partitions_to_add -= self.partitions
         self.is_started = True
 
     def mark_group_added(self) -> None:
+        """Record that brokers have added the first group to the transaction."""
         self.is_started = True
         self.groups[0].is_group_added = True
 
     def remove_written_offsets(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove offsets that were written from the first group. Offsets that remain are sent again."""
+        """Remove the offsets of the first group that brokers have written. The remaining offsets are sent again."""
         for partition in partitions:
             self.groups[0].offsets.pop(partition, None)
         if not self.groups[0].offsets:

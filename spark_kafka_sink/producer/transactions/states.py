@@ -104,7 +104,7 @@ class Operation:
         self.name = name
         self.done_event = threading.Event()
         self.is_result_read = False
-        """Whether a caller has read the result. Until then, no other operation may begin."""
+        """Whether a caller has read the result. No other operation may begin before that."""
         self._error: KafkaSinkError | None  # set together with `done_event`
 
     def finish(self, error: KafkaSinkError | None = None) -> None:
@@ -112,8 +112,11 @@ class Operation:
             self._error = error
             self.done_event.set()
 
-    def result(self) -> None:
-        """Raise the error of the operation, if it failed. Raise IllegalStateError before the operation is done."""
+    def read_result(self) -> None:
+        """Raise the error of the operation if it has failed, and allow another operation to begin.
+
+        Raise IllegalStateError if the operation is not done yet.
+        """
         if not self.done_event.is_set():
             raise IllegalStateError(f"{self.name}() is not done yet")
         self.is_result_read = True
@@ -137,16 +140,19 @@ class TransactionCalls:
         self._operation: Operation | None = None
 
     def transition_to(self, target: TransactionManagerState) -> None:
+        """Change the state. Raise IllegalStateError if TRANSITIONS does not allow it."""
         self.state = check_transition(self.state, target, self.transactional_id)
         if target is _State.READY:
-            self.error = None  # belongs to the transaction that has ended
+            self.error = None  # the error belonged to the transaction that has ended
 
-    def fail(self, target: TransactionManagerState, error: KafkaSinkError) -> None:
-        self.transition_to(target)
+    def fail(self, error_state: TransactionManagerState, error: KafkaSinkError) -> None:
+        """Change to an error state, with `error` as its cause."""
+        self.transition_to(error_state)
         self.error = error
 
     @property
     def pending(self) -> Operation | None:
+        """The operation whose result no caller has read yet, if any."""
         operation = self._operation
         return None if operation is None or operation.is_result_read else operation
 
@@ -175,6 +181,7 @@ class TransactionCalls:
             self._operation.finish(error)
 
     def reject_while_pending(self, call: str) -> None:
+        """Raise IllegalStateError if an operation is pending, unless the producer has failed permanently."""
         pending = self.pending
         if pending is not None and self.state is not _State.FATAL_ERROR:
             raise IllegalStateError(
@@ -183,6 +190,7 @@ class TransactionCalls:
             )
 
     def raise_if_failed(self) -> None:
+        """Raise the cause of the current state if it is an error state."""
         error = self.error
         if error is not None and self.state is _State.FATAL_ERROR:
             raise copy_error(error)
@@ -198,6 +206,7 @@ class TransactionCalls:
         return error
 
     def build_ended_error(self, call: str) -> IllegalStateError:
+        """Build the error for a call whose transaction accepts no more records or offsets."""
         return IllegalStateError(
             f"transactional id {self.transactional_id}: the transaction of this {call}() has ended while the call "
             f"waited, or is being prepared, so nothing was added to it. Call {call}() again in the right transaction, "
@@ -208,8 +217,8 @@ class TransactionCalls:
         self.reject_while_pending(call)
         self.raise_if_failed()
         if self.state is not _State.IN_TRANSACTION:
-            first = INIT if self.state is _State.UNINITIALIZED else BEGIN
+            required_call = INIT if self.state is _State.UNINITIALIZED else BEGIN
             raise IllegalStateError(
                 f"transactional id {self.transactional_id}: {call}() requires an open transaction, but the state is "
-                f"'{self.state.value}'. Call {first}() first."
+                f"'{self.state.value}'. Call {required_call}() first."
             )

@@ -339,7 +339,7 @@ def test_partition_loads_exclude_unavailable_nodes() -> None:
         h.clock.now += 30
     loads = h.accumulator.find_partition_loads(TOPIC, h.snapshot, [0, 1, 2])
     assert loads is not None
-    assert (loads.partitions, loads.partition_count) == ([2], 3)
+    assert (loads.partitions, loads.candidate_count) == ([2], 3)
     h.accumulator.update_node_latency_stats(0, h.clock.now, can_drain=True)
     again = h.accumulator.find_partition_loads(TOPIC, h.snapshot, [0, 1, 2])
     assert again is not None

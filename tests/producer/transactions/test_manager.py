@@ -263,7 +263,7 @@ def test_the_version_is_decided_anew_by_each_begin() -> None:
     assert talk.manager.admit_batch(T0, is_retry=False)
     talk.manager.commit()
     assert talk.answer(EndTransaction).versions == VersionRange(5, 32767)
-    talk.manager.commit().result()
+    talk.manager.commit().read_result()
     talk.version = 1
     talk.manager.begin(1)
     assert not talk.manager.admit_batch(T0, is_retry=False)

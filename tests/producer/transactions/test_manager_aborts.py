@@ -59,7 +59,7 @@ def test_commit_succeeds_when_another_threads_record_fails_after_end_txn_was_sen
     number = talk.manager.ensure_can_send()
     operation = talk.manager.commit()
     end = talk.send(EndTransaction)
-    talk.manager.record_rejected(number, RecordTooLargeError("The record has 2000000 bytes."))
+    talk.manager.handle_rejected_record(number, RecordTooLargeError("The record has 2000000 bytes."))
     assert talk.state() is S.COMMITTING
     talk.reply(end)
     assert get_error(operation) is None
@@ -73,7 +73,7 @@ def test_commit_succeeds_when_another_threads_record_comes_too_late(version: int
     operation = talk.manager.commit()
     with pytest.raises(IllegalStateError) as late:
         talk.manager.ensure_can_send(number)
-    talk.manager.record_rejected(number, late.value)
+    talk.manager.handle_rejected_record(number, late.value)
     talk.settle()
     assert get_error(operation) is None
 
@@ -84,7 +84,7 @@ def test_record_that_fails_before_end_txn_was_sent_fails_the_commit(version: int
     number = talk.manager.ensure_can_send()
     talk.is_flushed = False
     operation = talk.manager.commit()
-    talk.manager.record_rejected(number, RecordTooLargeError("The record has 2000000 bytes."))
+    talk.manager.handle_rejected_record(number, RecordTooLargeError("The record has 2000000 bytes."))
     assert isinstance(get_error(operation), TransactionAbortableError)
 
 
@@ -210,7 +210,7 @@ def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: type[Re
     if kind is EndTransaction:
         talk.manager.commit().done_event.wait(0)
         with pytest.raises(TransactionAbortableError):
-            talk.manager.commit().result()
+            talk.manager.commit().read_result()
     operation = talk.manager.abort()
     talk.settle()
     assert get_error(operation) is None
@@ -325,7 +325,7 @@ def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(v
     commit = talk.manager.commit()
     request = talk.due()
     assert isinstance(request, EndTransaction)
-    talk.manager.record_rejected(number, FAILURE)
+    talk.manager.handle_rejected_record(number, FAILURE)
     assert not talk.may_send(request)
     assert isinstance(get_error(commit), TransactionAbortableError)
     abort = talk.manager.abort()
@@ -345,7 +345,7 @@ def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abor
     commit = talk.manager.commit()
     talk.manager.handle_stored_batch("t", second)
     with pytest.raises(TransactionAbortableError, match="Topic t was deleted and created again"):
-        commit.result()
+        commit.read_result()
     talk.is_flushed = True
     abort = talk.manager.abort()
     talk.settle()

@@ -133,7 +133,7 @@ def test_an_end_that_may_come_late_is_followed_by_another_epoch_in_version_1() -
     operation = talk.manager.commit()
     talk.lose(EndTransaction)
     talk.settle()
-    operation.result()
+    operation.read_result()
     talk.manager.begin(1)
     message = talk.answer(InitProducerId).build_message(4)
     assert isinstance(message, InitProducerIdRequest)

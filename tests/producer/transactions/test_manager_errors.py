@@ -45,7 +45,7 @@ COORDINATED = (InitProducerId, AddPartitions, AddOffsets, CommitOffsets, EndTran
 def finish(call: Callable[[], Operation | None]) -> None:
     operation = call()
     if operation is not None:
-        operation.result()
+        operation.read_result()
 
 
 # --- what is tried again
@@ -106,7 +106,7 @@ def test_after_a_success_the_pauses_begin_anew() -> None:
         talk.answer(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
         talk.wait(pause_ms)
     talk.answer(EndTransaction)
-    talk.manager.commit().result()
+    talk.manager.commit().read_result()
     talk.manager.begin(1)
     talk.write(T0)
     talk.manager.commit()
@@ -218,10 +218,10 @@ def test_while_an_id_is_asked_for_another_one_is_refused_and_the_first_may_be_as
         talk.manager.init("two")
     assert talk.manager.init("one") is pending
     talk.settle()
-    pending.result()
+    pending.read_result()
     second = talk.manager.init("two")
     talk.settle()
-    second.result()
+    second.read_result()
     assert talk.manager.transactional_id == "two"
 
 

@@ -55,5 +55,5 @@ def test_nothing_leads_away_from_a_fatal_error() -> None:
 def test_the_outcome_of_an_operation_is_taken_when_there_is_one() -> None:
     operation = Operation("commit_transaction")
     with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) is not done yet"):
-        operation.result()
+        operation.read_result()
     assert not operation.is_result_read

@@ -92,7 +92,7 @@ class Talk:
     def init(self) -> Talk:
         operation = self.manager.init()
         self.settle()
-        operation.result()
+        operation.read_result()
         return self
 
     def begun(self) -> Talk:
@@ -115,7 +115,7 @@ class Talk:
     def commit(self) -> Talk:
         operation = self.manager.commit()
         self.settle()
-        operation.result()
+        operation.read_result()
         return self
 
     # --- one step, or all
@@ -270,7 +270,7 @@ def about_to(kind: type[Request]) -> Talk:
 def get_error(operation: Operation) -> KafkaSinkError | None:
     assert operation.done_event.is_set(), f"{operation.name} has no outcome"
     try:
-        operation.result()
+        operation.read_result()
     except KafkaSinkError as error:
         return error
     return None
