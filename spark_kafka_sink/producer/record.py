@@ -14,11 +14,14 @@ Headers = Sequence[tuple[str, "bytes | None"]]
 AnyHeaders = Mapping[str, "bytes | str | None"] | Iterable[tuple[str, "bytes | str | None"]]
 """Headers that send() accepts: a mapping, or tuples of a name and a value. Text is encoded as UTF-8."""
 
+_MAX_VARINT_BYTES = 5
+_MAX_UTF8_BYTES = 4
+"""Maximum number of bytes that a character takes in UTF-8."""
 MAX_RECORD_OVERHEAD_BYTES = 38
 """Maximum encoded size of a record without its key, value and headers.
 
-It covers the length, the attributes, the deltas and the lengths of key and value. Two bytes are added because callers
-count a null key or value as -1 byte.
+It covers the length, the attributes, the deltas and the lengths of the key and the value. Two bytes are added, because
+callers count a null key or value as -1 byte.
 """
 
 
@@ -60,9 +63,8 @@ def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callb
             'send() takes a topic and its fields, send("topic", b"value", key=b"key"), or a ProducerRecord, '
             f"not {type(topic_or_record).__name__}."
         )
-    if value is None:
-        value = callback
-    elif callback is not None or not callable(value):
+    # send(record, callback) passes the callback in the position of the value.
+    if value is not None and (callback is not None or not callable(value)):
         raise InvalidRecordError(
             "send() takes a ProducerRecord and a callback. Pass the value and the key in the ProducerRecord."
         )
@@ -70,7 +72,7 @@ def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callb
         raise InvalidRecordError(
             "send() takes a ProducerRecord and a callback. Pass the key and the headers in the ProducerRecord."
         )
-    return topic_or_record, value
+    return topic_or_record, callback if value is None else value
 
 
 def _encode_headers(headers: Any) -> Any:
@@ -82,12 +84,12 @@ def _encode_headers(headers: Any) -> Any:
         headers = headers.items()
     if not isinstance(headers, Iterable):
         return headers
-    return tuple(
-        (header[0], header[1].encode())
-        if isinstance(header, tuple) and len(header) == 2 and isinstance(header[1], str)
-        else header
-        for header in headers
-    )
+    return tuple(_encode_header_value(header) for header in headers)
+
+
+def _encode_header_value(header: Any) -> Any:
+    is_text_header = isinstance(header, tuple) and len(header) == 2 and isinstance(header[1], str)
+    return (header[0], header[1].encode()) if is_text_header else header
 
 
 def check_topic(topic: object) -> str:
@@ -128,10 +130,12 @@ def validate_record(record: object) -> ProducerRecord:
 
 
 def compute_max_headers_bytes(headers: Headers | None) -> int:
-    """Return the maximum encoded size of the headers."""
+    """Return the maximum encoded size of the headers: their count, and two lengths, the key and the value of each."""
     if not headers:
-        return 5
-    return 5 + sum(10 + 3 * len(key) + len(value or b"") for key, value in headers)
+        return _MAX_VARINT_BYTES
+    return _MAX_VARINT_BYTES + sum(
+        2 * _MAX_VARINT_BYTES + _MAX_UTF8_BYTES * len(key) + len(value or b"") for key, value in headers
+    )
 
 
 def validate_headers(topic: str, headers: object) -> Headers:

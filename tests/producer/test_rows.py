@@ -9,8 +9,10 @@ import pytest
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
+from spark_kafka_sink.producer.batching.grouping import HEADERS_TYPE
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.record import MAX_RECORD_OVERHEAD_BYTES, compute_max_headers_bytes
 from spark_kafka_sink.producer.rows import (
     build_rows,
     ensure_partitions_requested,
@@ -18,6 +20,7 @@ from spark_kafka_sink.producer.rows import (
     find_rejected_rows,
 )
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
+from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.producer.batching.accumulator_harness import TOPIC, cluster
 from tests.producer.batching.named_call import NamedCall
 
@@ -83,3 +86,11 @@ def test_with_a_partitioner_of_one_s_own_every_row_must_name_its_partition(parti
     with pytest.raises(ConfigurationError, match="partitioner="):
         ensure_partitions_requested(build_rows(CALL, columns, partition))
     ensure_partitions_requested(build_rows(CALL, columns, pa.array([0, 9])))
+
+
+@pytest.mark.parametrize("character", ["a", "é", "あ", "😀"])
+def test_maximum_size_of_headers_covers_every_width_of_utf8(character: str) -> None:
+    headers = [(character * 1_000, b"value"), (character, None)]
+    columns = RecordColumns(pa.nulls(1, pa.binary()), headers=pa.array([headers], HEADERS_TYPE))
+    (size,) = compute_record_size_bounds(columns).tolist()
+    assert size <= MAX_RECORD_OVERHEAD_BYTES + compute_max_headers_bytes(headers)
