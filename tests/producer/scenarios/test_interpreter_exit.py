@@ -82,7 +82,7 @@ def test_exit_sends_nothing_when_flush_at_exit_is_zero(broker: EmbeddedBroker) -
     broker.create_topic("untimed")
     done = run(broker, "producer.send('untimed', b'v')\n", f"flush_at_exit=0, {LINGER}")
     assert (done.returncode, values(broker, "untimed")) == (0, [])
-    assert "no acknowledgement for 1 record. " in done.stderr
+    assert "No acknowledgement was received for 1 record. " in done.stderr
 
 
 def test_exit_of_worker_flushes_no_task(broker: EmbeddedBroker) -> None:
