@@ -19,19 +19,20 @@ from integration.support.processes import python_workers, resident_bytes
 
 pytestmark = pytest.mark.needs("java")
 
-ROWS = 20_000_000 if os.environ.get("SOAK") else 6_000_000
-"""In the short run 27 bytes that each row leaves behind are GROWTH_BYTES_MAX."""
+SOAK = bool(os.environ.get("SOAK"))
+ROWS = 20_000_000 if SOAK else 2_000_000
+"""In the short run, GROWTH_BYTES_MAX is 80 bytes that each row leaves behind, which is less than a row."""
 WARM_UP_ROWS = 100_000
 """Written first: at the end of a worker's first task pyspark imports pandas where it is installed."""
 SAMPLE_SECONDS = 0.2
 WORKER_BYTES_MAX = 330_000_000
 GROWTH_BYTES_MAX = 40_000_000
 
-MICRO_BATCHES = 2_000 if os.environ.get("SOAK") else 240
+MICRO_BATCHES = 2_000 if SOAK else 100
 """More than a worker writes until all its objects are looked at for garbage once."""
-ROWS_PER_BATCH = 1_000
+ROWS_PER_BATCH = 1_000 if SOAK else 2_500
 LATE_GROWTH_BYTES_MAX = 4_000_000
-"""Of one process in the second half. Where each task kept its 500 rows it would be 7 MB in the short run."""
+"""Of one process in the second half. If each task kept its 1,250 rows, it would be 7 MB in the short run."""
 JVM_GROWTH_BYTES_MAX = 16_000_000
 """Of the objects that are alive, Spark's own records of past micro-batches among them."""
 

@@ -45,15 +45,16 @@ class PartResult:
 
 
 FILES = {
-    "spark cluster": ("test_spark_cluster.py", "test_spark_memory.py", "test_spark_submit.py"),
+    "spark cluster": ("test_spark_cluster.py", "test_spark_submit.py"),
     "faults": (
         "test_faults_of_brokers.py",
         "test_coordinators_real_kafka.py",
         "test_exactly_once_paused.py",
         "test_faults_of_transactions.py",
         "test_faults_on_the_wire.py",
+        "test_rack_awareness.py",
     ),
-    "killed drivers": ("test_exactly_once_spark.py",),
+    "killed drivers": ("test_spark_memory.py", "test_exactly_once_spark.py"),
     "exactly once": ("test_exactly_once_killed.py",),
     "memory and network": ("test_producer_memory.py", "test_network.py", "test_partitioner_keys.py"),
 }
