@@ -13,7 +13,7 @@ from spark_kafka_sink.broker.supported_versions import SUPPORTED_VERSIONS
 from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_response
-from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import list_supported_api_keys
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -62,38 +62,37 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
     return WireClient(system)
 
 
-every_supported_version = pytest.mark.parametrize(
-    ("api", "version"),
-    [
-        pytest.param(ApiKey(api), version, id=f"{ApiKey(api).name} v{version}")
-        for api, versions in SUPPORTED_VERSIONS.items()
-        for version in range(versions.min, versions.max + 1)
-    ],
-)
+every_api = pytest.mark.parametrize("api", [*map(ApiKey, SUPPORTED_VERSIONS)], ids=lambda api: api.name)
 
 
-@every_supported_version
-def test_responds_to_every_supported_version(
-    client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
-) -> None:
-    assert client.request(sample_request(api, version, cluster.core.topic("t").id), version) is not None
+def request_each_version(client: WireClient, cluster: SimulatedCluster, api: ApiKey) -> Iterator[tuple[int, Message]]:
+    """Send a request in each supported version. Yield the version and the response before the next request is sent."""
+    versions = SUPPORTED_VERSIONS[api]
+    for version in range(versions.min, versions.max + 1):
+        response = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
+        assert response is not None, f"version {version}"
+        yield version, response
 
 
-@every_supported_version
-def test_injects_error_in_every_version(
-    client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
-) -> None:
-    cluster.control.when(api=api).fail(error_codes.UNKNOWN_SERVER_ERROR)
-    assert client.request(sample_request(api, version, cluster.core.topic("t").id), version) is not None
+@every_api
+def test_responds_to_every_supported_version(client: WireClient, cluster: SimulatedCluster, api: ApiKey) -> None:
+    assert list(request_each_version(client, cluster, api))
 
 
-@every_supported_version
+@every_api
+def test_injects_error_in_every_version(client: WireClient, cluster: SimulatedCluster, api: ApiKey) -> None:
+    cluster.control.when(api=api, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR)
+    assert list(request_each_version(client, cluster, api))
+
+
+@every_api
 def test_injects_error_after_execution_in_every_version(
-    client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
+    client: WireClient, cluster: SimulatedCluster, api: ApiKey
 ) -> None:
-    cluster.control.when(api=api).fail(error_codes.UNKNOWN_SERVER_ERROR, after_applying=True)
-    response = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
-    assert set(collect_error_codes(response, version)) <= {error_codes.UNKNOWN_SERVER_ERROR}
+    cluster.control.when(api=api, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR, after_applying=True)
+    for version, response in request_each_version(client, cluster, api):
+        codes = set(collect_error_codes(response, version))
+        assert codes <= {error_codes.UNKNOWN_SERVER_ERROR}, f"version {version}"
 
 
 def collect_error_codes(message: Struct, version: int) -> Iterator[int]:
@@ -107,15 +106,13 @@ def collect_error_codes(message: Struct, version: int) -> Iterator[int]:
                 yield from collect_error_codes(element, version)
 
 
-@every_supported_version
-def test_injects_throttle_time_in_every_version(
-    client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
-) -> None:
-    cluster.control.when(api=api).throttle(7)
-    response = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
-    specs = get_field_specs(type(response))
-    has_throttle_time = "throttle_time_ms" in specs and version in specs["throttle_time_ms"].versions
-    assert getattr(response, "throttle_time_ms", 0) == (7 if has_throttle_time else 0)
+@every_api
+def test_injects_throttle_time_in_every_version(client: WireClient, cluster: SimulatedCluster, api: ApiKey) -> None:
+    cluster.control.when(api=api, times=None).throttle(7)
+    for version, response in request_each_version(client, cluster, api):
+        specs = get_field_specs(type(response))
+        has_throttle_time = "throttle_time_ms" in specs and version in specs["throttle_time_ms"].versions
+        assert getattr(response, "throttle_time_ms", 0) == (7 if has_throttle_time else 0), f"version {version}"
 
 
 def test_every_api_with_messages_has_a_handler() -> None:

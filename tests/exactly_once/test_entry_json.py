@@ -50,11 +50,16 @@ WHOLE = (
 UNPROVEN = WHOLE.as_unproven().with_driver_number(2)
 
 
-@pytest.mark.parametrize("value", [{}, True, 1.5, [[]], ["x", 2], "x" * 5000, -1, 2**63, 2**31])
 @pytest.mark.parametrize("field", [name for name in json.loads(encode_entry(UNPROVEN)) if name != "format"])
-def test_rejects_field_of_wrong_type_or_size(field: str, value: object) -> None:
-    if (field, value) in (("batch", 2**31), ("unproven", True)):
-        return
+def test_rejects_field_of_wrong_type_or_size(field: str) -> None:
+    valid_values = {"batch": 2**31, "unproven": True}
+    values: tuple[object, ...] = ({}, True, 1.5, [[]], ["x", 2], "x" * 5000, -1, 2**63, 2**31)
+    for value in values:
+        if value != valid_values.get(field):
+            check_rejects_value(field, value)
+
+
+def check_rejects_value(field: str, value: object) -> None:
     with pytest.raises(DecodeError, match="it is not a record of the decision log: "):
         decode_entry(b"p", json.dumps({**json.loads(encode_entry(UNPROVEN)), field: value}).encode())
 

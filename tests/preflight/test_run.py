@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
 SECRET = "hush-hush"
+SOAK = bool(os.environ.get("SOAK"))
 
 
 def simulated(nodes: int = 2, **options: Any) -> SimulatedCluster:
@@ -177,7 +179,7 @@ def test_names_unresolvable_advertised_address() -> None:
     assert "broker 0" not in error_message(checks)
 
 
-@pytest.mark.parametrize("retry_ms", range(500, 3_000, 20))
+@pytest.mark.parametrize("retry_ms", range(500, 3_000, 20 if SOAK else 100))
 def test_names_all_unresolvable_brokers_at_any_retry_time(retry_ms: int) -> None:
     """The client drops unreachable brokers from time to time and returns to the bootstrap servers."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=100), nodes=2, topics={"t": 2})
@@ -195,7 +197,7 @@ def test_names_all_unresolvable_brokers_at_any_retry_time(retry_ms: int) -> None
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("delay_ms", range(700, 4_700, 150))
+@pytest.mark.parametrize("delay_ms", range(700, 4_700, 150 if SOAK else 450))
 @pytest.mark.parametrize("topics", [("t",), ()])
 def test_names_unresolvable_brokers_after_late_metadata(topics: tuple[str, ...], delay_ms: int, nth: int) -> None:
     cluster = simulated()

@@ -92,13 +92,13 @@ def test_error_contains_broker_message() -> None:
     assert "The broker says" not in str(build_attempt_error(batch, PartitionResponse(codes.POLICY_VIOLATION)))
 
 
-@pytest.mark.parametrize("code", sorted(codes.ERROR_CODES))
-def test_error_in_doubt_does_not_also_deny_that_records_are_stored(code: int) -> None:
+def test_error_in_doubt_does_not_also_deny_that_records_are_stored() -> None:
     """An earlier attempt may have stored the records that the last one did not store."""
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
-    text = str(build_final_error(batch, PartitionResponse(code), Fail(in_doubt=True)))
-    assert text.count("may have been stored") == 1
-    assert not re.search("(nothing|not|never|no records?) (was |were |is |are |been )?stored", text, re.IGNORECASE)
+    for code in codes.ERROR_CODES:
+        text = str(build_final_error(batch, PartitionResponse(code), Fail(in_doubt=True)))
+        assert text.count("may have been stored") == 1
+        assert not re.search("(nothing|not|never|no records?) (was |were |is |are |been )?stored", text, re.IGNORECASE)
 
 
 # --- answers
