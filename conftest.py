@@ -7,6 +7,7 @@ import gc
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.exactly_once.sampling import deselect_unsampled_cases
 from tests.requirements import REMEDIES, report_skipped_tests, skip_unsupported_tests
 
 # No test may fail because the machine is busy.
@@ -15,8 +16,9 @@ settings.load_profile("patient")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     skip_unsupported_tests(items)
+    deselect_unsampled_cases(config, items)
 
 
 @pytest.hookimpl(trylast=True)
