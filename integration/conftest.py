@@ -46,6 +46,25 @@ def kafka_version_1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaC
 
 
 @pytest.fixture(scope="session")
+def strict_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A node that creates no topics automatically, and removes producer states within a second.
+
+    Clients of PLAINTEXT may do everything, other clients only what an ACL allows. Tests resume the node if they suspend
+    it.
+    """
+    properties = {
+        "allow.everyone.if.no.acl.found": "false",
+        "auto.create.topics.enable": "false",
+        "producer.id.expiration.ms": "300",
+        "producer.id.expiration.check.interval.ms": "100",
+    }
+    listeners = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "MTLS", "EXPIRED")
+    folder = tmp_path_factory.mktemp("strict-kafka") / "cluster"
+    with KafkaCluster(folder, listeners=listeners, properties=properties) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers and a controller, with 3 replicas and min.insync.replicas 2. Tests restart the nodes they stop."""
     with KafkaCluster(tmp_path_factory.mktemp("kafka3") / "cluster", brokers=3) as cluster:

@@ -20,6 +20,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA
 from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
+from spark_kafka_sink.requests import blocking
 from spark_kafka_sink.requests.blocking import BlockingClient
 from tests.requests.node_message import send_to
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
@@ -218,7 +219,10 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_anew(kafka: KafkaClus
         assert reader.read(topic).column("value").to_pylist() == [b"second life"]
 
 
-def test_a_topic_that_does_not_exist_is_not_created_by_looking(kafka: KafkaCluster) -> None:
+def test_a_topic_that_does_not_exist_is_not_created_by_looking(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "MAX_UNKNOWN_TOPIC_MS", 500)
     with TopicReader(parse_client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
         for _ in range(2):
             with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):

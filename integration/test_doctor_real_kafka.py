@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,6 @@ Checks = dict[str, dict[str, str]]
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PREFIX = "jobs-"
 OUTCOMES = {"passed", "failed"}
-
-
-@pytest.fixture(scope="module")
-def strict_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A user without an ACL may do nothing; every client of the PLAINTEXT listener is a super user."""
-    folder = tmp_path_factory.mktemp("strict") / "cluster"
-    listeners = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "EXPIRED")
-    with KafkaCluster(folder, listeners=listeners, properties={"allow.everyone.if.no.acl.found": "false"}) as cluster:
-        yield cluster
 
 
 def login(user: str, password: str | None = None) -> list[str]:

@@ -1,8 +1,8 @@
-"""A real broker with limits, ACLs and quotas, and topics that are deleted, extended or lose their producer states."""
+"""Real brokers with limits, ACLs and quotas, and topics that are deleted, extended or lose their producer states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -116,40 +116,29 @@ def test_14_writes_to_named_partition_as_soon_as_it_is_added(
     assert sorted(stored) == [(0, b"a"), (0, b"b"), (3, b"a"), (3, b"b")]
 
 
-@pytest.fixture(scope="module")
-def short_memory_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A broker that removes producer states within a second and does not create topics automatically."""
-    properties = {"producer.id.expiration.ms": "300", "producer.id.expiration.check.interval.ms": "100"}
-    properties["auto.create.topics.enable"] = "false"
-    with KafkaCluster(tmp_path_factory.mktemp("short_memory_broker") / "cluster", properties=properties) as cluster:
-        yield cluster
-
-
-def test_13_fails_rows_of_deleted_topic_and_names_it(short_memory_broker: KafkaCluster) -> None:
-    topic = create_topic(short_memory_broker.bootstrap())
-    config = _config(
-        short_memory_broker, **{"delivery.timeout.ms": 5_000, "request.timeout.ms": 2_000, "max.block.ms": 5_000}
-    )
+def test_13_fails_rows_of_deleted_topic_and_names_it(strict_kafka: KafkaCluster) -> None:
+    topic = create_topic(strict_kafka.bootstrap())
+    config = _config(strict_kafka, **{"delivery.timeout.ms": 5_000, "request.timeout.ms": 2_000, "max.block.ms": 5_000})
     with KafkaProducer(config) as producer:
         Writer(producer, topic).write_until_acknowledged()
-        delete_topic(short_memory_broker.bootstrap(), topic)
+        delete_topic(strict_kafka.bootstrap(), topic)
         result = producer.send_columns(topic, build_numbered_records(HALF, RECORDS)).result(RESULT_SECONDS)
     assert result.rows_failed == RECORDS - HALF
     assert topic in str(result.failures[0].error)
 
 
-def test_16_writes_each_record_once_after_broker_removed_producer_state(short_memory_broker: KafkaCluster) -> None:
-    topic = create_topic(short_memory_broker.bootstrap())
-    admin = AdminClient({"bootstrap.servers": short_memory_broker.bootstrap()})
+def test_16_writes_each_record_once_after_broker_removed_producer_state(strict_kafka: KafkaCluster) -> None:
+    topic = create_topic(strict_kafka.bootstrap())
+    admin = AdminClient({"bootstrap.servers": strict_kafka.bootstrap()})
 
     def expire_producer_state() -> None:
         admin.delete_records([TopicPartition(topic, 0, 500)])
-        wait_until(lambda: active_producers(short_memory_broker.bootstrap(), topic) == 0)
+        wait_until(lambda: active_producers(strict_kafka.bootstrap(), topic) == 0)
 
-    results = run(_config(short_memory_broker), topic, inject=expire_producer_state, repair=expire_producer_state)
+    results = run(_config(strict_kafka), topic, inject=expire_producer_state, repair=expire_producer_state)
     for result in results:
         result.raise_for_failures()
-    numbers = [int((record.value or b"").split()[0]) for record in read_topic(short_memory_broker.bootstrap(), topic)]
+    numbers = [int((record.value or b"").split()[0]) for record in read_topic(strict_kafka.bootstrap(), topic)]
     assert numbers == list(range(500, RECORDS))
 
 
@@ -191,12 +180,12 @@ def test_21_throttled_producer_writes_each_record_once(kafka: KafkaCluster) -> N
         kafka.tool(CONFIG_TOOL, "--bootstrap-server", kafka.bootstrap(), "--alter", *entity, change, *value)
 
     def throttle() -> None:
-        alter_quota("--add-config", "producer_byte_rate=10000")
+        alter_quota("--add-config", "producer_byte_rate=4000")
 
     def release() -> None:
         alter_quota("--delete-config", "producer_byte_rate")
 
-    records = min(RECORDS, 9_000)
+    records = min(RECORDS, 3_000)
     config = _config(kafka, **{"client.id": "throttled", "request.timeout.ms": 5_000})
 
     def check_was_throttled(producer: KafkaProducer) -> None:

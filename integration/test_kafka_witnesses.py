@@ -1,4 +1,4 @@
-"""The witnesses of the tests that kill drivers find uncommitted, lost and duplicate records."""
+"""The witnesses of the tests that kill drivers read committed records only, and find a lost or duplicate record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.kafka_witnesses import READ_UNCOMMITTED, TransactionalMessageCopier, VerifiableConsumer
+from integration.support.kafka_witnesses import TransactionalMessageCopier, VerifiableConsumer
 from integration.support.librdkafka import StoredRecord, create_topic, read_topic
 from spark_kafka_sink.producer.producer import KafkaProducer
 
@@ -39,35 +39,19 @@ def stored(kafka: KafkaCluster, topic: str) -> list[StoredRecord]:
     return read_topic(kafka.bootstrap(), topic)
 
 
-def test_witnesses_agree_with_librdkafka(
+def test_witnesses_agree_with_librdkafka_and_find_other_records(
     kafka: KafkaCluster, topic: str, stored: list[StoredRecord], tmp_path: Path
 ) -> None:
     assert len(stored) == 60
+    uncommitted = read_topic(kafka.bootstrap(), topic, isolation="read_uncommitted")
     with (
         VerifiableConsumer(kafka, topic, tmp_path) as consumer,
         TransactionalMessageCopier(kafka, topic, PARTITIONS, tmp_path) as copier,
     ):
         consumer.check(stored)
         copier.check(stored)
-
-
-def test_consumer_that_reads_uncommitted_records_is_found(
-    kafka: KafkaCluster, topic: str, stored: list[StoredRecord], tmp_path: Path
-) -> None:
-    with (
-        VerifiableConsumer(kafka, topic, tmp_path, isolation=READ_UNCOMMITTED) as consumer,
-        pytest.raises(AssertionError, match="VerifiableConsumer and librdkafka differ"),
-    ):
-        consumer.check(stored)
-
-
-def test_copy_of_duplicate_record_is_found(
-    kafka: KafkaCluster, topic: str, stored: list[StoredRecord], tmp_path: Path
-) -> None:
-    with KafkaProducer(bootstrap_servers=kafka.bootstrap()) as producer:
-        producer.send(topic, stored[0].value, key=stored[0].key)
-    with (
-        TransactionalMessageCopier(kafka, topic, PARTITIONS, tmp_path) as copier,
-        pytest.raises(AssertionError, match="the copy by TransactionalMessageCopier and the topic differ"),
-    ):
-        copier.check(stored)
+        # Both have ended. They now find records that librdkafka reads and they do not, and a duplicate.
+        with pytest.raises(AssertionError, match="VerifiableConsumer and librdkafka differ"):
+            consumer.check(uncommitted)
+        with pytest.raises(AssertionError, match="the copy by TransactionalMessageCopier and the topic differ"):
+            copier.check([*stored, stored[0]])

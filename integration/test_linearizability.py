@@ -19,7 +19,7 @@ from tests.exactly_once import rules
 from tests.exactly_once.explorer import explore_seed
 
 pytestmark = pytest.mark.needs("go")
-SEEDS = range(30)
+SEEDS = range(12)
 DETECTING_SEEDS = (25,)
 """Seeds whose drivers read stale entries if they do not read the log after brokers granted the epoch.
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Producer
 
 from integration.support.librdkafka import read_topic
@@ -16,10 +15,9 @@ from tests.waiting import WAIT_TIMEOUT_SECONDS
 COMMAND = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_where_it_listens_keeps_its_topics_and_ends_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+def test_it_says_where_it_listens_keeps_its_topics_and_ends_cleanly(tmp_path: Path) -> None:
     read = []
-    for _ in range(2):
+    for number in (signal.SIGINT, signal.SIGTERM):
         command = [*COMMAND, "--topic", "t:2", "--nodes", "2", "--data", str(tmp_path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:

@@ -282,7 +282,7 @@ def test_requests_without_sasl_at_a_listener_that_demands_it_are_cut_off(kafka: 
 # --- sessions that end (KIP-368)
 
 RENEWED_EARLY = (0.02, 0.03)
-"""Shares of a session of a minute."""
+"""Shares of a session of a minute. Brokers reject a login less than a second after the previous one."""
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_sessions_are_renewed_under_load_without_a_lost_answer(
     monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", RENEWED_EARLY)
     with Link(kafka.bootstrap("REAUTH"), sasl(mechanism)) as link:
         link.open()
-        for login in range(1, 4):
+        for login in (1, 2):
             before = link.answers
             assert link.keep_asking(lambda login=login: len(logins) > login) is None  # type: ignore[misc]
             assert link.answers > before, "answers come between the logins"

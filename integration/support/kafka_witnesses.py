@@ -20,7 +20,6 @@ from integration.support.kafka_cluster import JVM, KafkaCluster, tail
 from integration.support.librdkafka import StoredRecord, create_topic, read_topic
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
-READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 Event = dict[str, Any]
 T = TypeVar("T")
 
@@ -65,10 +64,10 @@ class KafkaTool:
 class VerifiableConsumer(KafkaTool):
     """Consumes a topic from its beginning, also while it is written."""
 
-    def __init__(self, kafka: KafkaCluster, topic: str, folder: Path, isolation: str = READ_COMMITTED) -> None:
+    def __init__(self, kafka: KafkaCluster, topic: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "consumer.properties"
-        config.write_text(f"isolation.level={isolation}\n")
+        config.write_text("isolation.level=read_committed\n")
         arguments = ["--bootstrap-server", kafka.bootstrap(), "--topic", topic, "--group-id", _unique_name("witness")]
         arguments += ["--verbose", "--command-config", str(config)]
         super().__init__("org.apache.kafka.tools.VerifiableConsumer", arguments, folder)
