@@ -107,7 +107,7 @@ GUARDS = [
     Guard(
         ColumnsFuture,
         "_lock",
-        _names("_pending_rows _stored_ranges _rows_written _failures"),
+        _names("_pending_row_count _stored_ranges _rows_written _failures"),
         exempt=_names("_complete"),
     ),
     Guard(Partitioner, "_lock", _names("_topics")),

@@ -69,23 +69,23 @@ class ColumnPlan:
         return split_by_topic(batch.column(self.topic), columns, partition)
 
     def _build_headers(self, batch: pa.RecordBatch, value: ArrowColumn, key: ArrowColumn | None) -> pa.Array | None:
-        """Return each row's own headers, followed by the headers that the encoders add.
+        """Return the headers of each row: those in its column, followed by those that the encoders add.
 
-        If a row's value or key is null, the encoder's header is not added to the row, because a null has no schema.
-        Confluent's serializers do the same.
+        An encoder adds no header for a null value or key, because a null has no schema. Confluent's serializers do the
+        same.
         """
-        column = _get_column(batch, self.headers)
+        headers_column = _get_column(batch, self.headers)
         new_headers: dict[str, pa.Array] = {}
         for source, encoded_column in ((self.key, key), (self.value, value)):
             if isinstance(source, int) or source is None or source.record_header is None or encoded_column is None:
                 continue
-            name, header = source.record_header
-            new_headers[name] = pc.if_else(
-                combine_chunks(encoded_column.is_valid()), pa.scalar(header, pa.binary()), None
-            )
+            header_name, header_value = source.record_header
+            is_encoded = combine_chunks(encoded_column.is_valid())
+            new_headers[header_name] = pc.if_else(is_encoded, pa.scalar(header_value, pa.binary()), None)
         if not new_headers:
-            return column
-        original_headers = None if column is None or pa.types.is_null(column.type) else read_header_column(column)
+            return headers_column
+        has_headers = headers_column is not None and not pa.types.is_null(headers_column.type)
+        original_headers = read_header_column(headers_column) if has_headers else None
         return append_headers(original_headers, new_headers, batch.num_rows, key_type=pa.binary(), skip_nulls=True)
 
 

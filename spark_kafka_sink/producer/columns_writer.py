@@ -34,7 +34,7 @@ from spark_kafka_sink.records.topic_rows import TopicRows
 _log = logging.getLogger(__name__)
 
 PENDING_CALL_BYTES = 2_048
-"""The memory of a pending call excluding its context: the future and the stored ranges.
+"""Memory of a pending call without its context: the future and the stored ranges.
 
 Measured with tracemalloc: 2,000 bytes before the first response, 2,300 with the response for one partition.
 """
@@ -67,6 +67,7 @@ class _PendingCall(Generic[ContextT]):
     future: ColumnsFuture
     context: ContextT
     nbytes: int
+    """Memory of the call, including its context."""
 
 
 class ColumnsWriter(Generic[ContextT]):
@@ -101,13 +102,13 @@ class ColumnsWriter(Generic[ContextT]):
         self._max_result_seconds = lock_timeout_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
 
     @property
-    def pending_calls(self) -> int:
-        """The number of calls whose results the caller has not collected."""
+    def pending_call_count(self) -> int:
+        """Number of calls whose results the caller has not collected."""
         return len(self._pending)
 
     @property
     def has_result(self) -> bool:
-        """Return whether the oldest pending call has its result."""
+        """Whether the result of the oldest pending call is available."""
         return bool(self._pending) and self._pending[0].future.done()
 
     def split(self, batch: pa.RecordBatch) -> Iterable[TopicRows]:
@@ -123,11 +124,12 @@ class ColumnsWriter(Generic[ContextT]):
         return topic_rows
 
     def _warn_about_seconds(self, timestamp: pa.Array) -> None:
-        if not self._has_warned_about_seconds:
-            seconds = find_likely_seconds(timestamp, self._system.wall_ms())
-            if seconds is not None:
-                self._has_warned_about_seconds = True
-                _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
+        if self._has_warned_about_seconds:
+            return
+        seconds = find_likely_seconds(timestamp, self._system.wall_ms())
+        if seconds is not None:
+            self._has_warned_about_seconds = True
+            _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
 
     def send(self, rows: TopicRows, context: ContextT, context_bytes: int) -> None:
         """Send the rows and add the call to the pending calls. Any error of send_columns() is raised.
@@ -178,7 +180,8 @@ class ColumnsWriter(Generic[ContextT]):
     def _await_oldest(self) -> tuple[ContextT, ColumnsResult]:
         call = self._pending[0]
         result = call.future.result(self._max_result_seconds)
-        # If a signal handler raises during the wait, the call stays pending: its rows were sent, so its result counts.
+        # The call is removed only after the wait. If a signal handler raises during the wait, the call stays pending,
+        # because its rows were sent and its result still counts.
         self._pending.popleft()
         self.pending_bytes -= call.nbytes
         return call.context, result

@@ -141,8 +141,9 @@ def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
 def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
     """Merge the options with keyword arguments, such as `linger_ms` for linger.ms.
 
-    If replacing the underscores with dots does not yield an option name, the keyword is kept unchanged, so that the
-    later error can recognize another client's option name. Raise ConfigurationError if an option is set in both.
+    A keyword that is no option name after its underscores are replaced with dots is kept unchanged, because it may be
+    an option name of another client, for which the later error suggests a replacement. Raise ConfigurationError if an
+    option is set in both.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigurationError(
@@ -153,8 +154,9 @@ def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, 
         return options or {}
     keyword_options: dict[str, object] = {}
     for keyword, value in keywords.items():
-        name = keyword.replace("_", ".")
-        keyword_options[name if name in PRODUCER_OPTIONS or name in SECURITY_OPTIONS else keyword] = value
+        option_name = keyword.replace("_", ".")
+        is_option = option_name in PRODUCER_OPTIONS or option_name in SECURITY_OPTIONS
+        keyword_options[option_name if is_option else keyword] = value
     duplicates = sorted(keyword_options.keys() & (options or {}).keys())
     if duplicates:
         raise ConfigurationError([f"{name} is set twice, in the dictionary and as a keyword." for name in duplicates])
@@ -163,10 +165,11 @@ def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, 
 
 def _find_compression_level(parsed_options: ParsedOptions) -> int | None:
     """Return the level for the codec of compression.type, or None if the level is not set or the codec has none."""
-    option = PRODUCER_OPTIONS.get(f"compression.{parsed_options.values['compression_type']}.level")
-    return (
-        parsed_options.values[option.field] if option is not None and option.name in parsed_options.raw_values else None
-    )
+    level_option = PRODUCER_OPTIONS.get(f"compression.{parsed_options.values['compression_type']}.level")
+    if level_option is None or level_option.name not in parsed_options.raw_values:
+        return None
+    level: int = parsed_options.values[level_option.field]
+    return level
 
 
 def _check_codec(parsed_options: ParsedOptions) -> None:
@@ -198,11 +201,8 @@ def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
     values = parsed_options.values
     timeout_ms: int = values["delivery_timeout_ms"]
     min_timeout_ms: int = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
-    if timeout_ms >= min_timeout_ms or parsed_options.invalid_fields & {
-        "delivery_timeout_ms",
-        "linger_ms",
-        "request_timeout_ms",
-    }:
+    has_invalid_field = bool(parsed_options.invalid_fields & {"delivery_timeout_ms", "linger_ms", "request_timeout_ms"})
+    if has_invalid_field or timeout_ms >= min_timeout_ms:
         return timeout_ms
     if "delivery.timeout.ms" in parsed_options.raw_values:
         text = f"({timeout_ms}) must be at least {{linger.ms}} + {{request.timeout.ms}}, which is {min_timeout_ms}."
@@ -246,7 +246,7 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
 
 
 def find_idempotence_conflicts(parsed_options: ParsedOptions) -> dict[str, str]:
-    """Return what idempotence requires of each option that conflicts with it, such as {"acks": "must be all"}."""
+    """Return the requirement of idempotence for each option that conflicts with it: {"acks": "must be all"}."""
     values = parsed_options.values
     conflicts = {}
     if values["acks"] != -1:

@@ -55,8 +55,8 @@ class _ProducerFuture(Future[T]):
     Coroutines can await the future without blocking the event loop.
 
     The future cannot be cancelled, because its records may have been sent already. Exceptions raised by done-callbacks
-    are logged, so that a callback cannot prevent the futures of other records from completing. `Future` itself logs
-    only subclasses of Exception, so a SystemExit would end the sender's thread.
+    are logged, so that a callback cannot prevent the futures of other records from completing. `Future` alone would not
+    be enough: it logs only subclasses of Exception, so a SystemExit would end the sender thread.
     """
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -188,9 +188,9 @@ class RecordFutures:
         self._topic = topic
         self._outcomes: list[_RowsOutcome] = []
         self._indexed_count = 0
-        """The number of leading items of _outcomes whose rows are in _positions."""
+        """Number of outcomes at the beginning of _outcomes whose rows are in _positions."""
         self._positions: dict[int, tuple[_RowsOutcome, int]] = {}
-        """Each row's outcome and the row's position in that outcome, by row index."""
+        """By row index: the outcome of the row, and the position of the row in that outcome."""
         self._timestamps = self._key_sizes = self._value_sizes = _NO_VALUES
 
     def set_record_fields(
@@ -207,7 +207,16 @@ class RecordFutures:
         self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     ) -> None:
         partition = -1 if failed.partition is None else failed.partition
-        self._add_outcome(_RowsOutcome(failed.rows, partition, -1, -1, failed.error, errors_by_position))
+        self._add_outcome(
+            _RowsOutcome(
+                failed.rows,
+                partition,
+                base_offset=-1,
+                log_append_time=-1,
+                error=failed.error,
+                errors_by_position=errors_by_position,
+            )
+        )
 
     def reject(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
         """Run the callbacks of one record that was not accepted, and return its failed future.
@@ -216,8 +225,15 @@ class RecordFutures:
         BaseException, such as KeyboardInterrupt, is raised again.
         """
         self.callbacks[0] = callbacks
-        outcome = _RowsOutcome(np.zeros(1, np.int64), -1 if partition is None else partition, -1, -1, error)
-        interruption = self._add_outcome(outcome)
+        interruption = self._add_outcome(
+            _RowsOutcome(
+                row_indices=np.zeros(1, np.int64),
+                partition=-1 if partition is None else partition,
+                base_offset=-1,
+                log_append_time=-1,
+                error=error,
+            )
+        )
         if interruption is not None:
             raise interruption from None
         return SendFuture(self, 0)
@@ -244,14 +260,15 @@ class RecordFutures:
 
     def _build_metadata(self, outcome: _RowsOutcome, position: int, row_index: int) -> RecordMetadata:
         if outcome.error is not None:
-            return RecordMetadata(self._topic, outcome.partition, -1, -1)
+            return RecordMetadata(self._topic, outcome.partition, offset=-1, timestamp_ms=-1)
+        has_log_append_time = outcome.log_append_time >= 0
         return RecordMetadata(
             self._topic,
             outcome.partition,
-            outcome.base_offset + position if outcome.base_offset >= 0 else -1,
-            outcome.log_append_time if outcome.log_append_time >= 0 else self._timestamps.item(row_index),
-            self._key_sizes.item(row_index),
-            self._value_sizes.item(row_index),
+            offset=outcome.base_offset + position if outcome.base_offset >= 0 else -1,
+            timestamp_ms=outcome.log_append_time if has_log_append_time else self._timestamps.item(row_index),
+            serialized_key_size=self._key_sizes.item(row_index),
+            serialized_value_size=self._value_sizes.item(row_index),
         )
 
     def _add_outcome(self, outcome: _RowsOutcome) -> BaseException | None:
@@ -308,7 +325,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         super().__init__()
         self._topic = topic
         self._lock = threading.Lock()
-        self._pending_rows = row_count
+        self._pending_row_count = row_count
         self._rows_written = 0
         self._stored_ranges: list[StoredRanges] = []
         self._row_indices: list[NDArray[np.int64]] | None = [] if keep_row_indices else None
@@ -322,8 +339,8 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             if self._row_indices is not None:
                 self._row_indices.append(row_indices)
             self._rows_written += row_count
-            self._pending_rows -= row_count
-            is_complete = not self._pending_rows
+            self._pending_row_count -= row_count
+            is_complete = self._pending_row_count == 0
         if is_complete:
             self._complete()
 
@@ -341,8 +358,8 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             failures.append(replace(failed, rows=rows[has_common_error]))
         with self._lock:
             self._failures += failures
-            self._pending_rows -= len(rows)
-            is_complete = len(rows) > 0 and not self._pending_rows
+            self._pending_row_count -= len(rows)
+            is_complete = len(rows) > 0 and self._pending_row_count == 0
         if is_complete:
             self._complete()
 

@@ -46,11 +46,12 @@ class Interceptors(Generic[Record, Metadata]):
 
     def on_send(self, record: Record) -> Record:
         for interceptor in self._interceptors:
-            record = _on_send(interceptor, record)
+            record = _call_on_send(interceptor, record)
         return record
 
 
-def _on_send(interceptor: Interceptor[Record, Metadata], record: Record) -> Record:
+def _call_on_send(interceptor: Interceptor[Record, Metadata], record: Record) -> Record:
+    """Return the interceptor's record, or the unchanged record if the interceptor raises an Exception."""
     try:
         return interceptor.on_send(record)
     except Exception:

@@ -1,6 +1,6 @@
 """Suggestions for method names of other Python clients for Kafka.
 
-Accessing such a name raises an AttributeError that shows the equivalent call; client/option_suggestions.py does the
+Accessing such a name raises an AttributeError that names the equivalent call. client/option_suggestions.py does the
 same for options. Each name is a descriptor in the class, because a `__getattr__` would slow down every attribute
 access: it took 2 of the 15 microseconds of a send().
 """
@@ -65,6 +65,8 @@ def suggest_counterparts(counterparts: Mapping[str, Counterpart]) -> Callable[[C
 
 
 class _MissingMethod:
+    """Descriptor whose access raises an AttributeError that suggests the counterpart of a method."""
+
     def __init__(self, name: str, counterpart: Counterpart) -> None:
         self._name = name
         self._counterpart = counterpart

@@ -40,6 +40,7 @@ WAIT_TIME_METRICS = (
     "txn-abort-time",
 )
 _UPDATE_INTERVAL_MS = 100.0
+"""Minimum interval between two updates of the windows while requests are being sent."""
 _METRICS_WITHOUT_MAXIMUM = frozenset({"compression-rate", "records-per-request"})
 _TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 
@@ -57,9 +58,9 @@ class _MutableTotals(SimpleNamespace):
         for batch in batches:
             created_ms = batch.created_ms
             records_by_created_ms[created_ms] = records_by_created_ms.get(created_ms, 0) + batch.record_count
-        for created_ms, records in records_by_created_ms.items():
-            self.records += records
-            self.latencies.add(now_ms - created_ms, records)
+        for created_ms, record_count in records_by_created_ms.items():
+            self.records += record_count
+            self.latencies.add(now_ms - created_ms, record_count)
 
 
 class _SendCounts:
@@ -75,11 +76,12 @@ class _SendCounts:
         sizes = [batch.body_bytes for batch in batches]
         waits_ms = [batch.drained_ms - batch.created_ms for batch in batches]
         compression_ratios = [batch.body_bytes / batch.uncompressed_bytes for batch in batches if batch.codec]
+        uncompressed_count = len(batches) - len(compression_ratios)
         self.batches += len(batches)
         self.records += sum([batch.record_count for batch in batches])
         self.bytes += sum(sizes) + HEADER_BYTES * len(batches)
         self.max_bytes = max(self.max_bytes, max(sizes) + HEADER_BYTES)
-        self.compression_ratio_sum += len(batches) - len(compression_ratios) + sum(compression_ratios)
+        self.compression_ratio_sum += uncompressed_count + sum(compression_ratios)  # the ratio of the former is 1
         self.wait_ms += sum(waits_ms)
         self.max_wait_ms = max(self.max_wait_ms, *waits_ms)
 
@@ -132,9 +134,8 @@ class ProducerMetrics:
         self._pool = pool
         self._pool_metrics = PoolMetrics(pool, window_ms, num_samples)
         self._topics: dict[str, _TopicMetrics] = {}
-        self._send_counts: defaultdict[str, _SendCounts] = defaultdict(
-            _SendCounts
-        )  # by topic, since the last update of the windows
+        self._send_counts: defaultdict[str, _SendCounts] = defaultdict(_SendCounts)
+        """By topic: what was sent since the last update of the windows."""
         self._sent_since_ms = 0.0
         self._requests_sent = 0
         self._counts = _MutableTotals(**vars(Totals()))
@@ -174,14 +175,14 @@ class ProducerMetrics:
             self._counts.errors += row_count
             self._meters["record-error"].mark(row_count, now_ms)
 
-    def record_request(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now_ms: float) -> None:
-        """Count a produce request that is being sent, with its batches by topic and partition."""
+    def record_request(self, batches_by_topic: Mapping[str, Mapping[int, ProducerBatch]], now_ms: float) -> None:
+        """Count a produce request that is being sent. `batches_by_topic`: its batches by topic and partition."""
         with self._lock:
             if now_ms - self._sent_since_ms >= _UPDATE_INTERVAL_MS:
                 self._update_windows(now_ms)
                 self._sent_since_ms = now_ms
             self._requests_sent += 1
-            for topic, batches in by_topic.items():
+            for topic, batches in batches_by_topic.items():
                 self._send_counts[topic].add(batches.values())
 
     def record_response(self, node_id: int, latency_ms: float, throttle_ms: float, now_ms: float) -> None:
@@ -197,24 +198,24 @@ class ProducerMetrics:
         with self._lock:
             self._counts.add_acknowledged(batches, now_ms)
 
-    def record_retries(self, topic: str, records: int, now_ms: float) -> None:
+    def record_retries(self, topic: str, record_count: int, now_ms: float) -> None:
         with self._lock:
-            self._counts.retries += records
-            self._meters["record-retry"].mark(records, now_ms)
-            self._get_topic_metrics(topic).retries.mark(records, now_ms)
+            self._counts.retries += record_count
+            self._meters["record-retry"].mark(record_count, now_ms)
+            self._ensure_topic_metrics(topic).retries.mark(record_count, now_ms)
 
-    def record_failures(self, topic: str, records: int, now_ms: float) -> None:
+    def record_failures(self, topic: str, record_count: int, now_ms: float) -> None:
         with self._lock:
-            self._counts.errors += records
-            self._meters["record-error"].mark(records, now_ms)
-            self._get_topic_metrics(topic).errors.mark(records, now_ms)
+            self._counts.errors += record_count
+            self._meters["record-error"].mark(record_count, now_ms)
+            self._ensure_topic_metrics(topic).errors.mark(record_count, now_ms)
 
     def record_batch_split(self, now_ms: float) -> None:
         with self._lock:
             self._meters["batch-split"].mark(1, now_ms)
 
     def record_wait(self, name: str, milliseconds: float) -> None:
-        """Add the time that a calling thread waited to the metric `name`, one of WAIT_TIME_METRICS."""
+        """Add the time that a calling thread has waited to a metric. `name`: one of WAIT_TIME_METRICS."""
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 
@@ -225,28 +226,29 @@ class ProducerMetrics:
         self._pool_metrics.update(now_ms)
 
     def _update_send_windows(self) -> None:
-        """Move the sums over the batches sent since the last call into the windows, dated to `_sent_since_ms`."""
-        now_ms, records = self._sent_since_ms, 0
-        for name, sent in self._send_counts.items():
-            self._averages["batch-size"].record(sent.bytes, now_ms, sent.batches, sent.max_bytes)
-            self._averages["compression-rate"].record(sent.compression_ratio_sum, now_ms, sent.batches)
-            self._averages["record-queue-time"].record(sent.wait_ms, now_ms, sent.batches, sent.max_wait_ms)
-            topic = self._get_topic_metrics(name)
-            topic.sent.mark(sent.records, now_ms)
-            topic.bytes.mark(sent.bytes, now_ms)
-            topic.compression.record(sent.compression_ratio_sum, now_ms, sent.batches)
-            records += sent.records
+        """Move the sums over the batches sent since the last call into the windows, as of `_sent_since_ms`."""
+        sent_ms, total_records = self._sent_since_ms, 0
+        for topic, counts in self._send_counts.items():
+            self._averages["batch-size"].record(counts.bytes, sent_ms, counts.batches, counts.max_bytes)
+            self._averages["compression-rate"].record(counts.compression_ratio_sum, sent_ms, counts.batches)
+            self._averages["record-queue-time"].record(counts.wait_ms, sent_ms, counts.batches, counts.max_wait_ms)
+            topic_metrics = self._ensure_topic_metrics(topic)
+            topic_metrics.sent.mark(counts.records, sent_ms)
+            topic_metrics.bytes.mark(counts.bytes, sent_ms)
+            topic_metrics.compression.record(counts.compression_ratio_sum, sent_ms, counts.batches)
+            total_records += counts.records
         if self._requests_sent:
-            self._averages["records-per-request"].record(records, now_ms, self._requests_sent)
-            self._meters["record-send"].mark(records, now_ms)
+            self._averages["records-per-request"].record(total_records, sent_ms, self._requests_sent)
+            self._meters["record-send"].mark(total_records, sent_ms)
         self._send_counts.clear()
         self._requests_sent = 0
 
-    def _get_topic_metrics(self, name: str) -> _TopicMetrics:
-        topic = self._topics.get(name)
-        if topic is None:
-            topic = self._topics[name] = _TopicMetrics(*self._window)
-        return topic
+    def _ensure_topic_metrics(self, topic: str) -> _TopicMetrics:
+        """Return the metrics of a topic. They are created on first use."""
+        metrics = self._topics.get(topic)
+        if metrics is None:
+            metrics = self._topics[topic] = _TopicMetrics(*self._window)
+        return metrics
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -265,13 +267,13 @@ class ProducerMetrics:
         """Return one metric without computing the others. Raise KeyError for an unknown name."""
         with self._lock:
             self._update_windows(now_ms)
-            stem, tag, value = parse_metric_name(name)
+            stem, tag, tag_value = parse_metric_name(name)
             if tag is None:
                 gauges = self._gauges
             elif tag == "topic":
-                gauges = self._topics[value].gauges() if value in self._topics else {}
+                gauges = self._topics[tag_value].gauges() if tag_value in self._topics else {}
             else:
-                gauges = self._network.node_gauges().get(value, {})
+                gauges = self._network.node_gauges().get(tag_value, {})
             gauge = gauges.get(stem)
             if gauge is None:
                 matches = difflib.get_close_matches(name, self._gauges, n=1)
@@ -280,7 +282,7 @@ class ProducerMetrics:
             return gauge(now_ms)
 
     def totals(self, now_ms: float) -> Totals:
-        """Return the current totals. It must be cheap, because the Spark sink reads them before and after each task."""
+        """Return the current totals. This must be cheap, because the Spark sink calls it before and after each task."""
         with self._lock:
             self._counts.blocked_ms = self._pool.total_wait_ms
             counts = vars(self._counts)
@@ -296,12 +298,12 @@ class MetricName(NamedTuple):
     stem: str
     tag: str | None = None
     """`topic` or `node-id`."""
-    value: str = ""
+    tag_value: str = ""
 
 
 def parse_metric_name(name: str) -> MetricName:
-    tag = _TAG_PATTERN.search(name)
-    return MetricName(name) if tag is None else MetricName(name[: tag.start()], tag[1], tag[2])
+    match = _TAG_PATTERN.search(name)
+    return MetricName(name) if match is None else MetricName(name[: match.start()], match[1], match[2])
 
 
 def build_client_gauges(client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:

@@ -15,14 +15,14 @@ from functools import partial
 from spark_kafka_sink.network.io_counts import IoCounts, TrafficCounts
 from spark_kafka_sink.producer.windows import Gauge, Meter, WindowedStat, compute_time_ratio
 
-_TRAFFIC = {
+_TRAFFIC_ATTRIBUTES = {
     "request": "sends",
     "response": "receives",
     "outgoing-byte": "bytes_sent",
     "incoming-byte": "bytes_received",
 }
 """Maps each metric that has a rate and a total to the attribute of TrafficCounts that it is computed from."""
-_COUNTERS = {
+_COUNTER_ATTRIBUTES = {
     "network-io": "operations",
     "connection-creation": "connections_opened",
     "connection-close": "connections_closed",
@@ -33,8 +33,9 @@ _COUNTERS = {
     "select": "selects",
 }
 """Maps each metric that has a rate and a total to the attribute of IoCounts that it is computed from."""
-_TIMERS = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
+_TIMER_ATTRIBUTES = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
 """Maps each metric in nanoseconds per select to the attribute of IoCounts, in milliseconds, that it comes from."""
+_NANOSECONDS_PER_MS = 1_000_000
 
 
 class TrafficMetrics:
@@ -42,12 +43,12 @@ class TrafficMetrics:
 
     def __init__(self, counts: TrafficCounts, window_ms: float, num_samples: int) -> None:
         self._counts = counts
-        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TRAFFIC}
+        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TRAFFIC_ATTRIBUTES}
         self._request_size = WindowedStat(window_ms, num_samples)
 
     def update(self, now_ms: float) -> None:
         """Update the windows with the increases since the last call."""
-        for name, attribute in _TRAFFIC.items():
+        for name, attribute in _TRAFFIC_ATTRIBUTES.items():
             self._meters[name].mark_total(getattr(self._counts, attribute), now_ms)
         sizes = self._counts.send_sizes
         while sizes:
@@ -73,19 +74,20 @@ class NetworkMetrics:
         self._node_traffic: dict[str, TrafficMetrics] = {}
         self._node_latencies: defaultdict[str, WindowedStat] = defaultdict(lambda: WindowedStat(window_ms, num_samples))
         """Latencies of produce requests in milliseconds, by node id."""
-        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _COUNTERS}
-        self._times = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMERS}
+        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _COUNTER_ATTRIBUTES}
+        self._timers = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMER_ATTRIBUTES}
 
     def update(self, now_ms: float) -> None:
         """Update the windows with the increases since the last call."""
         self._traffic.update(now_ms)
         selects_before = self._meters["select"].total
-        for name, attribute in _COUNTERS.items():
+        for name, attribute in _COUNTER_ATTRIBUTES.items():
             self._meters[name].mark_total(getattr(self._counts, attribute), now_ms)
-        selects = self._meters["select"].total - selects_before
-        for name, attribute in _TIMERS.items():
-            self._times[name].mark_total(getattr(self._counts, attribute) * 1_000_000, now_ms, selects)
-        # Iterate over a copy, because the sender's thread may add the channel of a new node concurrently.
+        new_selects = self._meters["select"].total - selects_before
+        for name, attribute in _TIMER_ATTRIBUTES.items():
+            nanoseconds = getattr(self._counts, attribute) * _NANOSECONDS_PER_MS
+            self._timers[name].mark_total(nanoseconds, now_ms, new_selects)
+        # Iterate over a copy, because the sender thread may add the channel of a new node concurrently.
         for channel_id, counts in (self._counts.channel_counts or {}).copy().items():
             if channel_id not in self._node_traffic:
                 self._node_traffic[channel_id] = TrafficMetrics(counts, *self._window)
@@ -102,7 +104,7 @@ class NetworkMetrics:
         }
         for name, meter in self._meters.items():
             gauges.update(meter.gauges(name))
-        for name, meter in self._times.items():
+        for name, meter in self._timers.items():
             gauges[f"{name}-avg"] = meter.windowed.average
             gauges[f"{name}-total"] = meter.read_total
             gauges[f"{name.removesuffix('-time-ns')}-ratio"] = partial(compute_time_ratio, meter)

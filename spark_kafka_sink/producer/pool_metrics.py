@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.windows import Gauge, Meter, WindowedStat, comput
 
 
 class PoolMetrics:
-    """A BufferPool's current memory, and windows and totals of the waits for it."""
+    """The current memory of a BufferPool, and windows and totals of the waits for it."""
 
     def __init__(self, pool: BufferPool, window_ms: float, num_samples: int) -> None:
         self._pool = pool

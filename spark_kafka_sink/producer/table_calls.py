@@ -158,7 +158,7 @@ class TableCalls:
 class _TableTransaction:
     """Binds a send_table() call to the transaction that was open when the call began, if any.
 
-    After send_table_async() is cancelled, its thread may still read rows when the program has already begun another
+    After send_table_async() is cancelled, its thread may still be reading rows when the program begins another
     transaction. These rows must not be added to the new transaction.
     """
 
@@ -168,7 +168,8 @@ class _TableTransaction:
         self.without_linger = producer.without_linger
         self._producer = producer
         self._transaction_number: int | None = None
-        with suppress(KafkaSinkError):  # raised again when rows are sent, after the arguments were checked
+        # The error is raised again when rows are sent, so that errors in the arguments are reported first.
+        with suppress(KafkaSinkError):
             check_open = producer._ensure_can_send()
             self._transaction_number = None if check_open is None else check_open.transaction_number
 
@@ -227,7 +228,7 @@ def _prepare_table(
     failed_rows_max: int,
     formats: TableOptions,
 ) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
-    """Open the table and check the arguments of the call."""
+    """Check the arguments of a call and open its table. Return the sender, the table's reader and its row count."""
     from spark_kafka_sink.producer.table_plan import plan_table
     from spark_kafka_sink.producer.tables import TableSender, open_table
 
@@ -239,10 +240,10 @@ def _prepare_table(
 
 def _build_interrupted_error(cause: BaseException) -> DeliveryError:
     """Create the error for a table that was not sent completely because of an exception of another library."""
-    text = sanitize(str(cause))
+    cause_text = sanitize(str(cause)).removesuffix(".")
+    details = f": {cause_text}" if cause_text else ""
     error = DeliveryError(
-        f"send_table() did not send all rows of its table, because {type(cause).__name__} was raised"
-        + (f": {text.removesuffix('.')}." if text else ".")
+        f"send_table() did not send all rows of its table, because {type(cause).__name__} was raised{details}."
     )
     error.__cause__ = cause
     return error

@@ -1,4 +1,4 @@
-"""Map the columns of an Arrow table to record fields, according to the arguments of send_table().
+"""Maps the columns of an Arrow table to record fields, according to the arguments of send_table().
 
     send_table("orders", table)                                  columns named as in the Spark sink: value, key, ...
     send_table("orders", table, key="id", value="text")          columns with other names
@@ -167,15 +167,13 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
     faults: list[str] = []
     for field_name in ("value", "key", "headers", "partition", "timestamp"):
         argument = getattr(mapping, field_name)
-        names = list(argument) if field_name in SIDES and isinstance(argument, list | tuple) else [argument]
-        is_number = field_name == "partition" and isinstance(argument, int) and not isinstance(argument, bool)
-        if argument is None or is_number or (names and all(isinstance(name, str) for name in names)):
+        accepts_list, accepts_number = field_name in SIDES, field_name == "partition"
+        names = list(argument) if accepts_list and isinstance(argument, list | tuple) else [argument]
+        are_names = len(names) > 0 and all(isinstance(name, str) for name in names)
+        is_number = accepts_number and isinstance(argument, int) and not isinstance(argument, bool)
+        if argument is None or is_number or are_names:
             continue
-        alternative = {
-            "value": " or a list of names",
-            "key": " or a list of names",
-            "partition": " or a number",
-        }.get(field_name, "")
+        alternative = " or a list of names" if accepts_list else " or a number" if accepts_number else ""
         faults.append(f"{field_name} must be the name of a column{alternative}, not {sanitize(repr(argument), 100)}.")
     return faults
 
@@ -266,13 +264,12 @@ def _fill_encoded_columns(side: FormatOptions, schema: pa.Schema, positions: Map
     """
     if side.columns:
         return side
-    excluded = {schema.names[position] for position in positions.values()} | set(FIELD_NAMES) - {"value"}
-    return replace(
-        side,
-        columns=tuple(
-            name for name in schema.names if name not in excluded and not _PANDAS_INDEX_PATTERN.fullmatch(name)
-        ),
-    )
+    read_names = {schema.names[position] for position in positions.values()}
+    excluded_names = read_names | (set(FIELD_NAMES) - {"value"})
+    encoded_names = [
+        name for name in schema.names if name not in excluded_names and not _PANDAS_INDEX_PATTERN.fullmatch(name)
+    ]
+    return replace(side, columns=tuple(encoded_names))
 
 
 def _find_target_types(

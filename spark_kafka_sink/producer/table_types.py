@@ -1,4 +1,4 @@
-"""Convert Arrow types that Spark lacks to the types that formats and records accept.
+"""Converts Arrow types that Spark lacks to the types that formats and records accept.
 
 Polars, DuckDB and pandas export string views, 64-bit offsets, dictionaries, unsigned integers and nanoseconds. Such
 types also occur inside lists, maps and structs. Each column is converted to the Spark type that holds the same values.
@@ -37,8 +37,11 @@ _REPLACEMENT_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
 """Pairs of a predicate on an Arrow type and the Spark type that replaces it."""
 _OFFSET_TYPES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _MS_PER_DAY = 86_400_000
-_MAX_DAYS = 2**31 - 1
-"""The latest date of Arrow's date32, in days since 1970."""
+_MIN_DAYS, _MAX_DAYS = -(2**31), 2**31 - 1
+"""The earliest and the latest date of Arrow's date32, in days since 1970."""
+_VIEW_BYTES = 16
+"""Size of a string or binary view (Arrow columnar format). Its first 32-bit integer is the length of the value."""
+_VIEW_INTEGERS = _VIEW_BYTES // 4
 
 
 def to_spark_type(data_type: pa.DataType) -> pa.DataType:
@@ -47,16 +50,11 @@ def to_spark_type(data_type: pa.DataType) -> pa.DataType:
     A type without a Spark equivalent is returned unchanged; the formats reject it.
     """
     types = pa.types
-    replacement = next(
-        (
-            spark_type
-            for is_replaced, spark_type in _REPLACEMENT_TYPES
-            if is_replaced(data_type) and not types.is_decimal(data_type)
-        ),
-        None,
-    )
-    if replacement is not None:
-        return replacement
+    if types.is_decimal(data_type):  # Spark has the same type
+        return data_type
+    for is_replaced, spark_type in _REPLACEMENT_TYPES:
+        if is_replaced(data_type):
+            return spark_type
     if types.is_dictionary(data_type):
         return to_spark_type(data_type.value_type)
     if types.is_timestamp(data_type):
@@ -123,10 +121,9 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     if types.is_map(source_type) and types.is_map(target_type):
         entries = _map_entries(column)
         keys, items = entries.flatten().flatten()
-        # A null offset marks a null map.
-        offsets = numbers_to_arrow(
-            integers_to_numpy(_flatten_offsets(entries)), np.append(build_null_mask(column), False)
-        )
+        # A null offset marks a null map. The last offset is the end of the last map, so it is never null.
+        is_null_offset = np.append(build_null_mask(column), False)
+        offsets = numbers_to_arrow(integers_to_numpy(_flatten_offsets(entries)), is_null_offset)
         return pa.MapArray.from_arrays(
             offsets, _convert(keys, target_type.key_type), _convert(items, target_type.item_type), target_type
         )
@@ -139,8 +136,8 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
             _flatten_offsets(column), elements, type=target_type, mask=_build_null_mask_array(column)
         )
     if types.is_timestamp(source_type) and source_type.unit == "ns" and types.is_timestamp(target_type):
-        ns = integers_to_numpy(column.view(pa.int64()))
-        return numbers_to_arrow(ns // 1_000, build_null_mask(column)).view(target_type)
+        nanoseconds = integers_to_numpy(column.view(pa.int64()))
+        return numbers_to_arrow(nanoseconds // 1_000, build_null_mask(column)).view(target_type)
     if types.is_date64(source_type) and types.is_date32(target_type):
         return _to_days(column)
     return column.cast(options=pc.CastOptions(target_type, allow_time_truncate=True))
@@ -150,9 +147,10 @@ def _to_days(column: pa.Array) -> pa.Array:
     """Convert milliseconds to days. Arrow's own cast silently overflows."""
     days = integers_to_numpy(column.view(pa.int64())) // _MS_PER_DAY
     null_mask = build_null_mask(column)
-    is_outside = (days < -_MAX_DAYS - 1) | (days > _MAX_DAYS)
-    if is_outside.any():
-        raise pa.ArrowInvalid(f"{column.view(pa.int64())[int(is_outside.argmax())]} ms is no date")
+    is_out_of_range = (days < _MIN_DAYS) | (days > _MAX_DAYS)
+    if is_out_of_range.any():
+        first_index = int(is_out_of_range.argmax())
+        raise pa.ArrowInvalid(f"{column.view(pa.int64())[first_index]} ms is no date")
     return numbers_to_arrow(days.astype(np.int32), null_mask).view(pa.date32())
 
 
@@ -186,26 +184,45 @@ def _contains_dictionary(data_type: pa.DataType) -> bool:
 
 
 def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
-    """Return the decoded size of each value in bytes, without Arrow's offsets. The size of a null is 0."""
+    """Return the size of each value in bytes after its dictionaries are decoded. The size of a null is 0.
+
+    Arrow's offset buffers are not counted.
+    """
     data_type, types = column.type, pa.types
     if types.is_dictionary(data_type):
-        entry_sizes = np.append(_compute_decoded_value_sizes(column.dictionary), 0)  # the appended size is that of null
-        indices = integers_to_numpy(column.indices)
-        # An index outside the dictionary counts as null here: convert_column() raises an error for it.
-        is_valid = (indices >= 0) & (indices < len(column.dictionary)) & ~build_null_mask(column)
-        return entry_sizes[np.where(is_valid, indices.astype(np.int64), -1)]  # unsigned indices cannot hold -1
+        return _compute_dictionary_value_sizes(column)
     if types.is_struct(data_type):
         return sum(map(_compute_decoded_value_sizes, column.flatten()), np.zeros(len(column), np.int64))
     if types.is_map(data_type):
-        return _compute_decoded_value_sizes(_map_entries(column))
+        return _compute_list_sizes(_map_entries(column))
     if types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type):
-        ends = np.append(0, np.cumsum(_compute_decoded_value_sizes(column.flatten())))
-        sizes: NDArray[np.int64] = np.diff(ends[integers_to_numpy(_flatten_offsets(column))])
-        return sizes
+        return _compute_list_sizes(column)
     if len(column) and (types.is_string_view(data_type) or types.is_binary_view(data_type)):
-        # A view takes 16 bytes, of which the first four are the length of the value (Arrow columnar format).
-        lengths = np.frombuffer(column.buffers()[1], np.int32, 4 * len(column), 16 * column.offset)[::4]
-        return np.where(build_null_mask(column), 0, lengths).astype(np.int64)
+        return _compute_view_value_sizes(column)
     if types.is_null(data_type) or data_type in _OFFSET_TYPES:
         return compute_byte_sizes(column)
-    return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)  # values of a fixed size
+    return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)  # all values have the same size
+
+
+def _compute_dictionary_value_sizes(column: pa.Array) -> NDArray[np.int64]:
+    entry_sizes = _compute_decoded_value_sizes(column.dictionary)
+    indices = integers_to_numpy(column.indices)
+    # An index outside the dictionary counts as null here: convert_column() raises an error for it.
+    is_valid = (indices >= 0) & (indices < len(column.dictionary)) & ~build_null_mask(column)
+    null_index = len(entry_sizes)  # the index of the 0 that is appended as the size of null
+    valid_indices = np.where(is_valid, indices.astype(np.int64), null_index)
+    return np.append(entry_sizes, 0)[valid_indices]
+
+
+def _compute_list_sizes(lists: pa.Array) -> NDArray[np.int64]:
+    element_ends = np.append(0, np.cumsum(_compute_decoded_value_sizes(lists.flatten())))
+    sizes: NDArray[np.int64] = np.diff(element_ends[integers_to_numpy(_flatten_offsets(lists))])
+    return sizes
+
+
+def _compute_view_value_sizes(column: pa.Array) -> NDArray[np.int64]:
+    view_integers = np.frombuffer(
+        column.buffers()[1], np.int32, count=_VIEW_INTEGERS * len(column), offset=_VIEW_BYTES * column.offset
+    )
+    lengths = view_integers[::_VIEW_INTEGERS]
+    return np.where(build_null_mask(column), 0, lengths).astype(np.int64)

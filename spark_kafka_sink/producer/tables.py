@@ -1,4 +1,4 @@
-"""Send Arrow tables and streams through send_columns(), with one result for all rows.
+"""Sends Arrow tables and streams through send_columns(), with one result for all rows.
 
     table  ->  record batches  ->  slices  ->  columns of one topic  ->  send_columns()  ->  TableResult
 
@@ -89,12 +89,12 @@ class TableResult:
 
 
 class _CallRows(NamedTuple):
-    """The position in the table of the rows that one send_columns() call sends."""
+    """The positions in the table of the rows that one send_columns() call sends."""
 
     batch_start: int
-    """Row index in the table of the first row of the batch."""
+    """Index in the table of the batch's first row."""
     batch_indices: NDArray[np.int64] | None
-    """Row index in the batch of each row of the call, or None if the call sends all rows of the batch."""
+    """Index in the batch of each row of the call; None if the call sends all rows of the batch."""
 
     def to_table_indices(self, call_indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Convert row indices in the call to row indices in the table."""
@@ -204,9 +204,10 @@ class TableSender:
             for batch in _split_batches(reader):
                 self._send_batch(batch, self._read_row_count)
                 self._read_row_count += batch.num_rows
-                yield sum(
-                    self._add_call_result(*collected_result) for collected_result in self._writer.collect_results()
-                )
+                completed_count = 0
+                for call_rows, call_result in self._writer.collect_results():
+                    completed_count += self._add_call_result(call_rows, call_result)
+                yield completed_count
                 if self._has_too_many_failures:
                     self.result.is_complete = False
                     break
@@ -224,8 +225,8 @@ class TableSender:
 
     @property
     def _is_first_call(self) -> bool:
-        """Return whether no row was sent or has failed yet."""
-        return not self._writer.pending_calls and not self.result.rows_processed
+        """Whether no row was sent or has failed yet."""
+        return not self._writer.pending_call_count and not self.result.rows_processed
 
     @property
     def _has_too_many_failures(self) -> bool:
@@ -241,10 +242,10 @@ class TableSender:
         try:
             topic_rows = list(self._writer.split(self._conversion.convert(batch)))
         except (InvalidRecordError, RecordTooLargeError) as error:
-            half = batch.num_rows // 2
-            if half:
-                self._send_batch(batch.slice(0, half), batch_start)
-                self._send_batch(batch.slice(half), batch_start + half)
+            half_rows = batch.num_rows // 2
+            if half_rows:
+                self._send_batch(batch.slice(0, half_rows), batch_start)
+                self._send_batch(batch.slice(half_rows), batch_start + half_rows)
             else:
                 self._add_unsent_rows(FailedRows(np.array([batch_start]), error, self._fixed_topic))
         except DataError as error:  # the type of a column is wrong, so every row of the batch fails
@@ -256,13 +257,14 @@ class TableSender:
             self._send_all_topics(topic_rows, batch_start)
 
     def _send_all_topics(self, topic_rows: Sequence[TopicRows], batch_start: int) -> None:
-        unsent = deque(topic_rows)
+        """Send the rows of each topic. If an error ends the call, fail the rows that were not sent."""
+        unsent_rows = deque(topic_rows)
         try:
-            while unsent:
-                self._send_topic_rows(unsent[0], batch_start)
-                unsent.popleft()
+            while unsent_rows:
+                self._send_topic_rows(unsent_rows[0], batch_start)
+                unsent_rows.popleft()
         except KafkaSinkError as error:
-            for rows in unsent:
+            for rows in unsent_rows:
                 self._fail_rows(rows, batch_start, error)
             raise
 
@@ -279,9 +281,9 @@ class TableSender:
             self._fail_rows(rows, batch_start, self._unavailable_topics[topic])
         else:
             try:
-                indices = rows.batch_indices
-                context_bytes = 0 if indices is None else indices.nbytes
-                self._writer.send(rows, _CallRows(batch_start, indices), context_bytes)
+                batch_indices = rows.batch_indices
+                context_bytes = 0 if batch_indices is None else batch_indices.nbytes
+                self._writer.send(rows, _CallRows(batch_start, batch_indices), context_bytes)
             except (IllegalStateError, ProducerClosedError, ProducerFencedError, TransactionError):
                 raise
             except KafkaSinkError as error:
@@ -310,8 +312,9 @@ class TableSender:
         self.result.rows_failed += len(failure.rows)
 
     def _collect_all(self) -> Iterator[int]:
-        for collected_result in self._writer.collect_all_results():
-            yield self._add_call_result(*collected_result)
+        """Wait for all pending calls, and yield the number of rows of each."""
+        for call_rows, call_result in self._writer.collect_all_results():
+            yield self._add_call_result(call_rows, call_result)
         self.result.partitions = self._written_offsets.by_topic()
 
     def _add_call_result(self, call_rows: _CallRows, call_result: ColumnsResult) -> int:
@@ -343,9 +346,10 @@ def _split_by_decoded_size(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
     A dictionary stores each value once, but decoding copies the value to every row that refers to it.
     """
-    half = batch.num_rows // 2
-    if half and sum(map(compute_decoded_nbytes, batch.columns)) > MAX_SLICE_BYTES:
-        yield from _split_by_decoded_size(batch.slice(0, half))
-        yield from _split_by_decoded_size(batch.slice(half))
+    half_rows = batch.num_rows // 2
+    decoded_bytes = sum(map(compute_decoded_nbytes, batch.columns))
+    if half_rows and decoded_bytes > MAX_SLICE_BYTES:
+        yield from _split_by_decoded_size(batch.slice(0, half_rows))
+        yield from _split_by_decoded_size(batch.slice(half_rows))
     else:
         yield batch

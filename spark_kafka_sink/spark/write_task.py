@@ -202,7 +202,7 @@ class TaskWriter:
 
     def _collect_all_results(self) -> None:
         """Wait for the results of all rows, including dead letters sent in the meantime."""
-        while self._columns_writer.pending_calls:
+        while self._columns_writer.pending_call_count:
             if not self._columns_writer.has_result:
                 self._producer.flush()  # in each round, because collecting results may send dead letters
             for sent_rows, result in self._columns_writer.collect_all_results():

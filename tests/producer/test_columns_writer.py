@@ -120,7 +120,7 @@ def test_many_small_calls_are_bounded_by_the_memory_of_a_call() -> None:
     for number in range(100):
         writer.send(ROWS, number, 0)
         list(writer.collect_results())
-        assert writer.pending_calls * PENDING_CALL_BYTES == writer.pending_bytes <= producer.config.buffer_memory
+        assert writer.pending_call_count * PENDING_CALL_BYTES == writer.pending_bytes <= producer.config.buffer_memory
 
 
 def test_drain_leaves_calls_that_are_added_meanwhile() -> None:
@@ -129,7 +129,7 @@ def test_drain_leaves_calls_that_are_added_meanwhile() -> None:
     for number, _ in writer.collect_all_results():
         writer.send(ROWS, number + 1, 0)
     assert [number for number, _ in writer.collect_all_results()] == [1]
-    assert (writer.pending_calls, writer.pending_bytes) == (0, 0)
+    assert (writer.pending_call_count, writer.pending_bytes) == (0, 0)
 
 
 def test_rows_that_were_not_sent_fail_behind_the_results_of_earlier_calls() -> None:
@@ -154,7 +154,7 @@ def test_raises_what_the_producer_raises_and_has_no_call_then(monkeypatch: pytes
     monkeypatch.setattr(producer, "send_columns", refuse)
     with pytest.raises(MetadataTimeoutError):
         send(writer, 0)
-    assert (writer.pending_calls, writer.pending_bytes) == (0, 0)
+    assert (writer.pending_call_count, writer.pending_bytes) == (0, 0)
 
 
 def test_all_topics_of_a_batch_are_prefetched_before_its_first_rows() -> None:
@@ -186,6 +186,6 @@ def test_keeps_call_pending_when_signal_handler_raises_during_wait(monkeypatch: 
     monkeypatch.setattr(producer.futures[0], "result", raise_in_handler)
     with pytest.raises(LookupError):
         list(writer.collect_all_results())
-    assert (writer.pending_calls, writer.pending_bytes) == (1, PENDING_CALL_BYTES + CONTEXT_BYTES)
+    assert (writer.pending_call_count, writer.pending_bytes) == (1, PENDING_CALL_BYTES + CONTEXT_BYTES)
     assert [(number, result.rows_written) for number, result in writer.collect_all_results()] == [(0, 10)]
-    assert (writer.pending_calls, writer.pending_bytes) == (0, 0)
+    assert (writer.pending_call_count, writer.pending_bytes) == (0, 0)
