@@ -221,12 +221,12 @@ PRODUCER_BRANCHES = (
     ),
     Branch(
         "a batch with a rejected sequence gets a new one",
-        f"{_OUTCOME}:_restart_from_batch",
+        f"{_OUTCOME}:_decide_restart",
         "Retry(needs_new_sequence=True)",
     ),
     Branch(
         "a batch with a rejected sequence fails because it may be stored",
-        f"{_OUTCOME}:_restart_from_batch",
+        f"{_OUTCOME}:_decide_restart",
         "Fail(in_doubt=True)",
     ),
     # Gaps
@@ -334,7 +334,7 @@ TRANSACTION_BRANCHES = (
     ),
     Branch(
         "a batch with a rejected sequence fails in a transaction",
-        f"{_OUTCOME}:_restart_from_batch",
+        f"{_OUTCOME}:_decide_restart",
         "if facts.transactional:",
     ),
     Branch(

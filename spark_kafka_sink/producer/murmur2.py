@@ -21,6 +21,7 @@ among short keys would cost 25,000 passes.
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -131,40 +132,53 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
     """Hash keys of different lengths, without the final mixing."""
     data_start = keys.offsets.item(0)
     starts, lengths = keys.offsets[:-1] - data_start, keys.offsets[1:] - keys.offsets[:-1]
-    min_length, max_length = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
-    key_order: NDArray[np.intp] | slice = slice(None)
-    first_keys = [0] * (max_length >> 2)  # for each word number, the first of the sorted keys that has this word
-    if min_length >> 2 < max_length >> 2:
-        # A narrow integer type makes numpy use a radix sort.
-        narrow_type = np.uint8 if max_length < 1 << 8 else np.uint16 if max_length < 1 << 16 else np.int32
-        key_order = np.argsort(lengths.astype(narrow_type), kind="stable")
-        starts, lengths = starts[key_order], lengths[key_order]
-        first_keys = lengths.searchsorted(np.arange(4, max_length + 1, 4, dtype=np.int32)).tolist()
+    key_order, first_keys = _sort_by_length(lengths)
+    starts, lengths = starts[key_order], lengths[key_order]
     hashes = lengths.view(np.uint32) ^ _to_uint32_scalar(_SEED)
-    unsorted_hashes = np.empty_like(hashes)
     word_pairs = _read_word_pairs(keys.data, data_start, keys.offsets.item(-1))
     pair_indices, bit_shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
-    common_words = bisect_left(first_keys, keys.row_count - _MAX_SEPARATE_KEYS)
-    if len(first_keys) - common_words < _MIN_SEPARATE_WORDS:
-        common_words = len(first_keys)
-    for first_key in first_keys[:common_words]:
+    pass_count = _count_passes(first_keys, keys.row_count)
+    for first_key in first_keys[:pass_count]:
         _mix(hashes[first_key:], _gather_words(word_pairs, pair_indices[first_key:], bit_shifts[first_key:]))
         pair_indices[first_key:] += 1
-    for key_index in range(first_keys[common_words], keys.row_count) if common_words < len(first_keys) else ():
-        remaining_words = (lengths.item(key_index) >> 2) - common_words
-        start = data_start + starts.item(key_index) + 4 * common_words
-        hashes[key_index] = _mix_key_words(hashes.item(key_index), keys.data, start, remaining_words)
-        pair_indices[key_index] += remaining_words
-    tail_words = _gather_words(word_pairs, pair_indices, bit_shifts)
-    tail_bytes = lengths & 3
-    surplus_bits = (32 - 8 * tail_bytes).view(np.uint32)  # 32 if there is no tail: numpy then shifts the word to 0
-    tail_words <<= surplus_bits
-    tail_words >>= surplus_bits
-    hashes ^= tail_words
-    has_tail = np.minimum(tail_bytes, 1).view(np.uint32)
-    hashes *= has_tail * (_M - _ONE) + _ONE  # by M if there is a tail, otherwise by 1
+    if pass_count < len(first_keys):
+        for key_index in range(first_keys[pass_count], keys.row_count):
+            remaining_words = (lengths.item(key_index) >> 2) - pass_count
+            start = data_start + starts.item(key_index) + 4 * pass_count
+            hashes[key_index] = _mix_key_words(hashes.item(key_index), keys.data, start, remaining_words)
+            pair_indices[key_index] += remaining_words
+    _mix_tails(hashes, _gather_words(word_pairs, pair_indices, bit_shifts), lengths & 3)
+    unsorted_hashes = np.empty_like(hashes)
     unsorted_hashes[key_order] = hashes
     return unsorted_hashes
+
+
+def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slice, list[int]]:
+    """Return the order of the keys by length and, for each word number, the first key in this order with this word.
+
+    If all keys have the same number of words, they are not sorted.
+    """
+    min_length, max_length = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
+    if min_length >> 2 == max_length >> 2:
+        return slice(None), [0] * (max_length >> 2)
+    key_order = _to_narrowest_integers(lengths, max_length).argsort(kind="stable")
+    word_ends = np.arange(4, max_length + 1, 4, dtype=np.int32)
+    return key_order, lengths[key_order].searchsorted(word_ends).tolist()
+
+
+def _to_narrowest_integers(lengths: NDArray[np.int32], max_length: int) -> NDArray[Any]:
+    """Convert lengths to the narrowest dtype, because numpy's stable sort is a radix sort for 8 or 16 bits."""
+    if max_length < 1 << 8:
+        return lengths.astype(np.uint8)
+    if max_length < 1 << 16:
+        return lengths.astype(np.uint16)
+    return lengths
+
+
+def _count_passes(first_keys: list[int], key_count: int) -> int:
+    """Return the number of words that are hashed in passes over all keys. Later words are hashed key by key."""
+    pass_count = bisect_left(first_keys, key_count - _MAX_SEPARATE_KEYS)
+    return len(first_keys) if len(first_keys) - pass_count < _MIN_SEPARATE_WORDS else pass_count
 
 
 def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint64]:
@@ -194,6 +208,19 @@ def _mix(hashes: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:
     _scramble(words)
     hashes *= _M
     hashes ^= words
+
+
+def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_bytes: NDArray[np.int32]) -> None:
+    """Mix the last 0 to 3 bytes of each key into its hash, in place. Overwrites `tail_words`.
+
+    `tail_words`: the words at the tails, followed by surplus bytes. `tail_bytes`: the number of bytes of each tail.
+    """
+    surplus_bits = (32 - 8 * tail_bytes).view(np.uint32)  # 32 if there is no tail: numpy then shifts the word to 0
+    tail_words <<= surplus_bits
+    tail_words >>= surplus_bits
+    hashes ^= tail_words
+    has_tail = np.minimum(tail_bytes, 1).view(np.uint32)
+    hashes *= has_tail * (_M - _ONE) + _ONE  # by M if there is a tail, otherwise by 1
 
 
 def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) -> int:

@@ -313,15 +313,15 @@ def _find_type_faults(
         try:
             empty_column = pa.nulls(0, arrow_field.type)
             column = convert_column(empty_column, target_types.get(position, arrow_field.type), arrow_field.name)
+            converted_columns = dict.fromkeys(record_fields, column)
             if "timestamp" in record_fields:
-                timestamps = convert_column(empty_column, _to_timestamp_type(arrow_field.type), arrow_field.name)
+                timestamp_type = _to_timestamp_type(arrow_field.type)
+                converted_columns["timestamp"] = convert_column(empty_column, timestamp_type, arrow_field.name)
         except SchemaError as error:
             faults.append(f"{error}.")
             continue
-        for record_field in record_fields:
-            fault = _explain_unreadable_column(
-                record_field, arrow_field, timestamps if record_field == "timestamp" else column
-            )
+        for record_field, converted_column in converted_columns.items():
+            fault = _explain_unreadable_column(record_field, arrow_field, converted_column)
             if fault is not None:
                 faults.append(fault)
     return faults

@@ -58,15 +58,16 @@ class WindowedStat:
     def rate(self, now_ms: float) -> float:
         """Return the sum of values per second.
 
-        The elapsed time is taken to be at least all windows but one, and at least one window. Otherwise a single record
-        in the first millisecond would count as a rate of a thousand per second.
+        The elapsed time is taken to be at least the length of all windows but one, and of one window if there is only
+        one. Otherwise a single record in the first millisecond would count as a rate of a thousand per second.
         """
         samples = self._select_recent_samples(now_ms)
         if not samples:
             return 0.0
         min_elapsed_ms = self._window_ms * max(1, self._num_samples - 1)
         elapsed_ms = max(now_ms - samples[0].start_ms, min_elapsed_ms)
-        return 1000 * sum(sample.sum for sample in samples) / elapsed_ms if elapsed_ms else 0.0
+        total = sum(sample.sum for sample in samples)
+        return 1000 * total / elapsed_ms if elapsed_ms else 0.0
 
     def _select_recent_samples(self, now_ms: float) -> list[_Sample]:
         oldest_ms = now_ms - self._window_ms * self._num_samples

@@ -270,26 +270,27 @@ class ProducerBatch:
         for shared_lease in shared_leases:
             shared_lease.remove_holder(self)
 
-    def create_child(self, encoded_slices: EncodedSlices, slice_index: int, first_record: int) -> ProducerBatch:
+    def create_child(self, encoded_slices: EncodedSlices, slice_index: int, first_record_index: int) -> ProducerBatch:
         """Create a smaller batch from some of this batch's records.
 
-        The records have been encoded again as slice `slice_index` of `encoded_slices`. `first_record`: index of the
-        child's first record in this batch. The child has the same creation time and deadline, holds the same leases,
-        and its records keep their sequences.
+        The records have been encoded again as slice `slice_index` of `encoded_slices`. `first_record_index`: index in
+        this batch of the child's first record. The child has the same creation time and deadline, holds the same
+        leases, and its records keep their sequences.
         """
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
         child.record_count = encoded_slices.record_counts[slice_index]
-        rows = select_rows(self.rows, first_record, first_record + child.record_count)
+        rows = select_rows(self.rows, first_record_index, first_record_index + child.record_count)
         segment = encoded_slices.segment(slice_index)
         child._owned = OwnedRecords(segments=(segment,), rows=rows, leases=tuple(self.leases))
         child.body_bytes = child.uncompressed_bytes = encoded_slices.sizes[slice_index]
         child.base_timestamp = encoded_slices.base_timestamps[slice_index]
         child.max_timestamp = encoded_slices.max_timestamps[slice_index]
         child.is_split_batch = True
+        needed_bytes = child.body_bytes + sum([batch_rows.overhead_bytes for batch_rows in rows])
         for lease in self.leases:
-            lease.add_holder(child, child.body_bytes + sum([batch_rows.overhead_bytes for batch_rows in rows]))
+            lease.add_holder(child, needed_bytes)
         if self.has_sequence:
-            sequence = sequences.increment(self.base_sequence, first_record)
+            sequence = sequences.increment(self.base_sequence, first_record_index)
             child.set_producer_state(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
         return child
 

@@ -51,8 +51,8 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
     buffers = encode_records(columns, slices, batch.max_timestamp)
     encoded_slices = [(encoded, index) for encoded in buffers for index in range(len(encoded.sizes))]
     return [
-        batch.create_child(encoded, index, first_record)
-        for (encoded, index), first_record in zip(encoded_slices, slices.starts, strict=True)
+        batch.create_child(encoded, index, first_record_index)
+        for (encoded, index), first_record_index in zip(encoded_slices, slices.starts, strict=True)
     ]
 
 

@@ -136,6 +136,7 @@ class RowOrigins:
         return self._split_one_by_one(stored_ranges)
 
     def _split_one_by_one(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
+        """Split a few stored ranges, run by run."""
         ranges_by_call: defaultdict[Call, list[StoredRange]] = defaultdict(list)
         for start, stop, partition, base_offset, log_append_time in stored_ranges:
             for call, run_start, run_stop in self.split_by_call(start, stop):
@@ -148,6 +149,7 @@ class RowOrigins:
                 yield StoredRows(call, self.row_indices, call_ranges, _count_rows(call_ranges))
 
     def _split_as_array(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
+        """Split many stored ranges together, with one column per field of StoredRange."""
         flat_ranges = np.fromiter(
             chain.from_iterable(stored_ranges), np.int64, _STORED_RANGE_FIELDS * len(stored_ranges)
         )

@@ -118,11 +118,13 @@ def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_dou
     """Build the error of a batch whose delivery.timeout.ms has passed."""
     partition = format_partition(*batch.topic_partition)
     timeout_ms = batch.deadline_ms - batch.created_ms
-    details = " The last attempt:" if batch.has_been_sent and cause is not None else ""
+    cause_text = "" if cause is None else f" {_to_sentence(cause)}"
     if not batch.has_been_sent:
-        details = " Never sent."
-    if cause is not None:
-        details += f" {_to_sentence(cause)}"
+        details = f" Never sent.{cause_text}"
+    elif cause is not None:
+        details = f" The last attempt:{cause_text}"
+    else:
+        details = ""
     message = f"{partition}: not acknowledged within {timeout_ms:.0f} ms.{details}"
     return _set_cause(DeliveryTimeoutError(message, possibly_stored=in_doubt), cause)
 
@@ -166,16 +168,16 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
     if not messages:
         return RecordErrors({}, None)
     partition = format_partition(*batch.topic_partition)
-    name = lookup_error_code(response.code).name
-    errors_by_index: dict[int, KafkaSinkError] = {
-        index: InvalidRecordError(
-            f"{partition}: the broker rejected this record: {message or response.error_message or name} ({name})"
+    code_name = lookup_error_code(response.code).name
+    errors_by_index: dict[int, KafkaSinkError] = {}
+    for index, message in messages.items():
+        reason = message or response.error_message or code_name
+        errors_by_index[index] = InvalidRecordError(
+            f"{partition}: the broker rejected this record: {reason} ({code_name})"
         )
-        for index, message in messages.items()
-    }
     remaining_error = BatchRefusedError(
         f"{partition}: not stored, because {len(errors_by_index)} other records of the same batch were rejected "
-        f"({name}). This record may be sent again."
+        f"({code_name}). This record may be sent again."
     )
     return RecordErrors(errors_by_index, remaining_error)
 

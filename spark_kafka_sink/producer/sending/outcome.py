@@ -110,19 +110,20 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
 def _decide_sequence_error(facts: BatchFacts, code: int, log_start_offset: int) -> Outcome | None:
     """Return the outcome for the two error codes about sequences, or None for any other code."""
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
-        return _restart_from_batch(facts) if facts.is_head else Retry()
+        return _decide_restart(facts) if facts.is_head else Retry()
     if code == codes.UNKNOWN_PRODUCER_ID:
         # If all acknowledged records were deleted, the broker's state about this producer was deleted with them.
         # Brokers before 1.1 do not send the log's start offset, without which nothing can be concluded.
-        return Retry() if log_start_offset == -1 or not facts.is_head else _restart_from_batch(facts)
+        return Retry() if log_start_offset == -1 or not facts.is_head else _decide_restart(facts)
     return None
 
 
-def _restart_from_batch(facts: BatchFacts) -> Outcome:
-    """Return the outcome for a batch that must become the first batch of a new epoch.
+def _decide_restart(facts: BatchFacts) -> Outcome:
+    """Return the outcome for a head that the broker will never accept under its sequence.
 
-    A batch that may be stored fails instead, because it could be stored twice under a new sequence. A batch in a
-    transaction also fails, because there is no new epoch before the transaction ends: it must be aborted.
+    The head gets a new sequence as the first batch of a new epoch. If it may already be stored, it fails, because it
+    could be stored twice under a new sequence. In a transaction, it fails as well, because the transaction must be
+    aborted before there is a new epoch.
     """
     if facts.transactional:
         return Fail(in_doubt=facts.in_doubt)
