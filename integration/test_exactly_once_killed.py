@@ -11,7 +11,6 @@ With SOAK=1 there are four runs, on one broker and on three, with transactions o
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -119,14 +118,20 @@ class Streams:
         """Micro-batches of the at-least-once query that were planned, but not committed, when its driver was killed."""
 
     def create_driver(self) -> DriverProcess:
-        options_by_topic = {topic: {"deliveryGuarantee": guarantee} for topic, guarantee in self.topics.items()}
-        folder = str(self.folder)
-        arguments = ["exactly_once_jobs", self.kafka.bootstrap(), folder, json.dumps(options_by_topic)]
-        return DriverProcess(arguments, self.folder, self._environment)
+        return DriverProcess(["exactly_once_jobs", self.kafka.bootstrap()], self.folder, self._environment)
+
+    def begin(self, driver: DriverProcess, batches: int = 1_000_000) -> None:
+        """Start all queries. They stop when each has committed this number of further micro-batches."""
+        queries = {topic: {"deliveryGuarantee": guarantee} for topic, guarantee in self.topics.items()}
+        driver.begin(folder=str(self.folder), queries=queries, batches=batches)
 
     def find_newest_batch_ids(self, log: str) -> list[int]:
         """Return the newest micro-batch of each query that the log ("offsets" or "commits") contains."""
         return [newest_batch_id(self.folder / topic / log) for topic in self.topics]
+
+    def count_last_batches(self) -> int:
+        """Return how many micro-batches the last driver must run in each query, at least two."""
+        return max(2, BATCHES // QUERIES - 1 - min(self.find_newest_batch_ids("commits")))
 
     def wait_for_progress(self, driver: DriverProcess, of: Callable[[Iterable[bool]], bool] = all) -> None:
         """Wait until all queries, or any, have committed another micro-batch.
@@ -240,7 +245,7 @@ def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
                 assert description != ENDED, (
                     f"{DRIVERS_PER_KILL} drivers ended before they were killed; see {next_driver.log}"
                 )
-            next_driver.begin(batches=max(2, BATCHES // QUERIES - 1 - min(streams.find_newest_batch_ids("commits"))))
+            streams.begin(next_driver, batches=streams.count_last_batches())
             assert next_driver.wait() == 0, f"see {next_driver.log}"
         finally:
             next_driver.kill()
@@ -291,7 +296,7 @@ def test_corrupted_history_of_killed_streams_is_found(
 def kill_driver(streams: Streams, driver: DriverProcess, kill: Kill, chance: random.Random) -> str:
     """Let the driver begin, and kill it. Return a description of the kill, or ENDED if the driver ended before."""
     try:
-        driver.begin()
+        streams.begin(driver)
         # An aimed kill waits for all queries. A random kill may come before some queries have begun.
         streams.wait_for_progress(driver, chance.choice([any, all]) if kill == Kill() else all)
         description = f"with the {streams.kill_broker(chance)}, " if kill.with_broker else ""

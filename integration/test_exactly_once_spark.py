@@ -5,10 +5,10 @@ suspended drivers, rerun stages and expired commits.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,12 +38,22 @@ pytestmark = pytest.mark.needs("kafka")
 
 SOAK = bool(os.environ.get("SOAK"))
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
+MANY_BATCHES = 1_000_000
 TIMEOUTS_MS = (80_000, 320_000)
 """Transaction timeouts to try in turn. The second is for machines on which a micro-batch exceeds the first."""
 
 
 def count_numbers(kafka: KafkaCluster, topic: str, isolation: str = "read_committed") -> Counter[int]:
     return Counter(int(record.value or b"") for record in read_topic(kafka.bootstrap(), topic, isolation=isolation))
+
+
+class StoppableDriver(DriverProcess):
+    """A driver process, whose processes tests stop at steps of the protocol."""
+
+    def __init__(self, kafka: KafkaCluster, folder: Path, stops: Stops | None = None) -> None:
+        """`stops`: those of another driver, which are valid for both."""
+        self.stops = stops or Stops(folder / "steps")
+        super().__init__(["exactly_once_jobs", kafka.bootstrap()], folder, self.stops.environment)
 
 
 class Stream:
@@ -54,14 +64,13 @@ class Stream:
         self.folder = folder
         self.topic = create_topic(kafka.bootstrap(), partitions=3)
         self.checkpoint = folder / self.topic
-        self.stops = Stops(folder / "steps")
         self._options = EXACTLY_ONCE | {name.replace("_", "."): value for name, value in options.items()}
 
-    def start_driver(self) -> DriverProcess:
-        """Start a driver process for the query, which tests can suspend and kill."""
-        queries = json.dumps({self.topic: self._options})
-        arguments = ["exactly_once_jobs", self.kafka.bootstrap(), str(self.folder), queries]
-        return DriverProcess(arguments, self.folder, self.stops.environment)
+    def begin(self, driver: DriverProcess, *, may_fail: bool = False) -> None:
+        """Start the query in a driver process. `may_fail`: the process continues after the query has failed."""
+        driver.begin(
+            folder=str(self.folder), queries={self.topic: self._options}, batches=MANY_BATCHES, may_fail=may_fail
+        )
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query in the driver of the test process."""
@@ -83,11 +92,12 @@ def kill_driver_after_decision(kafka: KafkaCluster, folder: Path) -> Stream:
     """
     for timeout_ms in TIMEOUTS_MS:
         stream = Stream(kafka, folder / str(timeout_ms), kafka_transaction_timeout_ms=str(timeout_ms))
-        driver = stream.start_driver()
+        stream.folder.mkdir()
+        driver = StoppableDriver(kafka, stream.folder)
         try:
-            driver.begin()
+            stream.begin(driver)
             stream.wait_for_first_commit(driver)
-            stream.stops.stop(driver, "after decide")
+            driver.stops.stop(driver, "after decide")
             return stream
         except DriverEndedError:
             if timeout_ms == TIMEOUTS_MS[-1]:
@@ -103,76 +113,77 @@ def uncommitted_stream(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFac
     return kill_driver_after_decision(kafka, tmp_path_factory.mktemp("decided"))
 
 
+@pytest.fixture(scope="module")
+def older(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoppableDriver]:
+    """A driver that several tests use as the older one. Each of them runs a query in it until the query fails."""
+    driver = StoppableDriver(kafka, tmp_path_factory.mktemp("older"))
+    yield driver
+    driver.kill()
+
+
 @pytest.mark.usefixtures("uncommitted_stream")  # its transactions time out while the next tests run
 def test_older_of_two_drivers_on_one_checkpoint_is_fenced_without_duplicates(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, older: StoppableDriver, tmp_path: Path
 ) -> None:
     stream = Stream(kafka, tmp_path)
-    older, newer = stream.start_driver(), None
+    stream.begin(older, may_fail=True)
+    stream.wait_for_first_commit(older)
+    older.stops.stop(older, "before decide")
+    last_batch = newest_batch_id(stream.checkpoint / "commits") + 3
+    newer = stream.start(spark)
     try:
-        older.begin()
-        stream.wait_for_first_commit(older)
-        stream.stops.stop(older, "before decide")
-        last_batch = newest_batch_id(stream.checkpoint / "commits") + 3
-        newer = stream.start(spark)
         wait_until_committed(stream, newer, last_batch - 1)
-        stream.stops.release("before decide")
-        assert older.wait() != 0
+        older.stops.release("before decide")
+        older.wait_until_ready()
         wait_until_committed(stream, newer, last_batch)
     finally:
-        older.kill()
-        if newer is not None:
-            newer.stop()
-    assert "a newer driver has taken over the query" in older.log.read_text(errors="replace")
+        newer.stop()
+    assert "a newer driver has taken over the query" in older.job_log()
     stream.assert_each_row_once()
 
 
 def test_driver_suspended_during_start_duplicates_no_rows(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, older: StoppableDriver, tmp_path: Path
 ) -> None:
     """The older driver is suspended after it was granted its epoch and before it reads the log."""
     stream = Stream(kafka, tmp_path)
-    older, newer = stream.start_driver(), None
+    stream.begin(older, may_fail=True)
+    older.stops.stop(older, "after fence")
+    newer = stream.start(spark)
     try:
-        older.begin()
-        stream.stops.stop(older, "after fence")
-        newer = stream.start(spark)
         wait_until_committed(stream, newer, 2)
-        stream.stops.release("after fence")
-        assert older.wait() != 0
+        older.stops.release("after fence")
+        older.wait_until_ready()
         wait_until_committed(stream, newer, newest_batch_id(stream.checkpoint / "commits") + 2)
     finally:
-        older.kill()
-        if newer is not None:
-            newer.stop()
-    assert "A newer driver has taken over the query" in older.log.read_text(errors="replace")
+        newer.stop()
+    assert "A newer driver has taken over the query" in older.job_log()
     stream.assert_each_row_once()
 
 
 def test_suspended_abort_keeps_decision_of_newer_driver(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, older: StoppableDriver, tmp_path: Path
 ) -> None:
     """The older driver is suspended after it has listed the transactions to abort.
 
     The newer driver commits a batch and dies before Spark has recorded the commit.
     """
-    stream = Stream(kafka, tmp_path)
-    older, newer, last = stream.start_driver(), stream.start_driver(), None
+    stream, stops = Stream(kafka, tmp_path), older.stops
+    newer, last = StoppableDriver(kafka, tmp_path, stops), None
     try:
-        older.begin()
+        stream.begin(older, may_fail=True)
         stream.wait_for_first_commit(older)
-        stream.stops.abort(older, "after list")
-        newer.begin()
-        stream.stops.stop(newer, "after commit")
-        stream.stops.release("after list")
-        assert older.wait() != 0
+        stops.abort(older, "after list")
+        stream.begin(newer)
+        stops.stop(newer, "after commit")
+        stops.release("after list")
+        older.wait_until_ready()
         newer.kill()
-        stream.stops.clear()
+        stops.clear()
         last = stream.start(spark)
         wait_until_committed(stream, last, newest_batch_id(stream.checkpoint / "commits") + 3)
     finally:
-        for driver in (older, newer):
-            driver.kill()
+        newer.kill()
         if last is not None:
             last.stop()
     stream.assert_each_row_once()

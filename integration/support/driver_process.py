@@ -2,52 +2,69 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from integration.support.artifacts import ROOT
 from integration.support.processes import kill_all
-from tests.waiting import WAIT_TIMEOUT_SECONDS
+from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 WARM_WORKERS = Path(__file__).parent / "warm_workers"
 """A folder on the Python path of drivers and their workers."""
 
 
+MAX_OUTPUT_BYTES = 100_000
+
+
 class DriverProcess:
     """A driver process and its descendants: the JVM and the Python workers.
 
-    The process starts Spark immediately, and its job after a line on stdin. So a test can prepare the next driver
-    before it kills the current one.
+    The process starts Spark immediately, and a job after a line on stdin. So a test can prepare the next driver before
+    it kills the current one.
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
         """Start the process. `arguments`: a module of integration.support and its arguments. It logs to driver.log."""
         self.log = folder / "driver.log"
         self._log = self.log.open("ab")
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
+        self._jobs = 0
+        self._job_log_start = 0
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"integration.support.{arguments[0]}", *arguments[1:]],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": f"{WARM_WORKERS}{os.pathsep}{ROOT}"} | dict(environment or {}),
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=self._output,
             stderr=self._log,
             start_new_session=True,
         )
 
     def wait_until_ready(self) -> None:
-        assert self._process.stdout is not None
-        lines = iter(self._process.stdout.readline, b"")
-        assert any(line == b"ready\n" for line in lines), f"the driver ended; see {self.log}"
+        """Wait until the driver can start a job: Spark has started, and the previous job has ended."""
+        wait_until(lambda: self._count_ready_lines() > self._jobs or self.has_ended, lambda: f"see {self.log}")
+        assert not self.has_ended, f"the driver ended; see {self.log}"
 
-    def begin(self, batches: int = 1_000_000) -> None:
-        """Start the job. `batches`: a number for the job, such as the micro-batches to run (exactly_once_jobs.py)."""
+    def begin(self, **job: object) -> None:
+        """Start a job. `job`: its arguments, as the module describes them (exactly_once_jobs.py)."""
         self.wait_until_ready()
+        self._jobs += 1
+        self._job_log_start = self.log.stat().st_size
         assert self._process.stdin is not None
-        self._process.stdin.write(b"%d\n" % batches)
+        self._process.stdin.write(json.dumps(job).encode() + b"\n")
         self._process.stdin.flush()
+
+    def _count_ready_lines(self) -> int:
+        return os.pread(self._output.fileno(), MAX_OUTPUT_BYTES, 0).splitlines().count(b"ready")
+
+    def job_log(self) -> str:
+        """Return what the driver has logged since the start of its newest job."""
+        return self.log.read_bytes()[self._job_log_start :].decode(errors="replace")
 
     @property
     def has_ended(self) -> bool:
@@ -57,12 +74,14 @@ class DriverProcess:
         if self._process.poll() is None:
             kill_all(self._process.pid)
             self._process.wait()
-        for file in (self._log, self._process.stdin, self._process.stdout):
+        for file in (self._log, self._output, self._process.stdin):
             if file is not None:
                 file.close()
 
     def wait(self) -> int:
-        """Wait for the process to end. Return its exit status."""
+        """Wait for the process to end after its newest job. Return its exit status."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         return self._process.wait(WAIT_TIMEOUT_SECONDS)
 
 

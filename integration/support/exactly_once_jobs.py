@@ -1,12 +1,16 @@
 """A driver of streams with `deliveryGuarantee`, as a program that tests kill.
 
-python -m integration.support.exactly_once_jobs BOOTSTRAP FOLDER {"TOPIC": {"OPTION": "VALUE"}}
+python -m integration.support.exactly_once_jobs BOOTSTRAP
+
+The program prints `ready` when Spark has started, and after each job. Each line of stdin requests a job: a JSON object
+with the arguments of `run_streams`. If a query fails, the program ends, unless the object has `"may_fail": true`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,29 +39,39 @@ def start_stream(
     return writer.trigger(processingTime=f"{BATCH_MILLISECONDS} milliseconds").start()
 
 
-def main(bootstrap: str, folder: str, queries: str) -> None:
-    """Run several queries in one driver, so that a kill of the driver ends all of them.
+def run_streams(
+    spark: SparkSession, bootstrap: str, folder: str, queries: Mapping[str, Mapping[str, str]], batches: int
+) -> None:
+    """Run several queries until each has committed a number of further micro-batches.
 
-    Print `ready` when Spark has started. Then read a number from stdin, and run this many micro-batches of each query.
+    `queries`: the options by topic. A query that fails raises its error.
     """
-    spark = start_spark(QUIET)
-    print("ready", flush=True)
-    batches = sys.stdin.readline().strip()
-    if not batches:
-        return
-    options_by_topic: dict[str, dict[str, str]] = json.loads(queries)
-    last_batch_ids = {
-        topic: newest_batch_id(Path(folder) / topic / "commits") + int(batches) for topic in options_by_topic
-    }
-    running = {
-        topic: start_stream(spark, bootstrap, topic, folder, options) for topic, options in options_by_topic.items()
-    }
+    last_batch_ids = {topic: newest_batch_id(Path(folder) / topic / "commits") + batches for topic in queries}
+    running = {topic: start_stream(spark, bootstrap, topic, folder, options) for topic, options in queries.items()}
     while running:
         for topic, query in list(running.items()):
             query.awaitTermination(1)  # raises the error of a failed query
             if (Path(folder) / topic / "commits" / str(last_batch_ids[topic])).exists():
                 query.stop()
                 del running[topic]
+
+
+def main(bootstrap: str) -> None:
+    """Run the jobs that stdin requests, several queries in each, so that a kill of the driver ends all of them."""
+    spark = start_spark(QUIET)
+    while True:
+        print("ready", flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        job = json.loads(line)
+        may_fail = job.pop("may_fail", False)
+        try:
+            run_streams(spark, bootstrap, **job)
+        except Exception:
+            if not may_fail:
+                raise
+            traceback.print_exc()
 
 
 if __name__ == "__main__":
