@@ -2,7 +2,8 @@
 
     python -m integration.support.plain_driver BOOTSTRAP TOPIC FOLDER NAME TASKS
 
-The driver writes consecutive batches, each with TASKS tasks, until the folder contains a file `stop`. Before it commits
+The driver writes consecutive batches, each with TASKS tasks. It ends after a batch if the folder contains a file
+`stop`. Before it commits
 a batch, it creates the file `attempts/BATCH NAME`. After the commit it creates `commits/BATCH`, as Spark does. If the
 environment variable PYKAFKA_TEST_HISTORY names a folder, it records the history of its decision log there.
 """
@@ -51,7 +52,7 @@ def main() -> int:
     brokers = cast(EmbeddedBroker, Brokers(bootstrap))
     query = Query(brokers, prefix=topic, data=topic, query=f"query-of-{topic}", name=name)
     number = newest_batch_id(folder / "commits") + 1
-    while not (folder / "stop").exists():
+    while True:
         try:
             run(query, number, folder, tasks)
         except KafkaSinkError as error:
@@ -59,7 +60,8 @@ def main() -> int:
             return REJECTED_STATUS
         (folder / "commits" / str(number)).touch()
         number += 1
-    return 0
+        if (folder / "stop").exists():
+            return 0
 
 
 def run(query: Query, number: int, folder: Path, tasks: int) -> None:
