@@ -11,6 +11,7 @@ from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, TransactionDescription
 
 CONTENT, OTHER = BatchContent.from_row_counts({"t": 3}, 30), BatchContent.from_row_counts({"t": 4}, 40)
 
@@ -67,3 +68,12 @@ def test_skips_batch_without_recorded_rows_only_with_tolerate_mismatch(
         start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=False)
     start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=True)
     assert "did not record its rows" in caplog.text
+
+
+def test_driver_waits_for_tasks_until_its_epoch_or_state_changes() -> None:
+    start = start_after(None)
+    current = TransactionDescription("p-driver", EMPTY, start.driver_identity)
+    assert start.is_waiting_for_tasks(current)
+    assert not start.is_waiting_for_tasks(dataclasses.replace(current, state=ONGOING))
+    assert not start.is_waiting_for_tasks(dataclasses.replace(current, id_and_epoch=ProducerIdAndEpoch(7, 2)))
+    assert not start.is_waiting_for_tasks(None), "the brokers do not know the driver id"

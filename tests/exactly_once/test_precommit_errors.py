@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.broker.cluster import ClusterConfig
 from spark_kafka_sink.broker.listener_config import ListenerConfig
-from spark_kafka_sink.errors import BrokerError, PreflightError
+from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError, PreflightError, ProducerFencedError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -59,3 +59,90 @@ def test_other_rejections_of_tasks_are_not_converted() -> None:
     with pytest.raises(BrokerError) as raised, precommit_errors.convert_timeout_errors(is_user_timeout=True):
         raise refused
     assert raised.value is refused
+
+
+USER_TIMEOUT = "Lower kafka.transaction.timeout.ms"
+GRANTED_TIMEOUT = "kafka.transaction.timeout.ms is not set"
+
+
+@pytest.mark.parametrize(("is_user_timeout", "remedy"), [(True, USER_TIMEOUT), (False, GRANTED_TIMEOUT)])
+def test_rejected_timeout_has_the_remedy_for_its_origin(is_user_timeout: bool, remedy: str) -> None:
+    rejection = build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "transactional id p-driver")
+    in_driver = precommit_errors.build_timeout_rejected_error(rejection, is_user_timeout=is_user_timeout)
+    convert = precommit_errors.convert_timeout_errors(is_user_timeout=is_user_timeout)
+    with pytest.raises(ExactlyOnceError) as in_task, convert:
+        raise rejection
+    assert isinstance(in_driver, PreflightError)
+    for error in (in_driver, in_task.value):
+        assert f"{rejection} {remedy}" in str(error)
+
+
+def test_start_error_is_converted_if_brokers_reject_a_request() -> None:
+    rejection = build_broker_error(error_codes.CLUSTER_AUTHORIZATION_FAILED, "cluster")
+    with (
+        pytest.raises(PreflightError, match="nothing was written: ") as raised,
+        precommit_errors.convert_start_errors(),
+    ):
+        raise rejection
+    assert str(rejection) in str(raised.value)
+
+
+ENTRY = Entry("p").with_claim("driver-2", "/checkpoint", 60_000)
+
+
+def test_error_names_what_stopped_the_write() -> None:
+    errors = {
+        "prefix p: driver-2. This driver, driver-1,": precommit_errors.build_superseded_error(ENTRY, "driver-1"),
+        "prefix p: driver-2. It did so after this": precommit_errors.build_overtaken_error(ENTRY, "driver-1"),
+        "under the prefix p at the same time": precommit_errors.build_concurrent_start_error("p", "driver-1"),
+        "Topic decisions, the decision log, has no": precommit_errors.build_log_lost_error("p", "decisions"),
+        "records in partition 3 were deleted": precommit_errors.build_log_records_deleted_error("decisions", 3),
+        "checkpoint /checkpoint, and this": precommit_errors.build_checkpoint_mismatch_error(ENTRY, "/b"),
+        "with the prefix p. It wrote nothing.": precommit_errors.build_late_attempt_error("p", "It wrote nothing."),
+    }
+    for message, error in errors.items():
+        assert message in str(error)
+
+
+def test_unreadable_entry_is_reported_with_its_position_and_cause() -> None:
+    cause = DecodeError("its format version is 9")
+    error = precommit_errors.build_unreadable_entry_error("topic decisions, partition 1, offset 2", "p", cause)
+    assert isinstance(error, DecodeError)
+    assert str(error).startswith("topic decisions, partition 1, offset 2: the newest decision under the prefix p")
+    assert str(cause) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            ENTRY,
+            "belongs to a stream with the checkpoint /checkpoint (newest driver: driver-2), but this is a batch job",
+        ),
+        (
+            Entry("p").with_claim("job-2", "", 60_000).with_decision(Batch(key="k"), BatchContent(0, 0, (), ""), ()),
+            "belongs to batch jobs (newest driver: job-2; its last decision is the job with idempotencyKey 'k'), but "
+            "this is a stream",
+        ),
+    ],
+)
+def test_error_names_the_owner_of_a_prefix_of_another_kind(entry: Entry, message: str) -> None:
+    assert f"transactionalIdPrefix p {message}." in str(precommit_errors.build_writer_kind_mismatch_error(entry))
+
+
+def test_unknown_prefix_is_distinguished_from_a_missing_log() -> None:
+    messages = [
+        str(precommit_errors.build_unknown_prefix_error("decisions", "p", log_exists=log_exists))
+        for log_exists in (True, False)
+    ]
+    assert "The decision log decisions has no entry for the prefix p," in messages[0]
+    assert "The decision log decisions does not exist," in messages[1]
+
+
+def test_fencing_that_a_driver_detects_is_reported_like_that_of_brokers() -> None:
+    for error in (
+        precommit_errors.build_fenced_error("p-driver"),
+        precommit_errors.build_hand_over_error("p-driver", "x"),
+    ):
+        assert isinstance(error, ProducerFencedError)
+        assert "transactional id p-driver" in str(error)

@@ -1,0 +1,115 @@
+"""Commit errors: which errors are converted, and what their messages tell users of streams and of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from spark_kafka_sink.errors import CommitLostError, DisconnectedError, ExactlyOnceError, KafkaSinkError
+from spark_kafka_sink.exactly_once import commit_errors
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.precommit_errors import build_concurrent_start_error, build_fenced_error
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import build_broker_error
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+
+CONTENT = BatchContent.from_row_counts({"t": 2}, 6)
+TRANSACTIONS = tuple(TransactionIdentity(f"p-1-{partition}-0", 70 + partition, 3, 2) for partition in range(3))
+STREAM = Entry("p", timeout_ms=60_000).with_decision(Batch("q", 7), CONTENT, TRANSACTIONS)
+JOB = Entry("p", timeout_ms=60_000).with_decision(Batch(), CONTENT, TRANSACTIONS)
+FENCED = build_fenced_error("p-driver")
+DISCONNECTED = DisconnectedError("broker 1 closed the connection")
+
+Context = Callable[[Entry], AbstractContextManager[None]]
+
+
+def convert(context: Context, entry: Entry, error: KafkaSinkError) -> KafkaSinkError:
+    """Return the error that the context raises instead of `error`."""
+    with pytest.raises(KafkaSinkError) as raised, context(entry):
+        raise error
+    return raised.value
+
+
+def chained_error() -> KafkaSinkError:
+    error = build_concurrent_start_error("p", "driver-1")
+    error.__cause__ = FENCED
+    return error
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (commit_errors.convert_fencing_before_decision, "batch 7 of query q was not committed: a newer driver has"),
+        (commit_errors.convert_fencing_after_decision, "batch 7 of query q is decided, but a newer driver has"),
+        (commit_errors.convert_errors_after_commit, "batch 7 of query q is committed, but a newer driver has"),
+    ],
+)
+@pytest.mark.parametrize("error", [FENCED, chained_error()], ids=["fenced", "caused by fencing"])
+def test_converts_fencing_at_each_step(context: Context, message: str, error: KafkaSinkError) -> None:
+    converted = convert(context, STREAM, error)
+    assert isinstance(converted, ExactlyOnceError)
+    assert str(converted).startswith(message)
+    assert converted.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    "context", [commit_errors.convert_fencing_before_decision, commit_errors.convert_fencing_after_decision]
+)
+def test_does_not_convert_other_errors_before_the_commit(context: Context) -> None:
+    assert convert(context, STREAM, DISCONNECTED) is DISCONNECTED
+
+
+def test_other_error_after_the_commit_reports_visible_rows() -> None:
+    converted = convert(commit_errors.convert_errors_after_commit, STREAM, DISCONNECTED)
+    assert isinstance(converted, ExactlyOnceError)
+    assert "is committed (prefix p) and all of its rows are visible" in str(converted)
+    assert converted.__cause__ is DISCONNECTED
+
+
+def test_only_jobs_without_key_must_not_be_run_again() -> None:
+    warning = "Do not run the job again"
+    for entry, is_warned in [(STREAM, False), (JOB, True)]:
+        messages = [
+            str(convert(commit_errors.convert_fencing_after_decision, entry, FENCED)),
+            str(commit_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
+            str(commit_errors.build_unfinished_commit_error(entry, DISCONNECTED)),
+        ]
+        assert [warning in message for message in messages] == [is_warned] * 3
+    assert warning in commit_errors.build_unknown_outcome_remedy(JOB)
+
+
+def test_unfinished_job_names_the_command_and_the_time_left_for_it() -> None:
+    command = "`pykafka transactions finish --bootstrap-server HOST:PORT --prefix p`"
+    for message in (
+        str(commit_errors.build_unfinished_commit_error(JOB, DISCONNECTED)),
+        commit_errors.build_unknown_outcome_remedy(JOB),
+    ):
+        assert f"{command} before the transaction timeout (60 s since they began) has passed." in message
+
+
+def test_lost_transactions_are_listed_with_their_producers_apart_from_open_ones() -> None:
+    lost, still_open = (transaction.transactional_id for transaction in TRANSACTIONS[:2])
+    rejections = {
+        lost: build_broker_error(error_codes.PRODUCER_FENCED, lost),
+        still_open: build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, still_open),
+    }
+    error = commit_errors.build_not_committed_error(STREAM, rejections)
+    assert isinstance(error, CommitLostError)
+    message = str(error)
+    assert "1 of its 3 transactions can no longer be committed" in message
+    assert f"- {lost} (rows of Spark's partition 0, producer id 70, epoch 3): PRODUCER_FENCED" in message
+    assert f"these could not be committed now, and are still open:\n- {still_open}: " in message
+    assert "`pykafka transactions give-up --bootstrap-server HOST:PORT --prefix p`" in message
+    not_yet = str(commit_errors.build_not_yet_committed_error(STREAM, rejections))
+    assert f"Lost for good are: {lost}. Nothing was given up." in not_yet
+
+
+def test_forgotten_transactions_may_be_committed() -> None:
+    lost = TRANSACTIONS[0].transactional_id
+    forgotten = build_broker_error(error_codes.TRANSACTIONAL_ID_NOT_FOUND, lost)
+    message = str(commit_errors.build_not_committed_error(STREAM, {lost: forgotten}))
+    assert "the brokers no longer know 1 of its 3 transactions" in message
+    assert "those of the others are committed" in message
