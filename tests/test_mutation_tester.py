@@ -131,10 +131,10 @@ def test_reports_killing_test_and_surviving_mutants(tmp_path: Path) -> None:
     assert [re.sub("# .*::", "# ", line) for line in lines] == [
         "2: found = 0  # test_five",
         "3: unused = 1",
-        "4: for number in numbers:  # test_five",
         "5: found = max(found, number)  # test_five",
-        "6: while found < 0:",
+        "4: for number in numbers:  # test_five",
         "7: found += 1",
+        "6: while found < 0:",
         "8: return found  # test_five",
         " 7 mutants, 4 killed, 3 survived, 0 accepted survivors",
     ]
@@ -156,18 +156,21 @@ def test_omits_accepted_survivors_and_reports_those_that_a_test_kills(tmp_path: 
 
 def test_limits_tests_of_mutant_to_fastest(tmp_path: Path) -> None:
     module, tests = tmp_path / "mutated_module.py", tmp_path / "test_mutated_module.py"
-    module.write_text("def double(number):\n    if number > 0:\n        number *= 2\n    return number\n")
+    module.write_text(
+        "def double(number):\n    number = abs(number)\n    if number > 0:\n        number *= 2\n    return number\n"
+    )
     tests.write_text(
         "import mutated_module, time\n\n\ndef test_slow():\n    time.sleep(0.01)\n"
-        "    assert mutated_module.double(1) == 2\n\n\ndef test_fast():\n    assert mutated_module.double(0) == 0\n"
+        "    assert mutated_module.double(-1) == 2\n\n\ndef test_fast():\n    assert mutated_module.double(0) == 0\n"
     )
     output = run_mutation_plugin(tmp_path, module, tests, max_seconds=0.0).splitlines()
     lines = [line.partition(":")[2] for line in output if line.startswith("mutated_module")]
     assert [re.sub("# .*::", "# ", line) for line in lines] == [
-        "2: if number > 0:",
-        "3: number *= 2  # test_slow",
-        "4: return number  # test_slow",  # has failed on another mutant of the function
-        " 3 mutants, 2 killed, 1 survived, 0 accepted survivors",
+        "2: number = abs(number)",
+        "4: number *= 2  # test_slow",
+        "3: if number > 0:  # test_slow",  # has failed on another mutant of the function
+        "5: return number  # test_slow",
+        " 4 mutants, 3 killed, 1 survived, 0 accepted survivors",
     ]
 
 

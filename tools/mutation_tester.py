@@ -144,7 +144,8 @@ class MutationPlugin:
         report = MutationReport(self._accepted_survivors, show_killed=self._show_killed)
         children: dict[int, tuple[Child, Path, Statement]] = {}
         for module, source in self._sources.items():
-            for statement in find_statements(source):
+            # Inner statements first, because a test that needs one of them usually needs the statement around it, too.
+            for statement in sorted(find_statements(source), key=lambda found: (found.last_line, -found.indent)):
                 if not self._lines or statement.first_line in self._lines:
                     if len(children) == self._processes:
                         self._wait_for_any(children, report)
