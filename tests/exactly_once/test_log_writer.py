@@ -12,18 +12,20 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.broker.control import FaultBuilder
-from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
+from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.clients import create_client
-from spark_kafka_sink.exactly_once.log_writer import WriterState
+from spark_kafka_sink.exactly_once.log_writer import AppendBatch, WriterState
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.requests.transaction_description import ONGOING
-from tests.exactly_once.embedded_query import write_records
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from tests.exactly_once.embedded_query import get_log_writer, write_records
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -339,6 +341,37 @@ def test_produce_version_matches_transaction_version(
     write(client, initial_state, b"a")
     produce_requests = [frame for _, _, frame in cluster.requests if frame[:2] == bytes([0, ApiKey.PRODUCE])]
     assert [int.from_bytes(frame[2:4], "big") >= 12 for frame in produce_requests] == [uses_version_2(cluster)]
+
+
+def test_produce_request_identifies_the_topic_by_its_id(client: BlockingClient, initial_state: WriterState) -> None:
+    """Otherwise a record could be appended to a topic that was created under the same name since."""
+    topic_id = client.wait_for_topic(LOG).topic_id
+    assert topic_id != NO_TOPIC_ID
+    identity = TransactionIdentity(DRIVER, *initial_state.id_and_epoch, 2)
+    request = AppendBatch(client.metadata, identity, TopicPartition(LOG, 0), b"")
+    assert request.build_message(13).topic_data[0].topic_id == topic_id
+    assert request.versions.max >= 13
+
+
+def test_abandoned_records_are_not_sent_again(
+    cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState
+) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_LEADER_OR_FOLLOWER)
+    writer = get_log_writer(client)
+    writer.begin_transaction(DRIVER, initial_state, TopicPartition(LOG, 0), [(b"key", b"a")]).abandon()
+    cluster.control.clear()
+    client.pause(10_000)
+    assert cluster.values(LOG, 0) == []
+
+
+def test_partition_that_may_not_be_added_raises(client: BlockingClient, cluster: SimulatedCluster) -> None:
+    state = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
+    cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN).fail(codes.TOPIC_AUTHORIZATION_FAILED)
+    if uses_version_2(cluster):
+        write(client, state, b"a")  # needs no such request
+    else:
+        with pytest.raises(BrokerError, match="the attempt to add partitions to the transaction"):
+            write(client, state, b"a")
 
 
 def test_leaves_unresponsive_leader_when_another_is_elected(

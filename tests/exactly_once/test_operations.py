@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -169,6 +169,21 @@ def test_lists_producer_ids_once_for_many_forgotten_prefixes(query: Query, monke
     found = operations.list_prefixes(client_options(query.broker), LOG)
     assert [status.prefix for status in found] == ["a", "b", "c"]
     assert len(clients_used) == 1
+
+
+def test_describes_driver_ids_of_all_prefixes_in_one_request(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[list[str]] = []
+
+    def describe(client: BlockingClient, names: Iterable[str]) -> dict[str, TransactionDescription]:
+        described.append(list(names))
+        return transaction_admin.describe_transactions(client, described[-1])
+
+    for prefix in ("a", "b"):
+        query.with_new_driver(prefix=prefix, name=prefix).run(0)
+    monkeypatch.setattr(operations, "describe_transactions", describe)
+    assert len(operations.list_prefixes(client_options(query.broker), LOG)) == 2
+    (names,) = filter(None, described)
+    assert {"a-driver", "b-driver"} <= set(names)
 
 
 def test_finish_commits_decided_transactions(query: Query) -> None:

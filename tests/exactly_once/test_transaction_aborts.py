@@ -12,12 +12,17 @@ from spark_kafka_sink.errors import KafkaSinkError, NetworkError, ProducerFenced
 from spark_kafka_sink.exactly_once import transaction_aborts
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.log_writer import WriterState
-from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write
+from spark_kafka_sink.exactly_once.transaction_aborts import _AddExistingPartitions, abort_transactions, can_write
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, end_transactions, init_producer_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -307,3 +312,23 @@ def test_fences_aborted_transaction_although_its_markers_are_late(version: int) 
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == 0
         abort_transactions(client, [*describe_transactions(client, ["x"]).values()])
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == error_codes.PRODUCER_FENCED
+
+
+def test_retries_without_the_partitions_that_the_brokers_do_not_know() -> None:
+    partitions = {TopicPartition("t", number) for number in range(2)}
+    addition = _AddExistingPartitions(TransactionIdentity("p-1-0-0", 70, 4, 1), frozenset(partitions))
+
+    def find_remaining(*partition_codes: int) -> frozenset[TopicPartition] | None:
+        results = [
+            AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
+            for number, code in enumerate(partition_codes)
+        ]
+        topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=results)
+        response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
+        retry = addition.remove_unknown_partitions(response)
+        return None if retry is None else retry.partitions
+
+    unknown, not_attempted = error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.OPERATION_NOT_ATTEMPTED
+    assert find_remaining(unknown, not_attempted) == {TopicPartition("t", 1)}
+    assert find_remaining(error_codes.NONE, error_codes.NONE) is None
+    assert find_remaining(unknown, unknown) is None
