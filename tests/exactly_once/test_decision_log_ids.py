@@ -19,6 +19,7 @@ from tests.exactly_once.embedded_query import (
     open_query_transactions,
     read_values,
     rows,
+    use_up_epochs,
     write_entry_as,
 )
 from tests.exactly_once.embedded_query import broker as broker
@@ -135,3 +136,14 @@ def test_listing_omits_invalid_records(broker: EmbeddedBroker) -> None:
             for status in operations.list_prefixes(client_options(broker), LOG, prefix)
             if status.entry is not None
         ] == []
+
+
+def test_listing_shows_the_newest_entry_after_a_hand_over(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    query.run(0)
+    use_up_epochs(broker, "p-driver")
+    query.with_new_driver().run(1)
+    for prefix in (None, PREFIX):
+        (status,) = operations.list_prefixes(client_options(broker), LOG, prefix)
+        assert status.entry is not None
+        assert (status.entry.driver_number, status.entry.batch) == (2, query.batch(1))

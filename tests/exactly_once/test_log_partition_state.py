@@ -6,6 +6,7 @@ import pytest
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once import decision_log, log_writer
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog, LogRecord, _PartitionState
@@ -17,6 +18,7 @@ from spark_kafka_sink.exactly_once.transaction_names import build_claim_key
 from spark_kafka_sink.protocol.headers import decode_request
 from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest
 from spark_kafka_sink.reader.fetched import iterate_stored_batches
+from spark_kafka_sink.requests.transaction_description import EMPTY, TransactionDescription
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -146,3 +148,15 @@ def test_abandons_prefetched_records_if_the_log_is_shorter_than_the_cached_part(
     assert reader.open().read_entry(ids) is None
     assert reader.client._pending._calls == []
     assert state not in decision_log._partition_cache.values()
+
+
+def test_unreadable_record_of_a_driver_id_that_only_the_listing_shows_is_an_error(reader: Reader) -> None:
+    """The first driver id is forgotten, and the record does not name the second one."""
+    identity = ProducerIdAndEpoch(71, 3)
+    description = TransactionDescription("p-driver-2", EMPTY, identity)
+    descriptions = {description.transactional_id: description}
+    ids = DriverIds("p", lambda names: descriptions if "p-driver-2" in names else {}, lambda: {71: "p-driver-2"})
+    ids.describe_missing([1])
+    state = _PartitionState(0, newest_records={KEY: {71: LogRecord(5, identity, b"x")}})
+    with pytest.raises(DecodeError, match="offset 5: the newest decision under the prefix p cannot be read"):
+        reader.open()._select_entry(0, state, ids)

@@ -329,6 +329,6 @@ def test_retries_without_the_partitions_that_the_brokers_do_not_know() -> None:
         return None if retry is None else retry.partitions
 
     unknown, not_attempted = error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.OPERATION_NOT_ATTEMPTED
-    assert find_remaining(unknown, not_attempted) == {TopicPartition("t", 1)}
+    assert find_remaining(unknown, not_attempted) == frozenset({TopicPartition("t", 1)})
     assert find_remaining(error_codes.NONE, error_codes.NONE) is None
     assert find_remaining(unknown, unknown) is None
