@@ -72,9 +72,10 @@ def test_rows_are_read_exactly_once_in_schedule_of_seed(seed: int) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_next_driver_continues_wherever_a_driver_dies(version: int) -> None:
-    exploration = explore_all(version, 0, max_faults=1, batches=1)
+    """Every other death in each version. `make soak` plays all of them."""
+    exploration = explore_all(version, 0, max_faults=1, batches=1, part=(version % 2, 2))
     assert exploration.failures == []
-    assert exploration.schedules > 20
+    assert exploration.schedules > 10
 
 
 def test_explorer_fails_if_required_branch_needs_a_fault_that_it_does_not_play(

@@ -130,7 +130,7 @@ def a_record_that_fills(case: Case) -> Callable[[], object]:
 def every_interruption(
     prepare: Callable[[Case], Callable[[], object]], occurrence: int, **options: object
 ) -> Iterator[Case]:
-    """Interrupt each line once, without SOAK=1 every fourth one: of those in loops, when they are reached first (0) or
+    """Interrupt each line once, without SOAK=1 every eighth one: of those in loops, when they are reached first (0) or
     last (-1).
     """
     noted, case = Interrupting(), create_case(**options)
@@ -140,7 +140,7 @@ def every_interruption(
         reached.setdefault(line, []).append(nth)
     assert len(reached) > 100
     interrupted = [times[occurrence] for times in reached.values()]
-    for nth in interrupted if os.environ.get("SOAK") else interrupted[::4]:
+    for nth in interrupted if os.environ.get("SOAK") else interrupted[::8]:
         case = create_case(**options)
         print(case.interrupt(prepare(case), Interrupting(nth)))  # which one it was, if the test fails
         yield case
