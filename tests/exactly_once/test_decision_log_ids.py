@@ -8,6 +8,7 @@ from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log, operations
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
+from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
@@ -141,7 +142,7 @@ def test_listing_omits_invalid_records(broker: EmbeddedBroker) -> None:
 def test_listing_shows_the_newest_entry_after_a_hand_over(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)
-    use_up_epochs(broker, "p-driver")
+    use_up_epochs(broker, "p-driver", 32_767 - HAND_OVER_EPOCH)
     query.with_new_driver().run(1)
     for prefix in (None, PREFIX):
         (status,) = operations.list_prefixes(client_options(broker), LOG, prefix)
