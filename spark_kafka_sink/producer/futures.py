@@ -2,7 +2,7 @@
 
 Each call returns one future: send() for its record, send_columns() for all of its rows. The rows of one call may be
 spread over many batches, so they are acknowledged or fail in groups. ColumnsFuture and RecordFutures implement `Call`
-(calls.py) and receive the results of these groups on the sender's thread, in the order of the batches.
+(calls.py) and receive the results of these groups on the sender thread, in the order of the batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ The error is None if the record was written. Otherwise the metadata contains the
 
 @suggest_counterparts(FUTURE_METHODS)
 class _ProducerFuture(Future[T]):
-    """A future that the sender's thread completes.
+    """A future that the sender thread completes.
 
     Coroutines can await the future without blocking the event loop.
 
@@ -75,7 +75,7 @@ class _ProducerFuture(Future[T]):
 
 
 def _run_done_callback(callback: Callable[[Future[T]], object], future: Future[T]) -> None:
-    """Run a done-callback on the sender's thread, and log any exception."""
+    """Run a done-callback on the sender thread, and log any exception."""
     try:
         callback(future)
     except BaseException:
@@ -90,12 +90,12 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
     outcomes of all records of a call together. The first access to an attribute of Future creates an ordinary Future
     and copies its attributes to this object.
 
-    The sender's thread and the thread that first accesses an attribute need no common lock:
+    The sender thread and the thread that first accesses an attribute need no common lock:
 
-        sender's thread     1. stores the outcome                    2. completes the watched future, if any
+        sender thread       1. stores the outcome                    2. completes the watched future, if any
         first access        1. adds the future to watched_futures    2. completes the future if it has an outcome
 
-    Each thread stores before it looks, so at least one of them sees what the other has stored.
+    Each thread stores before it reads, so at least one of them sees what the other has stored.
     """
 
     def __init__(self, call: RecordFutures, row_index: int) -> None:
@@ -117,7 +117,7 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
         return cast("Future[RecordMetadata]", self.__dict__.setdefault("_future", future))
 
     def complete(self, outcome: RecordMetadata | Exception) -> None:
-        """Complete the future on the sender's thread, after RecordFutures has stored the outcome."""
+        """Complete the future on the sender thread, after RecordFutures has stored the outcome."""
         with suppress(InvalidStateError):  # the thread of the first access has already completed the future
             _complete(self, outcome)
 
@@ -137,7 +137,7 @@ class _FutureAttribute:
             return self
         attributes = vars(future)
         for name, value in vars(attributes.get("_future") or future._create_future()).items():
-            attributes.setdefault(name, value)  # the sender's thread may have completed this future concurrently
+            attributes.setdefault(name, value)  # the sender thread may have completed this future concurrently
         return attributes[self._name]
 
 
@@ -298,7 +298,7 @@ class RecordFutures:
 
 
 def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
-    """Run a callback of send() and log any exception, which would otherwise end the sender's thread.
+    """Run a callback of send() and log any exception, which would otherwise end the sender thread.
 
     Return the exception if it is not an Exception, such as KeyboardInterrupt. Otherwise return None.
     """
@@ -315,7 +315,7 @@ def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception
 class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     """The future of all rows of one send_columns() call.
 
-    The calling thread and the sender's thread both add results, so _lock guards the fields. The stored ranges of each
+    The calling thread and the sender thread both add results, so _lock guards the fields. The stored ranges of each
     response are kept, and merged only when the result's `partitions` property is read.
     """
 
@@ -372,7 +372,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
 
 
 def complete_safely(complete: Callable[..., object], *arguments: Any) -> None:
-    """Call `complete`, which completes one future on the sender's thread, and log any exception.
+    """Call `complete`, which completes one future on the sender thread, and log any exception.
 
     An exception comes from user code, such as a callback or a log handler, and must not prevent the futures of other
     records from completing.

@@ -54,7 +54,7 @@ ClassT = TypeVar("ClassT", bound=type)
 
 
 def suggest_counterparts(counterparts: Mapping[str, Counterpart]) -> Callable[[ClassT], ClassT]:
-    """Return a class decorator that makes these names raise AttributeErrors that suggest their counterparts."""
+    """Return a class decorator that makes access to these names raise an AttributeError that suggests a counterpart."""
 
     def decorate(owner: ClassT) -> ClassT:
         for name, counterpart in counterparts.items():

@@ -81,7 +81,7 @@ class _SendCounts:
         self.records += sum([batch.record_count for batch in batches])
         self.bytes += sum(sizes) + HEADER_BYTES * len(batches)
         self.max_bytes = max(self.max_bytes, max(sizes) + HEADER_BYTES)
-        self.compression_ratio_sum += uncompressed_count + sum(compression_ratios)  # the ratio of the former is 1
+        self.compression_ratio_sum += uncompressed_count + sum(compression_ratios)  # an uncompressed batch counts as 1
         self.wait_ms += sum(waits_ms)
         self.max_wait_ms = max(self.max_wait_ms, *waits_ms)
 

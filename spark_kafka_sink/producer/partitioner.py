@@ -64,7 +64,7 @@ class PartitionLoads(NamedTuple):
 
 
 FindPartitionLoads = Callable[[Sequence[int]], "PartitionLoads | None"]
-"""Return the loads of candidate partitions, or None if one of them was never written to. Argument: the candidates."""
+"""Return the loads of candidate partitions, or None if any of these was never written to. Argument: the candidates."""
 
 
 class _TopicState:

@@ -1,7 +1,7 @@
 """KafkaProducer: the public API. It validates rows, finds their partitions and adds them to the accumulator.
 
 caller's thread     metadata -> serializers, partitioner -> accumulator (memory, staging, grouping)
-sender's thread     batches -> brokers -> results -> callbacks, futures
+sender thread       batches -> brokers -> results -> callbacks, futures
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         flush_at_exit: float = 10.0,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        """Validate the options and start the sender's thread. Raise ConfigurationError with all invalid options.
+        """Validate the options and start the sender thread. Raise ConfigurationError with all invalid options.
 
         `flush_at_exit`: how many seconds the interpreter waits at exit for the last records of an unclosed producer.
         """
@@ -190,7 +190,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
 
     def _create_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
-        """Create the clock and network, the sender's thread and the random generator. Tests override this method."""
+        """Create the clock and network, the sender thread and the random generator. Tests override this method."""
         system = OperatingSystem()
         return system, SenderThread(system, flush_at_exit), Random()
 

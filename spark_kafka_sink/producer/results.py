@@ -50,7 +50,8 @@ class OffsetRange:
     digest: int | None = None
     """The sum of the hashes of the rows modulo 2^128 (records/record_hash.py), or None if it was not computed."""
     rows_without_offset: int = 0
-    """The number of these rows for which the broker returned no offset. These rows may lie outside the range."""
+    """The number of rows, of those counted in `rows`, for which the broker returned no offset. They may lie outside the
+    range."""
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
         known_first_offsets = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
@@ -64,7 +65,7 @@ class OffsetRange:
 
 
 def _add_digests(first_digest: int | None, second_digest: int | None) -> int | None:
-    """Add two digests. The sum is None if one of them is, because it would not cover all rows."""
+    """Add two digests. Return None if either digest is None, because the sum would not cover all rows."""
     if first_digest is None or second_digest is None:
         return None
     from spark_kafka_sink.records.record_hash import DIGEST_MODULUS  # imported here because few writes have receipts

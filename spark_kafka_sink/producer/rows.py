@@ -1,7 +1,7 @@
-"""Rows of one call, in columns, before they are grouped with the rows of other calls; and their validation.
+"""Rows: the rows of one call in columns, before they are grouped with rows of other calls. Also validates rows.
 
 send_columns() finds the rows that cannot be sent before it stages any row. It finds invalid and oversized rows before
-it assigns partitions, because hashing a 100 MB key that is rejected anyway would cost a second.
+it assigns partitions, because hashing the 100 MB key of a row that is rejected anyway would take a second.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Rows:
         return rows.assign(self.partitions[start:stop])
 
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Rows | None, Rows | None]:
-        """Split assigned rows into those of the partitions that are True in the mask, and the other rows.
+        """Split assigned rows into the rows of the partitions that are True in the mask, and all other rows.
 
         A part without rows is returned as None.
         """

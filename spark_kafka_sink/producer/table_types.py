@@ -108,7 +108,7 @@ class BatchConversion:
 
 
 def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
-    """Convert a column. Decode dictionaries first: Arrow can cast neither nested dictionaries nor those of views."""
+    """Convert a column. Decode dictionaries first: Arrow cannot cast nested dictionaries or dictionaries of views."""
     source_type, types = column.type, pa.types
     if source_type == target_type:
         return column

@@ -1,4 +1,4 @@
-"""The transactional methods of KafkaProducer. Their blocking parts are in transaction_waits.py."""
+"""The transactional methods of KafkaProducer. The code that waits is in transaction_waits.py."""
 
 from __future__ import annotations
 

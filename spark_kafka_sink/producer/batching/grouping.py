@@ -193,9 +193,9 @@ def _concatenate(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _is_ascending(partitions: NDArray[np.int32]) -> bool:
-    """Return whether no row's partition is lower than that of the row before it.
+    """Return whether the partitions never decrease from one row to the next.
 
-    If there is such a row, there is usually one among the first _PROBED_ROWS rows, so these are checked first.
+    The first _PROBED_ROWS rows are checked first, because they usually show that the rows are not sorted.
     """
     return not _has_descent(partitions[:_PROBED_ROWS]) and not _has_descent(partitions)
 

@@ -56,9 +56,9 @@ MAX_GROUPED_BYTES = MAX_JOINED_BYTES // 2
 offsets. The other half of MAX_JOINED_BYTES is headroom for rows that other threads add concurrently."""
 _FULL_STAGE_BYTES = 4 << 20
 _FULL_STAGE_BYTES_PER_PARTITION = 64 << 10
-"""A stage is full if it has both _FULL_STAGE_BYTES and _FULL_STAGE_BYTES_PER_PARTITION for each partition with rows.
-Twice the former would not reduce the cost per row. The latter is needed because a partition costs as much as a few
-hundred rows."""
+"""A stage is full if it has both _FULL_STAGE_BYTES and _FULL_STAGE_BYTES_PER_PARTITION for each partition with rows. A
+larger _FULL_STAGE_BYTES would not reduce the cost per row. The limit per partition is needed because a partition costs
+as much as a few hundred rows."""
 _MAX_SPLITS = 64
 """Maximum number of splits before all of a stage's rows become batches. Each split visits all entries of the stage, and
 with a long linger.ms the entries would keep accumulating."""

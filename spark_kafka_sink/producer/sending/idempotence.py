@@ -1,4 +1,4 @@
-"""Idempotence: the producer identity, each partition's sequences, and the decision whether a batch may be sent.
+"""Idempotence: the producer identity, the sequences of each partition, and the decision whether a batch may be sent.
 
 For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a batch whose
 base sequence follows the last sequence, and responds to a batch that it remembers with DUPLICATE_SEQUENCE_NUMBER. A

@@ -1,4 +1,4 @@
-"""Decide the outcome of an attempt to send a batch, in a pure function.
+"""Decides the outcome of an attempt to send a batch, in a pure function.
 
     decide_outcome(facts about the batch, error code of the response) -> Done | Retry | Split | Fail
 

@@ -169,7 +169,7 @@ class PartitionState:
     def resolve_sequences(self) -> None:
         """Decide whether the unresolved sequence is a gap. No batch may be pending or in flight.
 
-        It is a gap if any sequences were not acknowledged. All of these are then missing.
+        It is a gap if any sequences were not acknowledged. All unacknowledged sequences are then missing.
         """
         self.has_unresolved_sequence = False
         first_unacked_sequence = sequences.increment(self.last_acked_sequence, 1)

@@ -1,4 +1,4 @@
-"""Build produce requests from the batches for one broker, and parse the partition responses to these batches."""
+"""Builds produce requests from the batches for one broker, and parses the partition responses to these batches."""
 
 from __future__ import annotations
 

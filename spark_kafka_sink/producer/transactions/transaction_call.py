@@ -19,7 +19,7 @@ class TransactionCall(Call[Any]):
 
     `is_flushed` returns whether all batches of the transaction are done and none of their requests is in flight.
     `on_change` is called after each request's final result, because the result may have changed the manager's state.
-    Only the sender's thread may call the methods.
+    Only the sender thread may call the methods.
     """
 
     def __init__(
