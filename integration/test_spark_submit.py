@@ -123,7 +123,10 @@ def test_archives_brings_a_whole_environment_by_venv_pack(machines: Machines) ->
 
 
 def test_the_steps_of_the_image_install_the_wheel_into_a_bare_python(machines: Machines, tmp_path: Path) -> None:
-    """What its base brings, Spark and an operating system, is not tested."""
+    """Spark and the operating system of its base are not tested.
+
+    test_spark_cluster.py writes from executors with such an environment.
+    """
     lines = (ROOT / "docs" / "deploying" / "Dockerfile").read_text().splitlines()
     (copied,) = (line.split()[2] for line in lines if line.startswith("COPY dist/*.whl "))
     (step,) = (line.removeprefix("RUN ") for line in lines if line.startswith("RUN "))
@@ -140,7 +143,3 @@ def test_the_steps_of_the_image_install_the_wheel_into_a_bare_python(machines: M
     output = machines.run(block, {})
     assert output.splitlines()[-1].startswith(str(machines.folder / "environment"))
     assert list(places.iterdir()) == [], "the wheel itself does not stay"
-    image = {"PYSPARK_PYTHON": str(python / "python3"), "PYSPARK_DRIVER_PYTHON": str(python / "python3")}
-    module, worker = machines.submit("spark-submit --master spark://master:7077 job.py", image, codec="lz4")
-    assert module.startswith(str(machines.folder / "environment"))
-    assert Path(worker).parent == python

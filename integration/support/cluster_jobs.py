@@ -134,15 +134,22 @@ def fail_first_attempts(gate: Path) -> Callable[[Batches], Batches]:
 
 
 def replace_by_rack(variable: str, racks: Sequence[str], folder: Path) -> Callable[[Batches], Batches]:
-    """Build a function that replaces each row by the rack of its executor, once executors in all racks run a task."""
+    """Build a function that replaces each row by the rack of its executor, once executors in all racks run a task.
+
+    No task ends before executors in all racks have yielded the rows of a task. Otherwise a speculative attempt in one
+    rack could replace the only attempt in the other.
+    """
+
+    def wait_for_all_racks(state: str) -> None:
+        (folder / f"{os.environ[variable]} {state}").touch()
+        while not all((folder / f"{rack} {state}").exists() for rack in racks):
+            time.sleep(GATE_SECONDS)
 
     def yield_racks(batches: Batches) -> Batches:
-        rack = os.environ[variable]
-        (folder / rack).touch()
-        while not all((folder / name).exists() for name in racks):
-            time.sleep(GATE_SECONDS)
+        wait_for_all_racks("started")
         for batch in batches:
-            yield pa.record_batch({"value": [rack] * batch.num_rows})
+            yield pa.record_batch({"value": [os.environ[variable]] * batch.num_rows})
+        wait_for_all_racks("yielded")
 
     return yield_racks
 
