@@ -95,21 +95,22 @@ class ColumnsWriter(Generic[ContextT]):
         self._send_arguments: dict[str, Any] = {"keep_row_indices": True} if keep_row_indices else {}
         if plan.ignored_key_bytes:
             self._send_arguments["ignored_key_bytes"] = plan.ignored_key_bytes
-        self._pending: deque[_PendingCall[ContextT]] = deque()
+        self._pending_calls: deque[_PendingCall[ContextT]] = deque()
         self._has_warned_about_seconds = False
         config = producer.config
         self._max_pending_bytes = config.buffer_memory
+        # A safety net: every call has its result earlier, because each record is acknowledged or fails in time.
         self._max_result_seconds = lock_timeout_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
 
     @property
     def pending_call_count(self) -> int:
         """Number of calls whose results the caller has not collected."""
-        return len(self._pending)
+        return len(self._pending_calls)
 
     @property
     def has_result(self) -> bool:
         """Whether the result of the oldest pending call is available."""
-        return bool(self._pending) and self._pending[0].future.done()
+        return bool(self._pending_calls) and self._pending_calls[0].future.done()
 
     def split(self, batch: pa.RecordBatch) -> Iterable[TopicRows]:
         """Split the rows of a batch by topic. If there are several topics, request all missing metadata at once.
@@ -138,17 +139,17 @@ class ColumnsWriter(Generic[ContextT]):
         """
         assert rows.topic is not None, "the caller rejects rows without a topic"
         future = self._producer.send_columns(rows.topic, rows.columns, rows.partition, **self._send_arguments)
-        self._add_pending(future, context, context_bytes)
+        self._add_pending_call(future, context, context_bytes)
 
     def fail(self, rows: TopicRows, error: KafkaSinkError, context: ContextT, context_bytes: int) -> None:
         """Add a failed result for rows that were not sent. It is collected after the results of all earlier calls."""
         future = ColumnsFuture(rows.topic or "", rows.columns.num_rows)
         future.fail_rows(FailedRows(np.arange(rows.columns.num_rows), error, rows.topic))
-        self._add_pending(future, context, context_bytes)
+        self._add_pending_call(future, context, context_bytes)
 
-    def _add_pending(self, future: ColumnsFuture, context: ContextT, context_bytes: int) -> None:
+    def _add_pending_call(self, future: ColumnsFuture, context: ContextT, context_bytes: int) -> None:
         nbytes = PENDING_CALL_BYTES + context_bytes
-        self._pending.append(_PendingCall(future, context, nbytes))
+        self._pending_calls.append(_PendingCall(future, context, nbytes))
         self.pending_bytes += nbytes
 
     def collect_results(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
@@ -161,7 +162,7 @@ class ColumnsWriter(Generic[ContextT]):
         if self.pending_bytes <= self._max_pending_bytes:
             return
         with self._producer.without_linger():
-            while self._pending and self.pending_bytes > self._max_pending_bytes // 2:
+            while self._pending_calls and self.pending_bytes > self._max_pending_bytes // 2:
                 started_ms = self._system.now()
                 collected_result = self._await_oldest()
                 self.blocked_ms += self._system.now() - started_ms
@@ -172,16 +173,16 @@ class ColumnsWriter(Generic[ContextT]):
 
         Calls that are added during the iteration stay pending.
         """
-        for _ in range(len(self._pending)):
+        for _ in range(len(self._pending_calls)):
             with nullcontext() if self.has_result else self._producer.without_linger():
                 collected_result = self._await_oldest()
             yield collected_result
 
     def _await_oldest(self) -> tuple[ContextT, ColumnsResult]:
-        call = self._pending[0]
+        call = self._pending_calls[0]
         result = call.future.result(self._max_result_seconds)
         # The call is removed only after the wait. If a signal handler raises during the wait, the call stays pending,
         # because its rows were sent and its result still counts.
-        self._pending.popleft()
+        self._pending_calls.popleft()
         self.pending_bytes -= call.nbytes
         return call.context, result

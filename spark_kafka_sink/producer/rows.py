@@ -179,10 +179,8 @@ def ensure_partitions_requested(rows: Rows) -> None:
 
     A custom partitioner takes a single record of send(), so it cannot assign the rows of send_columns().
     """
-    if (
-        rows.requested_partitions is None
-        or np.minimum.reduce(rows.requested_partitions, initial=0) == UNSPECIFIED_PARTITION
-    ):
+    partitions = rows.requested_partitions
+    if partitions is None or np.minimum.reduce(partitions, initial=0) == UNSPECIFIED_PARTITION:
         raise ConfigurationError(
             "KafkaProducer(partitioner=...) applies to the records of send(), but not to the rows of send_columns(). "
             "Pass the partition of each row to send_columns(), or create a producer without partitioner=."

@@ -328,10 +328,10 @@ def fail_futures(
     `record_errors`: errors of the records that the broker named, keyed by their index in the batch (rule 6).
     """
     topic, partition = batch.topic_partition
-    for call, row_indices, first_delta in batch.split_rows_by_call():
-        errors_by_position = {
-            delta - first_delta: record_error
-            for delta, record_error in (record_errors or {}).items()
-            if 0 <= delta - first_delta < len(row_indices)
-        }
+    for call, row_indices, first_record_index in batch.split_rows_by_call():
+        errors_by_position: dict[int, KafkaSinkError] = {}
+        for record_index, record_error in (record_errors or {}).items():
+            position = record_index - first_record_index
+            if 0 <= position < len(row_indices):
+                errors_by_position[position] = record_error
         complete_safely(call.fail_rows, FailedRows(row_indices, error, topic, partition), errors_by_position)

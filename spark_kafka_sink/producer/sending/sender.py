@@ -333,7 +333,9 @@ class Sender:
             if can_send:
                 node_ids.append(node_id)
             else:
-                delay_ms = min(delay_ms, self.client.poll_delay(node_id, now_ms) or _MAX_POLL_MS)
+                # If the delay is 0, the node waits for a network event, which ends the poll.
+                node_delay_ms = self.client.poll_delay(node_id, now_ms) or _MAX_POLL_MS
+                delay_ms = min(delay_ms, node_delay_ms)
         return node_ids, delay_ms
 
     def _fail_expired_batches(self, now_ms: float) -> None:
