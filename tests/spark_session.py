@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from integration.support.artifacts import connector_jars
@@ -72,6 +74,26 @@ def connect_session(address: str) -> SparkSession:
     """Connect to a Spark Connect server. The process must not have a classic Spark session."""
     builder: Any = SparkSession.builder
     session: SparkSession = builder.remote(address).getOrCreate()
+    register(session)
+    return session
+
+
+def gateway_environment(session: SparkSession) -> dict[str, str]:
+    """Return the environment variables with which another Python process uses the JVM of a session.
+
+    spark-submit sets the same variables for the program that it starts.
+    """
+    gateway: Any = session.sparkContext._gateway
+    parameters = gateway.gateway_parameters
+    return {"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}
+
+
+def attach_spark() -> SparkSession:
+    """Return the running session of the JVM that `gateway_environment` names."""
+    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    java_context = gateway.jvm.JavaSparkContext(gateway.jvm.org.apache.spark.SparkContext.getOrCreate())
+    conf = SparkConf(_jconf=java_context.getConf())
+    session = SparkSession(SparkContext(gateway=gateway, jsc=java_context, conf=conf))
     register(session)
     return session
 

@@ -1,7 +1,7 @@
-"""A program whose Spark has settings of OpenLineage, as a user sets them. It ends while its second query is running.
+"""A program that ends while its query is running, or that is interrupted during a batch write.
 
-Arguments: the bootstrap servers of the topic `orders`, the URL of the lineage server, a folder, and what to do last:
-`end` to end the program, `interrupt` to send it SIGINT during a batch write.
+It uses the JVM of the test that runs it, so its settings of OpenLineage are those of the test's Spark application.
+Arguments: the bootstrap servers of the topic `orders`, a folder, and `end` or `interrupt`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from spark_kafka_sink.testing import run_stream, stream_of
-from tests.spark_session import start_spark
+from spark_kafka_sink.testing import stream_of
+from tests.spark_session import attach_spark
 
 
 def write_slowly(frame: DataFrame, options: dict[str, str], folder: Path) -> None:
@@ -35,19 +35,16 @@ def write_slowly(frame: DataFrame, options: dict[str, str], folder: Path) -> Non
     frame.mapInArrow(wait_for_ever, "value STRING").write.format("pykafka").options(**options).save()
 
 
-def main(servers: str, url: str, folder: Path, last: str) -> None:
-    spark = start_spark({"spark.openlineage.transport.type": "http", "spark.openlineage.transport.url": url})
-    spark.sparkContext.setLogLevel("OFF")
+def main(servers: str, folder: Path, last: str) -> None:
+    spark = attach_spark()
     options = {"kafka.bootstrap.servers": servers, "topic": "orders"}
     frame = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
     if last == "interrupt":
         write_slowly(frame, options, folder)
-    frame.write.format("pykafka").options(**options).save()
     rows = stream_of([frame], folder / "rows")
-    run_stream(rows.writeStream.format("pykafka").options(**options, checkpointLocation=str(folder / "first")))
-    query = rows.writeStream.format("pykafka").options(**options, checkpointLocation=str(folder / "second")).start()
+    query = rows.writeStream.format("pykafka").options(**options, checkpointLocation=str(folder / "checkpoint")).start()
     query.processAllAvailable()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

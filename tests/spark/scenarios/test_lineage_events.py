@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from spark_kafka_sink.spark import lineage
 from spark_kafka_sink.spark.lineage import flush_events
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
 from tests.spark.lineage_server import LineageServer, lineage_server
+from tests.spark_session import gateway_environment
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("java")
@@ -170,28 +172,33 @@ def test_unresponsive_server_does_not_delay_writes(
     assert types(server) == ["START", "COMPLETE"]
 
 
-def run_job(server: LineageServer, broker: EmbeddedBroker, folder: Path, last: str) -> list[list[str]]:
-    """Run tests/spark/lineage_job.py, and return the event types of each run."""
-    command = [sys.executable, "-m", "tests.spark.lineage_job", broker.bootstrap_servers, server.url, str(folder), last]
-    subprocess.run(command, cwd=ROOT, timeout=WAIT_TIMEOUT_SECONDS, capture_output=True, check=False)
-    runs: dict[str, list[str]] = {}
-    for event in server.events:
-        runs.setdefault(event["run"]["runId"], []).append(event["eventType"])
-    assert server.violations == []
-    return list(runs.values())
+def run_program(spark: SparkSession, broker: EmbeddedBroker, folder: Path, last: str) -> None:
+    """Run tests/spark/lineage_job.py, and end what it leaves running in the JVM."""
+    command = [sys.executable, "-m", "tests.spark.lineage_job", broker.bootstrap_servers, str(folder), last]
+    environment = os.environ | gateway_environment(spark)
+    try:
+        subprocess.run(
+            command, cwd=ROOT, env=environment, timeout=WAIT_TIMEOUT_SECONDS, capture_output=True, check=False
+        )
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        spark.sparkContext.cancelAllJobs()
 
 
-def test_end_of_program_sends_remaining_events(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """The settings are those of Spark's configuration. The last query is running when the program ends."""
-    with lineage_server() as server:
-        runs = run_job(server, broker, tmp_path, "end")
-    assert runs == [["START", "COMPLETE"], ["START", "COMPLETE"], ["START", "ABORT"]]
+def test_end_of_program_sends_remaining_events(
+    spark: SparkSession, server: LineageServer, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """The query is running when the program ends."""
+    run_program(spark, broker, tmp_path, "end")
+    assert [event_type for event_type in types(server) if event_type != "RUNNING"] == ["START", "ABORT"]
     assert output(server.events[-1])[3] == 10
 
 
-def test_interrupted_write_sends_abort(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    with lineage_server() as server:
-        (event_types,) = run_job(server, broker, tmp_path, "interrupt")
+def test_interrupted_write_sends_abort(
+    spark: SparkSession, server: LineageServer, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    run_program(spark, broker, tmp_path, "interrupt")
     # Up to Spark 4.1, pyspark's handler of SIGINT itself fails: the program gets py4j's error, not KeyboardInterrupt.
     is_reported_by_py4j = pyspark.__version__.startswith(("3.5", "4.0", "4.1"))
-    assert event_types == ["START", "FAIL" if is_reported_by_py4j else "ABORT"]
+    assert types(server) == ["START", "FAIL" if is_reported_by_py4j else "ABORT"]
