@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink import register
@@ -21,12 +20,6 @@ from spark_kafka_sink.spark.patches.recorded_writer import get_recorded_calls
 from spark_kafka_sink.spark.patches.write_methods import wrap_save
 
 LIMIT = 1_000_000
-JOB = """
-from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
-from tests.spark_session import start_spark
-session = start_spark({"spark.default.parallelism": "200", "spark.task.cpus": "2"}, "local[6]")
-print("tasks at once:", find_max_concurrent_tasks(session), "of", session.sparkContext.defaultParallelism)
-"""
 
 
 def session(slots: int | None, master: str = "yarn", **settings: str) -> Any:
@@ -66,9 +59,11 @@ def test_counts_registered_and_requested_executors(given: Any, number: int | Non
 
 
 @pytest.mark.needs("java")
-def test_max_concurrent_tasks_follows_sparks_core_settings() -> None:
-    job = subprocess.run([sys.executable, "-c", JOB], capture_output=True, text=True, check=False)
-    assert "tasks at once: 3 of 200" in job.stdout, job.stdout + job.stderr
+def test_default_parallelism_does_not_change_max_concurrent_tasks(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkContext, "defaultParallelism", 200)
+    assert find_max_concurrent_tasks(spark) == 2, "the session of the tests has two cores"
 
 
 def share(spark: SparkSession, **options: str) -> float | None:
