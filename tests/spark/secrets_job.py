@@ -74,19 +74,19 @@ def main(folder: Path) -> None:
 def write(spark: SparkSession, folder: Path) -> None:
     print(f"=== {type(spark).__module__}", flush=True)
     options = UNREACHABLE | SECRETS
-    rows = spark.range(5).selectExpr("CAST(id AS STRING) AS value")
+    rows = spark.range(0, 5, 1, 1).selectExpr("CAST(id AS STRING) AS value")
     show_failure, show_success = partial(_show, is_expected_to_fail=True), partial(_show, is_expected_to_fail=False)
     show_failure("batch job", lambda: rows.write.format("pykafka").options(**options).save())
     show_failure("misspelt option", lambda: rows.write.format("pykafka").options(**options, **MISTAKEN).save())
 
-    ticks = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    numbers = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=5, numPartitions=1).load()
+    ticks = numbers.selectExpr("CAST(value AS STRING) AS value")
     show_failure("stream with a misspelt option", lambda: _run(ticks, folder / "misspelt", options | MISTAKEN))
     show_failure("stream that fails", lambda: _run(ticks, folder / "failing", options))
     show_success("stream without rows", lambda: _run(ticks.where("value = 'none'"), folder / "empty", options))
     (folder / "words").mkdir(parents=True)
-    for number in range(2):
-        (folder / "words" / f"{number}.txt").write_text("some\n")
-    words = spark.readStream.option("maxFilesPerTrigger", "1").text(str(folder / "words"))
+    (folder / "words" / "0.txt").write_text("some\n")
+    words = spark.readStream.text(str(folder / "words"))
     changes = words.where("value = 'none'").groupBy("value").count().selectExpr("value")
     show_success("stream of changes", lambda: _run_to_the_end(changes, folder / "changes", options))
 
@@ -102,6 +102,7 @@ def _spark(folder: Path) -> SparkSession:
             "spark.eventLog.dir": (folder / "events").as_uri(),
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
+            "spark.sql.shuffle.partitions": "1",
             "spark.ui.enabled": "true",
             "spark.ui.port": "0",
         },
@@ -153,7 +154,7 @@ def _run(frame: DataFrame, folder: Path, options: dict[str, str]) -> None:
     writer = frame.writeStream.format("pykafka").options(**options)
     writer = writer.option("checkpointLocation", str(folder))
     query = writer.trigger(processingTime="1 second").start()
-    while query.isActive and not (folder / "commits" / "1").exists():
+    while query.isActive and not (folder / "commits" / "0").exists():
         time.sleep(0.2)
     query.explain(extended=True)
     print(query.lastProgress, flush=True)
