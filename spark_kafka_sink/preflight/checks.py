@@ -32,8 +32,11 @@ class Check:
     outcome: Outcome
     detail: str
     remedy: str = ""
-    concerns_address: bool = False
-    """Whether the check failed because of a host name or address, which may be reachable from another machine."""
+    is_connectivity_failure: bool = False
+    """Whether the check failed because this machine cannot resolve a host name or connect to an address.
+
+    Another machine may still be able to.
+    """
     logged_by_driver: bool = False
     """Whether the driver logs this check if it is a warning, because it concerns a feature that the options request."""
 
@@ -49,9 +52,9 @@ class Target:
     topic_option_names: Sequence[tuple[str, str]] = ()
     """Pairs of a topic and the option that names it, for topics other than the one that the rows are written to."""
     connect_all_brokers: bool = False
-    """Connect to all brokers instead of only the leaders, because the rows' topics are not known yet."""
+    """Whether to connect to all brokers rather than to the topics' leaders, because each row names its own topic."""
     allow_auto_topic_creation: bool = True
-    """Let brokers create missing topics, as they do for a producer."""
+    """Whether brokers may create missing topics when they are asked for metadata, as they do for a producer."""
     new_topic: NewTopic | None = None
     """The topic that the writer creates if it is missing. The checks never create a topic."""
     idempotent: bool = False

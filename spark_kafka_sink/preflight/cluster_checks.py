@@ -105,9 +105,9 @@ def _evaluate_transactions(target: Target, exchange: Exchange[EndTxnResponse]) -
         return Check(TRANSACTIONS, Outcome.PASSED, "this user is authorized to use transactions")
     if error.code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         prefix = target.transactional_id_prefix
-        ids = f"all transactional ids with the prefix {prefix}" if prefix else "this transactional id"
+        required_ids = f"all transactional ids with the prefix {prefix}" if prefix else "this transactional id"
         detail = f"this user is not authorized to use the transactional id {target.transactional_id}"
-        remedy = f"Grant this user the Write and Describe permissions on {ids}."
+        remedy = f"Grant this user the Write and Describe permissions on {required_ids}."
         return Check(TRANSACTIONS, Outcome.FAILED, detail, remedy)
     return Check(TRANSACTIONS, Outcome.WARNING, error.name, error.advice)
 
@@ -116,9 +116,10 @@ def check_message_sizes(target: Target, topics: Sequence[MetadataResponseTopic])
     existing_topics = {topic.name for topic in topics if not topic.error_code}
     for topic in target.topics:
         if topic in existing_topics:
-            name = f"largest message of {topic}"
-            evaluate = partial(_evaluate_message_size, name, target.max_record_bytes)
-            yield RequestCheck(name, DescribeTopicConfigs(topic, [_MAX_MESSAGE_BYTES_CONFIG]), evaluate)
+            check_name = f"largest message of {topic}"
+            request = DescribeTopicConfigs(topic, [_MAX_MESSAGE_BYTES_CONFIG])
+            evaluate = partial(_evaluate_message_size, check_name, target.max_record_bytes)
+            yield RequestCheck(check_name, request, evaluate)
 
 
 def _evaluate_message_size(
@@ -183,22 +184,24 @@ def check_clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iter
 
 
 def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
-    # The active controller is one of the voters, and the timestamp in its own entry is its current time.
     if exchange.response.error_code != error_codes.NONE:
-        name = lookup_error_code(exchange.response.error_code).name
+        error_name = lookup_error_code(exchange.response.error_code).name
         is_unauthorized = exchange.response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
         reason = "; this check needs the Describe permission on the cluster" if is_unauthorized else ""
-        return Check(CLOCK, Outcome.SKIPPED, f"{name}{reason}")
-    controller_times_ms = [
+        return Check(CLOCK, Outcome.SKIPPED, f"{error_name}{reason}")
+    # The active controller leads the metadata partition. The timestamp in its own entry among the voters is its current
+    # time.
+    controller_times_ms = (
         voter.last_caught_up_timestamp
         for topic in exchange.response.topics
         for partition in topic.partitions
         for voter in partition.current_voters
         if voter.replica_id == partition.leader_id
-    ]
-    if not controller_times_ms or controller_times_ms[0] < 0:
+    )
+    controller_time_ms = next(controller_times_ms, -1)
+    if controller_time_ms < 0:
         return Check(CLOCK, Outcome.SKIPPED, "the brokers did not return the controller's time")
-    skew_ms = controller_times_ms[0] - exchange.wall_ms
+    skew_ms = controller_time_ms - exchange.wall_ms
     direction = "ahead of" if skew_ms >= 0 else "behind"
     detail = f"the controller's clock is {abs(skew_ms) / 1000:.1f} s {direction} the clock of this machine"
     if abs(skew_ms) <= MAX_CLOCK_SKEW_MS:

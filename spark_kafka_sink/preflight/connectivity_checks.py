@@ -132,7 +132,7 @@ def _check_bootstrap(probe: Probe, no_response_text: str) -> Check:
         "Check the host and port, that a broker listens there, that no firewall blocks the connection, and that "
         "security.protocol matches the broker's listener."
     )
-    return Check(BOOTSTRAP, Outcome.FAILED, failures, remedy, concerns_address=True)
+    return Check(BOOTSTRAP, Outcome.FAILED, failures, remedy, is_connectivity_failure=True)
 
 
 def _check_security(probe: Probe, config: ClientConfig) -> Check:
@@ -150,8 +150,8 @@ def _check_security(probe: Probe, config: ClientConfig) -> Check:
 def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationError) -> str:
     """Return the remedy for a failed login.
 
-    Return an empty remedy for TLS errors and for listeners that expect no SASL or another mechanism, because the
-    messages of these errors already contain a remedy.
+    The remedy is empty for TLS errors and for listeners that expect no SASL or another mechanism, because the messages
+    of these errors already contain a remedy.
     """
     if isinstance(error, TlsError | ListenerMismatchError) or config.security.login is None:
         return ""
@@ -217,7 +217,8 @@ def _check_topic(probe: Probe, topic: str) -> Check:
         if metadata.name == topic:
             check = check_topic_metadata(metadata, probe.brokers)
             option = dict(probe.target.topic_option_names).get(topic)
-            return _name_option(check, option) if option and check.detail == TOPIC_DOES_NOT_EXIST else check
+            is_missing = check.detail == TOPIC_DOES_NOT_EXIST
+            return _name_option(check, option) if option and is_missing else check
     return Check(format_topic_check_name(topic), Outcome.SKIPPED, "no metadata")
 
 
@@ -233,7 +234,7 @@ def _name_option(check: Check, option: str) -> Check:
 def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
     if node.id in probe.connected_nodes:
         topics = probe.metadata_response.topics if probe.metadata_response is not None else []
-        partition_count = sum(part.leader_id == node.id for topic in topics for part in topic.partitions)
+        partition_count = sum(partition.leader_id == node.id for topic in topics for partition in topic.partitions)
         leadership = f", leads {format_count(partition_count, 'partition')}" if partition_count else ""
         return Check(str(node), Outcome.PASSED, f"reachable{leadership}")
     if probe.is_conclusive and node.id not in probe.client.losses:
@@ -243,12 +244,16 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
         "machine and from every executor. If it does, check that the broker is running."
     )
     return Check(
-        str(node), Outcome.FAILED, _describe_failure(probe, node, no_response_text), remedy, concerns_address=True
+        str(node),
+        Outcome.FAILED,
+        _describe_failure(probe, node, no_response_text),
+        remedy,
+        is_connectivity_failure=True,
     )
 
 
 def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
-    """Explain why the connection failed, without the node's address, because all callers show it next to this text."""
+    """Explain why the connection failed. The text omits the node's address, which all callers show next to it."""
     loss = probe.client.losses.get(node.id)
     return no_response_text if loss is None else loss.detail
 
@@ -273,10 +278,14 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
         error = lookup_error_code(topic.error_code)
         outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
         return Check(name, outcome, error.name, error.advice)
-    if topic.topic_authorized_operations & (_DESCRIBE_BIT | _WRITE_BIT) == _DESCRIBE_BIT:
+    can_describe = bool(topic.topic_authorized_operations & _DESCRIBE_BIT)
+    can_write = bool(topic.topic_authorized_operations & _WRITE_BIT)
+    if can_describe and not can_write:
         detail = "this user is not authorized to write to the topic"
         return Check(name, Outcome.FAILED, detail, "Grant this user the Write permission on the topic.")
-    leaderless_indexes = [part.partition_index for part in topic.partitions if part.leader_id not in broker_ids]
+    leaderless_indexes = [
+        partition.partition_index for partition in topic.partitions if partition.leader_id not in broker_ids
+    ]
     partitions_text = format_count(len(topic.partitions), "partition")
     if leaderless_indexes:
         listed_indexes = ", ".join(str(index) for index in leaderless_indexes[:MAX_LISTED_RESULTS])

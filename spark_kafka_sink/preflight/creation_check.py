@@ -38,8 +38,10 @@ def check_topic_creation(
     The check sends a request only if the topic is missing, or if the topic's settings must be fetched and compared.
     """
     new_topic = target.new_topic
-    metadata = next((topic for topic in topics if new_topic is not None and topic.name == new_topic.name), None)
-    if new_topic is None or metadata is None:
+    if new_topic is None:
+        return
+    metadata = next((topic for topic in topics if topic.name == new_topic.name), None)
+    if metadata is None:
         return
     name = _build_check_name(new_topic)
     if metadata.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -77,7 +79,7 @@ def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, configs
     name = _build_check_name(new_topic)
     if metadata.error_code:
         return Check(name, Outcome.SKIPPED, "the topic cannot be compared")
-    replication_factor = min((len(part.replica_nodes) for part in metadata.partitions), default=0)
+    replication_factor = min((len(partition.replica_nodes) for partition in metadata.partitions), default=0)
     config_values = {
         config.name: config.value
         for result in configs.results

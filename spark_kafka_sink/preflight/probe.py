@@ -33,7 +33,7 @@ class Exchange(Generic[ResponseT]):
 
 
 class _RequestCall(Call[ResponseT]):
-    """A check's request. `last_exchange` holds the last response, even if that contains a retriable error."""
+    """A check's request. `last_exchange` holds the last response, even if it contains a retriable error."""
 
     def __init__(self, request: Request[ResponseT], wall_ms: Callable[[], int]) -> None:
         super().__init__([request])
@@ -125,7 +125,7 @@ class Probe:
             self.is_conclusive = self._has_conclusive_result()
             if self.is_conclusive:
                 break
-            if now_ms - started_ms >= timeouts.retry_ms and not self._is_waiting():
+            if now_ms - started_ms >= timeouts.retry_ms and not self._may_get_response():
                 break
             for node in (*self.bootstrap_nodes, *self.find_leaders()):
                 if node.id not in self.connected_nodes and self.client.ready(node, now_ms):
@@ -184,7 +184,8 @@ class Probe:
         if has_final_error and not self.target.connect_all_brokers:
             return True
         have_leaders = all(
-            topic.error_code == error_codes.NONE and all(part.leader_id in self.brokers for part in topic.partitions)
+            topic.error_code == error_codes.NONE
+            and all(partition.leader_id in self.brokers for partition in topic.partitions)
             for topic in usable_topics
         )
         leaders = self.find_leaders()
@@ -195,13 +196,13 @@ class Probe:
 
     def _is_authentication_rejected(self) -> bool:
         """Return whether all connections to bootstrap servers failed, at least one of them during authentication."""
-        ids = [node.id for node in self.bootstrap_nodes]
-        return all(self.client.connection_failed(node_id) for node_id in ids) and any(
-            self.client.authentication_exception(node_id) is not None for node_id in ids
+        node_ids = [node.id for node in self.bootstrap_nodes]
+        return all(self.client.connection_failed(node_id) for node_id in node_ids) and any(
+            self.client.authentication_exception(node_id) is not None for node_id in node_ids
         )
 
-    def _is_waiting(self) -> bool:
-        """Return whether a node may still respond because a connection to it is being established or is ready."""
+    def _may_get_response(self) -> bool:
+        """Return whether a node may still respond: its connection is being established, or is ready for the request."""
         has_metadata = self.metadata_response is not None
         nodes = self.find_leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
         is_connecting = any(
@@ -215,5 +216,5 @@ class Probe:
             return []
         if self.target.connect_all_brokers:
             return list(self.brokers.values())
-        leaders = {part.leader_id for topic in self.metadata_response.topics for part in topic.partitions}
-        return [node for node_id, node in sorted(self.brokers.items()) if node_id in leaders]
+        leader_ids = {partition.leader_id for topic in self.metadata_response.topics for partition in topic.partitions}
+        return [node for node_id, node in sorted(self.brokers.items()) if node_id in leader_ids]

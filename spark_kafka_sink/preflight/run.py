@@ -48,7 +48,7 @@ def preflight(
         nodes = _resolve_bootstrap_servers(config, system)
     except ConfigurationError as error:
         remedy = "Correct the host names in bootstrap.servers, or the name resolution of this machine."
-        check = Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy, concerns_address=True)
+        check = Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy, is_connectivity_failure=True)
         return _skip_remaining_checks(check, target)
     try:
         probe = Probe(config, nodes, target, timeouts, system)

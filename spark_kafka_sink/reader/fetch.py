@@ -32,10 +32,13 @@ _VERSIONS_WITH_TOPIC_NAMES = VersionRange(FetchRequest.VERSIONS.min, 12)
 
 @dataclass(frozen=True, eq=False)
 class Fetch(Request[FetchResponse]):
-    """Fetch records. The keys are partition numbers. `isolation`: 0 for read_uncommitted, 1 for read_committed."""
+    """Fetch records of one topic. The keys are partition numbers.
+
+    `isolation`: 0 for read_uncommitted, 1 for read_committed.
+    """
 
     api_key = ApiKey.FETCH
-    action = "fetch its records"
+    action = "fetch records"
     topic: str
     topic_id: UUID
     offsets: Mapping[int, int]
@@ -93,11 +96,11 @@ class Fetch(Request[FetchResponse]):
 
     def find_rejection_error(self, responses: Mapping[str, FetchResponse]) -> BrokerError | None:
         """Return the error of the first partition that was rejected, or None. `responses`: the responses by key."""
-        parsed_responses = {
+        classifications_by_object_id = {
             id(response): self.classify_keys(response) for response in _find_distinct_responses(responses)
         }
         for key, response in responses.items():
-            classification = parsed_responses[id(response)][key]
+            classification = classifications_by_object_id[id(response)][key]
             if classification.verdict is not Verdict.DONE:
                 return self.build_rejection_error(key, classification)
         return None
@@ -107,7 +110,7 @@ class Fetch(Request[FetchResponse]):
 
 
 def _find_distinct_responses(responses: Mapping[str, FetchResponse]) -> list[FetchResponse]:
-    """Return each response once. A leader's response is in `responses` once for each of its partitions."""
+    """Return each response once. `responses` has a leader's response once for each of the leader's partitions."""
     return list({id(response): response for response in responses.values()}.values())
 
 

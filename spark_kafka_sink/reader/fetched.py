@@ -98,8 +98,9 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
     `preserve_header_keys`: see decode_records(). The last chunk may be empty, but its `next_offset` is valid.
     """
     hidden_producer_ids: set[int] = set()
-    abort_starts = [(transaction.first_offset, transaction.producer_id) for transaction in aborted_transactions or ()]
-    heapq.heapify(abort_starts)
+    # A heap of (first offset, producer id), so that the transaction that begins next is at index 0.
+    pending_aborts = [(transaction.first_offset, transaction.producer_id) for transaction in aborted_transactions or ()]
+    heapq.heapify(pending_aborts)
     tables: list[pa.Table] = []
     chunk_bytes = 0
     next_offset = start
@@ -107,8 +108,9 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
         batch = stored_batch.decode(preserve_header_keys=preserve_header_keys)
         header = batch.header
         next_offset = max(next_offset, header.last_offset + 1)
-        while abort_starts and abort_starts[0][0] <= header.last_offset:
-            hidden_producer_ids.add(heapq.heappop(abort_starts)[1])
+        while pending_aborts and pending_aborts[0][0] <= header.last_offset:
+            _, producer_id = heapq.heappop(pending_aborts)
+            hidden_producer_ids.add(producer_id)
         if header.is_control:
             if is_abort_marker(batch):
                 hidden_producer_ids.discard(header.producer_id)
@@ -131,7 +133,7 @@ def iterate_stored_batches(records: memoryview | bytes | None) -> Iterator[Store
 def is_abort_marker(batch: DecodedBatch) -> bool:
     """Return whether a control batch aborts, rather than commits, its producer's transaction."""
     keys = batch.columns.column("key")
-    # Compaction may have removed the marker from the batch.
+    # The batch has no record if compaction has removed the marker.
     key = keys[0].as_py() if len(keys) else None
     if key is None:
         return False
@@ -142,16 +144,22 @@ def is_abort_marker(batch: DecodedBatch) -> bool:
 
 
 def _convert_timestamps(timestamps: pa.Array) -> pa.Array:
-    """Convert timestamps in milliseconds. Out-of-range values are clamped, because producers may write any number."""
-    clamped = pc.min_element_wise(pc.max_element_wise(timestamps, TIMESTAMP_RANGE_MS[0]), TIMESTAMP_RANGE_MS[1])
-    return clamped.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+    """Convert milliseconds since the epoch to timestamps in UTC.
+
+    Values outside of TIMESTAMP_RANGE_MS are clamped, because a producer may write any number.
+    """
+    min_ms, max_ms = TIMESTAMP_RANGE_MS
+    clamped_timestamps = pc.min_element_wise(pc.max_element_wise(timestamps, min_ms), max_ms)
+    return clamped_timestamps.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _to_rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int) -> pa.Table:
+    """Convert the records with start <= offset < stop to rows in ROWS_SCHEMA."""
     header, columns = batch
     if header.base_offset < start or header.last_offset >= stop:
-        offset = columns.column("offset")
-        columns = columns.filter(pc.and_(pc.greater_equal(offset, start), pc.less(offset, stop)))
+        offsets = columns.column("offset")
+        is_in_range = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, stop))
+        columns = columns.filter(is_in_range)
     row_count = columns.num_rows
     headers = columns.column("headers")
     has_no_headers = pc.equal(pc.list_value_length(headers), 0)

@@ -30,7 +30,7 @@ class ListOffsets(Request[ListOffsetsResponse]):
     """Look up one offset of each partition. The keys are partition numbers."""
 
     api_key = ApiKey.LIST_OFFSETS
-    action = "list its offsets"
+    action = "list offsets"
     topic: str
     partitions: Sequence[int]
     timestamp: int
@@ -62,23 +62,26 @@ class ListOffsets(Request[ListOffsetsResponse]):
         return select_most_severe(self.classify_keys(response).values())
 
     def classify_keys(self, response: ListOffsetsResponse) -> Mapping[str, Classification]:
-        return {str(row.partition_index): self.classify_code(row.error_code) for row in _iterate_partitions(response)}
+        return {
+            str(result.partition_index): self.classify_code(result.error_code)
+            for result in _iterate_partitions(response)
+        }
 
     def parse_offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
         """Return each partition's offset. Raise BrokerError if a partition was rejected."""
-        # A leader's response is in `responses` once for each of its partitions, so parse each distinct response once.
-        distinct_responses = {id(response): response for response in responses.values()}
-        parsed_responses = {
-            key: {str(row.partition_index): row for row in _iterate_partitions(response)}
-            for key, response in distinct_responses.items()
+        # `responses` has a leader's response once for each of the leader's partitions, so parse each object only once.
+        responses_by_object_id = {id(response): response for response in responses.values()}
+        results_by_object_id = {
+            object_id: {str(result.partition_index): result for result in _iterate_partitions(response)}
+            for object_id, response in responses_by_object_id.items()
         }
         offsets: dict[int, int] = {}
         for key, response in responses.items():
-            row = parsed_responses[id(response)][key]
-            classification = self.classify_code(row.error_code)
+            result = results_by_object_id[id(response)][key]
+            classification = self.classify_code(result.error_code)
             if classification.verdict is not Verdict.DONE:
                 raise self.build_rejection_error(key, classification)
-            offsets[row.partition_index] = row.offset
+            offsets[result.partition_index] = result.offset
         return offsets
 
     def describe_subject(self, key: str) -> str:
@@ -86,4 +89,4 @@ class ListOffsets(Request[ListOffsetsResponse]):
 
 
 def _iterate_partitions(response: ListOffsetsResponse) -> Iterator[ListOffsetsPartitionResponse]:
-    return (row for topic in response.topics for row in topic.partitions)
+    return (result for topic in response.topics for result in topic.partitions)

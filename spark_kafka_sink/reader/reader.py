@@ -122,6 +122,7 @@ class TopicReader:
                     "fewer partitions or offsets; `pykafka cat` reads topics of any size."
                 )
             tables.append(table)
+        # The sort is stable, so the tables of a partition stay in the order of their offsets.
         tables.sort(key=lambda table: table.column("partition")[0].as_py())
         return pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table()
 
@@ -150,9 +151,8 @@ class TopicReader:
             **self._list_offsets(topic, selected_partitions, EARLIEST_TIMESTAMP),
             **_filter_partitions(start, selected_partitions),
         }
-        for rows in self._fetch_all(
-            self._create_progress(topic, positions, end_offsets, self._to_visible_rows), follow=follow
-        ):
+        progress = self._create_progress(topic, positions, end_offsets, self._to_visible_rows)
+        for rows in self._fetch_all(progress, follow=follow):
             if rows.num_rows:
                 yield rows
 
@@ -162,7 +162,7 @@ class TopicReader:
         The caller must pass the result to `read_stored_batches` or `abandon`.
         """
         progress = self._create_progress(topic, {partition: start}, {partition: LONG_MAX}, _to_stored_batches)
-        return self._begin(self._build_next_fetch(progress, max_wait_ms=0))
+        return self._send_fetch(self._build_next_fetch(progress, max_wait_ms=0))
 
     def abandon(self, fetch_call: Call[FetchResponse]) -> None:
         """Abandon a fetch that `prefetch` started."""
@@ -178,7 +178,7 @@ class TopicReader:
         progress = self._create_progress(topic, {partition: start}, {partition: stop}, _to_stored_batches)
         if fetch_call is not None:
             fetch = progress.build_fetch([partition])
-            if self._finish(fetch_call) is None and fetch.find_rejection_error(fetch_call.responses) is None:
+            if self._wait_for_fetch(fetch_call) is None and fetch.find_rejection_error(fetch_call.responses) is None:
                 yield from progress.unpack(fetch.parse_partition_data(fetch_call.responses))
         yield from self._fetch_all(progress, follow=False)
 
@@ -200,8 +200,8 @@ class TopicReader:
         while progress.pending_partitions:
             previous_positions = dict(progress.positions)
             fetch = self._build_next_fetch(progress)
-            call = self._begin(fetch)
-            failure = self._finish(call)
+            call = self._send_fetch(fetch)
+            failure = self._wait_for_fetch(call)
             yield from progress.unpack(fetch.parse_partition_data(call.responses))
             rejection = fetch.find_rejection_error(call.responses)
             if rejection is not None:
@@ -226,15 +226,15 @@ class TopicReader:
         leaders = {partition: self._client.find_leader(topic, partition) for partition in progress.pending_partitions}
         fetchable_partitions = [partition for partition, leader in leaders.items() if leader is not None]
         # All responses of a round are in memory at the same time, so the leaders share the limit.
-        return progress.build_fetch(
-            fetchable_partitions, max_wait_ms, MAX_FETCH_BYTES // max(1, len({*leaders.values()} - {None}))
-        )
+        leader_count = len({leader for leader in leaders.values() if leader is not None})
+        max_bytes_per_leader = MAX_FETCH_BYTES // max(1, leader_count)
+        return progress.build_fetch(fetchable_partitions, max_wait_ms, max_bytes_per_leader)
 
-    def _begin(self, fetch: Fetch) -> Call[FetchResponse]:
+    def _send_fetch(self, fetch: Fetch) -> Call[FetchResponse]:
         """Send the fetch to each leader. It is not retried, because the next round may fetch from other offsets."""
         return self._client.begin([fetch], should_retry=False)
 
-    def _finish(self, call: Call[FetchResponse]) -> NetworkError | BrokerError | None:
+    def _wait_for_fetch(self, call: Call[FetchResponse]) -> NetworkError | BrokerError | None:
         """Wait for all responses. Return the first network or broker error, which may be temporary, or None."""
         try:
             self._client.finish(call, timeout_ms=float("inf"))
@@ -266,11 +266,10 @@ class TopicReader:
         if partitions is None:
             return self.partitions(topic)
         selected_partitions = sorted(set(partitions))
-        if {partition.index for partition in self._client.wait_for_topic(topic).partitions}.issuperset(
-            selected_partitions
-        ):
+        cached_partitions = {partition.index for partition in self._client.wait_for_topic(topic).partitions}
+        if cached_partitions.issuperset(selected_partitions):
             return selected_partitions
-        existing_partitions = self.partitions(topic)
+        existing_partitions = self.partitions(topic)  # fetched again, because the topic may have gained partitions
         missing_partitions = [partition for partition in selected_partitions if partition not in existing_partitions]
         if missing_partitions:
             raise InvalidRecordError(
@@ -285,9 +284,9 @@ class TopicReader:
 
 
 class _FetchProgress(Generic[ChunkT]):
-    """Progress of reading one topic.
+    """The progress of reading one topic.
 
-    `positions` contains the next offset to fetch for each partition, and `end_offsets` the offset at which to stop.
+    `positions` contains the next offset to fetch from each partition, and `end_offsets` the offset at which to stop.
     """
 
     def __init__(
@@ -317,9 +316,9 @@ class _FetchProgress(Generic[ChunkT]):
         offsets = {partition: self.positions[partition] for partition in partitions}
         return Fetch(self.topic, self.topic_id, offsets, self._isolation, max_wait_ms, max_bytes)
 
-    def unpack(self, responses: Iterable[FetchResponsePartitionData]) -> Iterator[ChunkT]:
-        """Unpack fetched data chunk by chunk, advancing the position before each chunk is yielded."""
-        for data in responses:
+    def unpack(self, partition_data: Iterable[FetchResponsePartitionData]) -> Iterator[ChunkT]:
+        """Unpack fetched data chunk by chunk. A partition's position advances before the chunk is yielded."""
+        for data in partition_data:
             yield from self._unpack_partition(data)
 
     def _unpack_partition(self, data: FetchResponsePartitionData) -> Iterator[ChunkT]:

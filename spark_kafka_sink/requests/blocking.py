@@ -28,12 +28,13 @@ from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, Unsupport
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.requests.deadline import Deadline, pause_ms
+from spark_kafka_sink.requests.deadline import Deadline, compute_pause_ms
 from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, Attempt, Call, PendingRequests
 from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
 
 _MIN_WAIT_MS = 1.0
+_MAX_TIMEOUT_DOUBLINGS = 30
 _NO_REQUEST_TIMEOUT_MS = 2.0**40
 """Effectively no timeout for a single request, because it may have to wait for many others on the same connection.
 
@@ -86,7 +87,7 @@ class BlockingClient:
         self._timeout_counts: dict[int, int] = {}  # node id -> consecutive timeouts
         self.metadata = create_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = create_network_client(config, self.metadata, system=self._system)
-        self._pending = PendingRequests(Routing(self.metadata, lambda now_ms: self.choose_node()), pause_ms)
+        self._pending = PendingRequests(Routing(self.metadata, lambda now_ms: self.choose_node()), compute_pause_ms)
 
     def __enter__(self) -> BlockingClient:
         return self
@@ -97,26 +98,26 @@ class BlockingClient:
     def close(self) -> None:
         self._client.close()
 
-    def wait_for_topic(self, name: str, *, refresh: bool = False) -> TopicInfo:
+    def wait_for_topic(self, topic: str, *, refresh: bool = False) -> TopicInfo:
         """Wait until the topic's partitions are known, and return the topic.
 
         Raise BrokerError if the topic does not exist or the user may not describe it. `refresh`: fetch the metadata
         again even if the topic is known, because the topic may have been deleted or have gained partitions.
         """
-        deadline = self.create_deadline(f"metadata of {format_partition(name)}")
-        is_known = self.metadata.contains_topic(name)
-        self.metadata.add_topic(name, self._system.now())
+        deadline = self.create_deadline(f"metadata of {format_partition(topic)}")
+        is_known = self.metadata.contains_topic(topic)
+        self.metadata.add_topic(topic, self._system.now())
         stale_version = self.metadata.request_update(reset_backoff=True) if refresh and is_known else -1
         while True:
-            info = self.metadata.snapshot.topics.get(name)
-            if info is not None and self.metadata.version > stale_version:
-                if info.partitions:
-                    return info
-                self.metadata.raise_for_topic(name)
+            topic_info = self.metadata.snapshot.topics.get(topic)
+            if topic_info is not None and self.metadata.version > stale_version:
+                if topic_info.partitions:
+                    return topic_info
+                self.metadata.raise_for_topic(topic)
                 if deadline.waited_ms > MAX_UNKNOWN_TOPIC_MS:
-                    raise build_broker_error(info.error_code, format_partition(name))
+                    raise build_broker_error(topic_info.error_code, format_partition(topic))
                 self.metadata.request_update()
-            deadline.wait(self.metadata.topic_error(name), self._backoff_ms)
+            deadline.wait(self.metadata.topic_error(topic), self._backoff_ms)
 
     def find_leader(self, topic: str, partition: int) -> Node | None:
         """Return the partition's leader. If it is unknown, request a metadata update and return None."""
@@ -203,14 +204,14 @@ class BlockingClient:
 
     def finish(self, call: Call[ResponseT], timeout_ms: float | None = None) -> dict[str, ResponseT]:
         """Wait for the final results, and return the responses by key. Raise the call's first error if a key failed."""
-        deadline, progress = self.create_deadline(call.operation, timeout_ms), call.done_count
+        deadline, done_count = self.create_deadline(call.operation, timeout_ms), call.done_count
         try:
             while not call.is_done:
                 deadline.check(call.last_failure)
                 self._send_due()
                 self.poll_until(min(self._pending.next_due_ms(self._system.now()), deadline.at_ms))
-                if call.done_count != progress:
-                    progress = call.done_count
+                if call.done_count != done_count:
+                    done_count = call.done_count
                     deadline.extend()
         finally:
             self.abandon(call)
@@ -225,9 +226,9 @@ class BlockingClient:
             )
 
     def poll_until(self, until_ms: float) -> None:
-        """Poll the client until an attempt ends, but no longer than until this time."""
-        ended = self._ended_attempt_count
-        while self._ended_attempt_count == ended and (now_ms := self._system.now()) < until_ms:
+        """Poll the client until an attempt ends, or until this time on the client's monotonic clock."""
+        initial_count = self._ended_attempt_count
+        while self._ended_attempt_count == initial_count and (now_ms := self._system.now()) < until_ms:
             self._run_once(now_ms, until_ms - now_ms)
 
     # --- node queues
@@ -244,14 +245,17 @@ class BlockingClient:
 
     def _run_once(self, now_ms: float, timeout_ms: float) -> None:
         """Send queued requests and poll the client once."""
-        ended = self._ended_attempt_count
+        initial_count = self._ended_attempt_count
         for queue in self._queues.values():
             self._send_next(queue, now_ms)
-        if self._ended_attempt_count == ended:
+        if self._ended_attempt_count == initial_count:
             self._poll(max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now_ms))))
 
     def _send_next(self, queue: _NodeQueue, now_ms: float) -> None:
-        """Send the first queued request, or fail all of them. The next one can be sent when this one is written."""
+        """Send the node's first queued request if the node is ready. Fail all of them if it will not become ready.
+
+        Only one request is sent per call, because the node is not ready again before this request is written.
+        """
         if not queue.queued:
             return
         node = queue.node
@@ -271,11 +275,11 @@ class BlockingClient:
             self._client.send(request, now_ms)
             return
         connection_failed = self._client.connection_failed(node.id)
-        failures = self.metadata.describe_connection_failures
+        describe_failures = self.metadata.describe_connection_failures
         if connection_failed and queue.has_tried_connection:
-            self._fail_queued(queue, f"{node} cannot be reached. {failures()}")
+            self._fail_queued(queue, f"{node} cannot be reached. {describe_failures()}")
         elif now_ms - max(queue.last_response_ms, queue.queued[0].queued_ms) >= self._timeout_ms:
-            self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {failures()}")
+            self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {describe_failures()}")
         queue.has_tried_connection = queue.has_tried_connection or not connection_failed
 
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:
@@ -292,7 +296,7 @@ class BlockingClient:
         """Disconnect nodes that have been unresponsive for too long. Return the time until the next check."""
         cluster = self.metadata.snapshot
         has_queued = any(queue.queued for queue in self._queues.values())
-        next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
+        until_next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
         for node_id in {*self._queues, *cluster.nodes}:
             unresponsive_ms = self._client.unresponsive_ms(node_id, now_ms)
             timeout_ms = self._compute_node_timeout_ms(node_id)
@@ -306,14 +310,14 @@ class BlockingClient:
             if 0 < unresponsive_ms < timeout_ms:
                 # A wait shorter than the clock's resolution may end before the clock has advanced. Without a minimum,
                 # the loop could then spin forever.
-                next_check_ms = min(next_check_ms, max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS))
-        return next_check_ms
+                remaining_ms = max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS)
+                until_next_check_ms = min(until_next_check_ms, remaining_ms)
+        return until_next_check_ms
 
     def _compute_node_timeout_ms(self, node_id: int) -> float:
         """Return the node's timeout, which doubles with each consecutive timeout."""
-        return min(
-            self._node_timeout_ms * 2.0 ** min(self._timeout_counts.get(node_id, 0), 30), self._max_node_timeout_ms
-        )
+        doublings = min(self._timeout_counts.get(node_id, 0), _MAX_TIMEOUT_DOUBLINGS)
+        return min(self._node_timeout_ms * 2.0**doublings, self._max_node_timeout_ms)
 
     def _disconnect(self, node_id: int, reason: str, now_ms: float) -> None:
         queue = self._queues.get(node_id)

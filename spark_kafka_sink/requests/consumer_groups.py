@@ -45,18 +45,19 @@ class GroupMetadata:
             _ensure_text("the instance id of a group's member", self.group_instance_id)
 
 
-def ensure_number(name: str, value: object, minimum: int, maximum: int) -> None:
+def ensure_number(subject: str, value: object, minimum: int, maximum: int) -> None:
     """Raise InvalidRecordError unless the value is an integer in this range.
 
-    Otherwise the value would fail to encode on the sender's thread, which would be a fatal error.
+    An invalid value would otherwise fail to encode on the sender's thread, where every error is fatal. `subject`: what
+    the error message calls the value.
     """
     if isinstance(value, SupportsIndex) and minimum <= index(value) <= maximum:
         return
-    raise InvalidRecordError(f"{name} must be an integer from {minimum} to {maximum}, not {value!a:.60}.")
+    raise InvalidRecordError(f"{subject} must be an integer from {minimum} to {maximum}, not {value!a:.60}.")
 
 
-def _ensure_text(name: str, value: object) -> None:
+def _ensure_text(subject: str, value: object) -> None:
     if not isinstance(value, str) or not is_encodable_string(value):
         raise InvalidRecordError(
-            f"{name} must be text of at most {MAX_STRING_BYTES} bytes in UTF-8, not {value!a:.60}."
+            f"{subject} must be text of at most {MAX_STRING_BYTES} bytes in UTF-8, not {value!a:.60}."
         )

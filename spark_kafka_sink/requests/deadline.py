@@ -10,9 +10,12 @@ _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 20.0, 1_000.0
 _MAX_DOUBLINGS = 10
 
 
-def pause_ms(failures: int) -> float:
-    """Return the pause before a retry. `failures`: number of consecutive failures, without the latest one."""
-    return min(_FIRST_PAUSE_MS * 2.0 ** min(failures, _MAX_DOUBLINGS), _MAX_PAUSE_MS)
+def compute_pause_ms(previous_failures: int) -> float:
+    """Compute the pause before a retry.
+
+    `previous_failures`: the number of consecutive failures before the latest one.
+    """
+    return min(_FIRST_PAUSE_MS * 2.0 ** min(previous_failures, _MAX_DOUBLINGS), _MAX_PAUSE_MS)
 
 
 class _Client(Protocol):
@@ -29,20 +32,21 @@ class Deadline:
         self._client = client
         self._operation = operation
         self._timeout_ms = timeout_ms
-        self._since_ms = client.now()
+        self._last_progress_ms = client.now()
 
     @property
     def at_ms(self) -> float:
-        return self._since_ms + self._timeout_ms
+        """The time of the deadline, on the client's monotonic clock."""
+        return self._last_progress_ms + self._timeout_ms
 
     @property
     def waited_ms(self) -> float:
         """Time since the last progress."""
-        return self._client.now() - self._since_ms
+        return self._client.now() - self._last_progress_ms
 
     def extend(self) -> None:
         """Restart the timeout after the operation has made progress."""
-        self._since_ms = self._client.now()
+        self._last_progress_ms = self._client.now()
 
     def check(self, failure: KafkaSinkError | None) -> None:
         """Raise an error if the deadline has passed. `failure`: the latest failure of the operation, if any.

@@ -28,41 +28,49 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
         codes.NOT_COORDINATOR: Verdict.RETRY,
         codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
     }
-    names: Sequence[str]
+    coordinator_keys: Sequence[str]
+    """Group ids or transactional ids, depending on `key_type`."""
     key_type: int = TRANSACTION
 
     @property
     def keys(self) -> Sequence[str]:
-        return self.names
+        return self.coordinator_keys
 
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER
 
     @property
     def versions(self) -> VersionRange:
-        # Version 0 is for groups only.
-        return VersionRange(FIRST_SEVERAL_KEYS_VERSION if len(self.names) > 1 else self.key_type, NO_MAX_VERSION)
+        # Version 0 can look up groups only, so the key type happens to be the first version that supports the type.
+        first_version = FIRST_SEVERAL_KEYS_VERSION if len(self.coordinator_keys) > 1 else self.key_type
+        return VersionRange(first_version, NO_MAX_VERSION)
 
     def build_message(self, version: int) -> FindCoordinatorRequest:
         if version >= FIRST_SEVERAL_KEYS_VERSION:
-            return FindCoordinatorRequest(key_type=self.key_type, coordinator_keys=list(self.names))
-        return FindCoordinatorRequest(key=self.names[0], key_type=self.key_type)
+            return FindCoordinatorRequest(key_type=self.key_type, coordinator_keys=list(self.coordinator_keys))
+        return FindCoordinatorRequest(key=self.coordinator_keys[0], key_type=self.key_type)
 
     def classify(self, response: FindCoordinatorResponse) -> Classification:
         return select_most_severe(
-            classification._replace(item=name) for name, classification in self.classify_keys(response).items()
+            classification._replace(item=key) for key, classification in self.classify_keys(response).items()
         )
 
     def classify_keys(self, response: FindCoordinatorResponse) -> Mapping[str, Classification]:
         if not response.coordinators:
-            return {self.names[0]: self.classify_code(response.error_code)}
-        return {row.key: self.classify_code(row.error_code) for row in response.coordinators}
+            return {self.coordinator_keys[0]: self.classify_code(response.error_code)}
+        return {result.key: self.classify_code(result.error_code) for result in response.coordinators}
 
     def parse_coordinators(self, response: FindCoordinatorResponse) -> dict[str, Node]:
         """Return the coordinators by key. Keys whose lookup failed are omitted."""
         if not response.coordinators:
-            return {} if response.error_code else {self.names[0]: Node(response.node_id, response.host, response.port)}
-        return {row.key: Node(row.node_id, row.host, row.port) for row in response.coordinators if not row.error_code}
+            if response.error_code != codes.NONE:
+                return {}
+            return {self.coordinator_keys[0]: Node(response.node_id, response.host, response.port)}
+        return {
+            result.key: Node(result.node_id, result.host, result.port)
+            for result in response.coordinators
+            if result.error_code == codes.NONE
+        }
 
     def describe_subject(self, key: str) -> str:
         return f"transactional id {key}" if self.key_type == TRANSACTION else f"group {key}"

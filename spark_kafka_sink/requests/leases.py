@@ -31,7 +31,7 @@ ClientT = TypeVar("ClientT")
 
 @dataclass(frozen=True)
 class _IdleClient(Generic[ClientT]):
-    """A client that is not leased. `expires_at`: the clock time at which to close it."""
+    """A client that is not leased. `expires_at`: the time of the cache's clock, in seconds, at which to close it."""
 
     client: ClientT
     key: Hashable
@@ -72,12 +72,12 @@ class Leases(Generic[ClientT]):
             return len(self._idle_clients)
 
     @contextlib.contextmanager
-    def lease(self, key: Hashable, make: Callable[[], ClientT], idle_seconds: float) -> Iterator[ClientT]:
+    def lease(self, key: Hashable, create_client: Callable[[], ClientT], idle_seconds: float) -> Iterator[ClientT]:
         """Yield the most recently used idle client with this key, or a new client if there is none.
 
         `idle_seconds`: how long the client may then stay idle; inf for no limit.
         """
-        client = self._take(key) or make()
+        client = self._take_most_recent(key) or create_client()
         try:
             yield client
         except BaseException:  # including the GeneratorExit and KeyboardInterrupt that end killed tasks
@@ -85,60 +85,60 @@ class Leases(Generic[ClientT]):
             raise
         self._put_back(_IdleClient(client, key, self._clock() + idle_seconds))
 
-    def evict(self, now_ms: float) -> None:
-        """Close the clients that have been idle for too long."""
+    def evict(self, now: float) -> None:
+        """Close the clients that have been idle for too long. `now`: the current time of `clock`, in seconds."""
         with self._condition:
-            expired_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at <= now_ms]
-            self._idle_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at > now_ms]
+            expired_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at <= now]
+            self._idle_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at > now]
         self._close_all(expired_clients)
 
     def close(self) -> None:
         """Close all idle clients."""
         self.evict(_NEVER)
 
-    def _take(self, key: Hashable) -> ClientT | None:
+    def _take_most_recent(self, key: Hashable) -> ClientT | None:
         with self._condition:
-            # Prefer the most recently used client: its connections are the most likely to be still open.
-            for position in reversed(range(len(self._idle_clients))):
-                if self._idle_clients[position].key == key:
-                    return self._idle_clients.pop(position).client
+            # The most recently used client comes last. Its connections are the most likely to be still open.
+            for index in reversed(range(len(self._idle_clients))):
+                if self._idle_clients[index].key == key:
+                    return self._idle_clients.pop(index).client
         return None
 
     def _put_back(self, idle_client: _IdleClient[ClientT]) -> None:
         with self._condition:
             self._idle_clients.append(idle_client)
-            surplus = self._idle_clients[: -self._max_idle]  # the least recently used clients come first
+            surplus_clients = self._idle_clients[: -self._max_idle]  # the least recently used clients come first
             del self._idle_clients[: -self._max_idle]
             if idle_client.expires_at < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
                 self._evictor = threading.Thread(target=self._evict_until_empty, name="pykafka-leases", daemon=True)
                 self._evictor.start()
             self._condition.notify()
-        self._close_all(surplus)
+        self._close_all(surplus_clients)
 
     def _evict_until_empty(self) -> None:
         while True:
             self.evict(self._clock())
             with self._condition:
-                next_until = min((idle_client.expires_at for idle_client in self._idle_clients), default=_NEVER)
-                if next_until == _NEVER:
+                next_expiry = min((idle_client.expires_at for idle_client in self._idle_clients), default=_NEVER)
+                if next_expiry == _NEVER:
                     # Clear this while the lock is held, so that the next `_put_back` starts a new thread.
                     self._evictor = None
                     return
-                self._condition.wait(max(0.0, next_until - self._clock()))
+                self._condition.wait(max(0.0, next_expiry - self._clock()))
 
-    def _close_all(self, clients: list[_IdleClient[ClientT]]) -> None:
-        for idle_client in clients:
+    def _close_all(self, idle_clients: list[_IdleClient[ClientT]]) -> None:
+        for idle_client in idle_clients:
             self._close(idle_client.client)
 
 
-def _reset_after_fork(reference: weakref.ref[Leases[ClientT]]) -> None:
-    """Reset the leases in forked children.
+def _reset_after_fork(leases_reference: weakref.ref[Leases[ClientT]]) -> None:
+    """Reset the cache in each child process that this process forks.
 
-    The hook holds only a weak reference, because Python has no way to unregister it.
+    The fork hook holds only a weak reference to the cache, because Python has no way to unregister a hook.
     """
 
     def reset() -> None:
-        leases = reference()
+        leases = leases_reference()
         if leases is not None:
             leases._reset()
 

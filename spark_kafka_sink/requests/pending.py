@@ -41,7 +41,7 @@ POLL_INTERVAL_MS = 10.0
 MAX_UNKNOWN_TOPIC_MS = 5_000.0
 """How long to retry UNKNOWN_TOPIC_OR_PARTITION. It is retried because a new topic reaches the brokers one by one."""
 
-_CONCURRENT_PAUSE_MS = 20.0
+_FIRST_CONCURRENT_TRANSACTIONS_BACKOFF_MS = 20.0
 _MAX_DOUBLINGS = 10
 
 
@@ -100,10 +100,8 @@ class Call(Generic[ResponseT]):
         key, request = next(iter(self._requests.items()), ("", None))
         if request is None:
             return "the attempt"
-        subject = (
-            f"{request.describe_subject(key)}: " if len(self._requests) == 1 and request.describe_subject(key) else ""
-        )
-        return f"{subject}the attempt to {request.action}"
+        subject = request.describe_subject(key) if len(self._requests) == 1 else ""
+        return f"{subject}: the attempt to {request.action}" if subject else f"the attempt to {request.action}"
 
     def results(self) -> dict[str, ResponseT]:
         """Return the responses by key, in the order of the requests. Raise `error` if a key failed."""
@@ -125,6 +123,7 @@ class Call(Generic[ResponseT]):
         return True
 
     def decide_verdict(self, classification: Classification) -> Verdict:
+        """Return the verdict that applies to this call."""
         is_unknown = classification.code == codes.UNKNOWN_SERVER_ERROR
         return Verdict.RETRY if is_unknown and self._should_retry_unknown_errors else classification.verdict
 
@@ -231,12 +230,15 @@ class PendingRequests:
             self._fail(call, key, error, Verdict.FATAL, now_ms)
 
     def _build_lookup(self, call: Call[Any], key_type: int, now_ms: float) -> list[Attempt]:
-        """Return one lookup of all unknown coordinators of this type, including keys that are not due yet."""
+        """Build one lookup of all unknown coordinators of this type, including those of keys that are not due yet.
+
+        Return an empty list if no node can handle the lookup now.
+        """
         from spark_kafka_sink.requests.find_coordinator import FindCoordinator  # needed only with transactions
 
         routes = {
             route
-            for _, route in self._list_due_coordinator_keys(call, key_type)
+            for _, route in self._list_pending_coordinator_keys(call, key_type)
             if self.routing.find(route, now_ms) is None
         }
         node = self.routing.find(Role.ANY_BROKER, now_ms)
@@ -247,7 +249,7 @@ class PendingRequests:
         return [Attempt(call, request, node, request.keys, is_lookup=True)]
 
     def next_due_ms(self, now_ms: float) -> float:
-        """Return the time of the next call of `find_due_attempts` if no response is received before."""
+        """Return when to call `find_due_attempts` next, unless a response arrives earlier."""
         if self._is_waiting_for_node:
             return now_ms + POLL_INTERVAL_MS
         later_due_ms = (due_ms for call in self._calls for due_ms in call.due_ms_by_key.values() if due_ms > now_ms)
@@ -265,6 +267,7 @@ class PendingRequests:
     # --- results
 
     def handle_response(self, attempt: Attempt, response: Message, now_ms: float) -> None:
+        """Handle the response to an attempt. Ignore it if the attempt's call was removed."""
         if attempt not in self._sent_attempts:
             return
         self._sent_attempts.discard(attempt)
@@ -275,7 +278,7 @@ class PendingRequests:
         call.handle_response(request, response)
         classifications = request.classify_keys(response)
         for key in attempt.keys:
-            call.in_flight_keys.discard(key)  # one by one, so that the call is not done before its last key
+            call.in_flight_keys.discard(key)  # in the loop, so that the call is not done before its last key is
             classification = classifications.get(key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
             if verdict not in (Verdict.RETRY, Verdict.LOOK_UP):
@@ -308,10 +311,10 @@ class PendingRequests:
 
     def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now_ms: float) -> None:
         call.lookup_attempt = None
-        for name, node in lookup.parse_coordinators(response).items():
-            self.routing.add_coordinator(CoordinatorKey(lookup.key_type, name), node)
+        for coordinator_key, node in lookup.parse_coordinators(response).items():
+            self.routing.add_coordinator(CoordinatorKey(lookup.key_type, coordinator_key), node)
         classifications = lookup.classify_keys(response)
-        for key, route in self._list_due_coordinator_keys(call, lookup.key_type):
+        for key, route in self._list_pending_coordinator_keys(call, lookup.key_type):
             classification = classifications.get(route.key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
             if route.key not in lookup.keys or verdict is Verdict.DONE:
@@ -326,7 +329,7 @@ class PendingRequests:
         self, call: Call[Any], lookup: FindCoordinator, error: KafkaSinkError, now_ms: float
     ) -> None:
         call.lookup_attempt = None
-        for key, route in self._list_due_coordinator_keys(call, lookup.key_type):
+        for key, route in self._list_pending_coordinator_keys(call, lookup.key_type):
             if route.key not in lookup.keys:
                 continue
             if isinstance(error, NetworkError):
@@ -335,8 +338,11 @@ class PendingRequests:
                 self._fail(call, key, error, Verdict.FATAL, now_ms)
 
     @staticmethod
-    def _list_due_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
-        """Return the keys that belong to a coordinator of this type and are neither in flight nor done, with routes."""
+    def _list_pending_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
+        """Return the keys of coordinators of this type that are neither in flight nor done, with their routes.
+
+        Keys whose backoff has not ended yet are included.
+        """
         routes = [(key, call.request_for(key).route(key)) for key in call.due_ms_by_key]
         return [
             (key, route) for key, route in routes if isinstance(route, CoordinatorKey) and route.key_type == key_type
@@ -356,12 +362,14 @@ class PendingRequests:
         call.due_ms_by_key[key] = now_ms + self.retry_backoff_ms(state.failure_count, code)
         state.failure_count += 1
 
-    def retry_backoff_ms(self, failures: int, code: int = codes.NONE) -> float:
-        """Return a key's backoff. `failures`: its number of consecutive failures, not counting the latest one.
+    def retry_backoff_ms(self, previous_failures: int, code: int = codes.NONE) -> float:
+        """Return the backoff of a key after a failure with this error code.
 
         CONCURRENT_TRANSACTIONS is retried sooner, because a coordinator soon completes the previous transaction.
+        `previous_failures`: the number of consecutive failures before this one.
         """
-        pause_ms = self._backoff_ms(failures)
+        backoff_ms = self._backoff_ms(previous_failures)
         if code == codes.CONCURRENT_TRANSACTIONS:
-            return min(pause_ms, _CONCURRENT_PAUSE_MS * 2.0 ** min(failures, _MAX_DOUBLINGS))
-        return pause_ms
+            doublings = min(previous_failures, _MAX_DOUBLINGS)
+            return min(backoff_ms, _FIRST_CONCURRENT_TRANSACTIONS_BACKOFF_MS * 2.0**doublings)
+        return backoff_ms

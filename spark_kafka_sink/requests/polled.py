@@ -23,9 +23,9 @@ class PolledRequests:
         self._pending = pending
         self._timeout_ms = timeout_ms
 
-    def pause_ms(self, failures: int) -> float:
-        """Return the backoff after this many consecutive failures."""
-        return self._pending.retry_backoff_ms(failures)
+    def compute_backoff_ms(self, previous_failures: int) -> float:
+        """Return the backoff after a failure. `previous_failures`: the number of consecutive failures before it."""
+        return self._pending.retry_backoff_ms(previous_failures)
 
     def add(self, call: Call[Any]) -> None:
         self._pending.add(call)

@@ -82,7 +82,8 @@ class Request(ABC, Generic[ResponseT]):
         return None
 
     @abstractmethod
-    def build_message(self, version: int) -> Message: ...
+    def build_message(self, version: int) -> Message:
+        """Build the message in this version of the request."""
 
     @abstractmethod
     def classify(self, response: ResponseT) -> Classification:
@@ -106,5 +107,5 @@ class Request(ABC, Generic[ResponseT]):
         return build_broker_error(classification.code, context, advice)
 
     def describe_subject(self, key: str) -> str:
-        """Return what error messages about this key begin with, for example "transactional id x"."""
+        """Return the beginning of error messages about this key, for example "transactional id x"."""
         return key

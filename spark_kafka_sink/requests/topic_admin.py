@@ -11,36 +11,36 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.deadline import pause_ms
+from spark_kafka_sink.requests.deadline import compute_pause_ms
 from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.topics import CreateTopic, DescribeTopic, DescribeTopicConfigs
 from spark_kafka_sink.requests.verdicts import Verdict
 
 
-def begin_describing(client: BlockingClient, name: str) -> Call[MetadataResponse]:
+def begin_describing(client: BlockingClient, topic: str) -> Call[MetadataResponse]:
     """Send the first request of `topic_exists` or `create_if_missing` without waiting for the response."""
-    return client.begin([DescribeTopic(name)])
+    return client.begin([DescribeTopic(topic)])
 
 
 def topic_exists(
-    client: BlockingClient, name: str, *, purpose: str = "", describe_call: Call[MetadataResponse] | None = None
+    client: BlockingClient, topic: str, *, purpose: str = "", describe_call: Call[MetadataResponse] | None = None
 ) -> bool:
     """Return whether the topic exists.
 
     `purpose`: text to append to the topic's name in error messages. `describe_call`: the result of an earlier
     `begin_describing`, if any.
     """
-    response = client.finish(describe_call or begin_describing(client, name))[name]
-    classification = DescribeTopic(name).classify(response)
+    response = client.finish(describe_call or begin_describing(client, topic))[topic]
+    classification = DescribeTopic(topic).classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise build_broker_error(classification.code, f"{format_partition(name)}{purpose}")
+        raise build_broker_error(classification.code, f"{format_partition(topic)}{purpose}")
     return classification.code == error_codes.NONE
 
 
 def create_if_missing(
     client: BlockingClient,
-    topic: NewTopic,
+    new_topic: NewTopic,
     *,
     purpose: str = "",
     required_request: Request[Any] | None = None,
@@ -54,38 +54,38 @@ def create_if_missing(
     `purpose` and `describe_call`: see `topic_exists`. `required_request`: a request to send first, so that the topic is
     not created on brokers that do not support this request.
     """
-    if topic_exists(client, topic.name, purpose=purpose, describe_call=describe_call):
+    if topic_exists(client, new_topic.name, purpose=purpose, describe_call=describe_call):
         return False
     if required_request is not None:
         client.send(required_request)
-    deadline, failures = client.create_deadline(f"the creation of {format_partition(topic.name)}"), 0
+    deadline, failure_count = client.create_deadline(f"the creation of {format_partition(new_topic.name)}"), 0
     while True:
-        _create(client, topic, purpose)
-        if topic_exists(client, topic.name, purpose=purpose):
+        _create(client, new_topic, purpose)
+        if topic_exists(client, new_topic.name, purpose=purpose):
             break
-        # Try to create it again: brokers report that a topic exists while they are still deleting it.
-        deadline.wait(None, pause_ms(failures))
-        failures += 1
-    client.wait_for_topic(topic.name, refresh=True)  # The metadata may contain a deleted topic of this name.
+        # Try to create the topic again: brokers report that a topic exists while they are still deleting it.
+        deadline.wait(None, compute_pause_ms(failure_count))
+        failure_count += 1
+    client.wait_for_topic(new_topic.name, refresh=True)  # The metadata may contain a deleted topic of this name.
     return True
 
 
-def _create(client: BlockingClient, topic: NewTopic, purpose: str) -> None:
-    (row,) = client.send(CreateTopic(topic)).topics
-    if row.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
-        subject = f"{format_partition(topic.name)}{purpose}{',' if purpose else ''}"
-        context = f"{subject} does not exist and could not be created{format_broker_message(row)}"
-        raise build_broker_error(row.error_code, context, find_remedy(row.error_code))
+def _create(client: BlockingClient, new_topic: NewTopic, purpose: str) -> None:
+    (result,) = client.send(CreateTopic(new_topic)).topics
+    if result.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
+        subject = f"{format_partition(new_topic.name)}{purpose}{',' if purpose else ''}"
+        context = f"{subject} does not exist and could not be created{format_broker_message(result)}"
+        raise build_broker_error(result.error_code, context, find_remedy(result.error_code))
 
 
-def fetch_topic_settings(client: BlockingClient, name: str, settings: Sequence[str]) -> dict[str, str]:
-    """Return the values of these settings, without those that the broker does not report.
+def fetch_topic_settings(client: BlockingClient, topic: str, settings: Sequence[str]) -> dict[str, str]:
+    """Return the values of these settings by name. Settings that the broker does not report are omitted.
 
     Raise AuthorizationError if the user may not describe the topic's settings.
     """
-    request = DescribeTopicConfigs(name, settings)
+    request = DescribeTopicConfigs(topic, settings)
     response = client.send(request)
     classification = request.classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise request.build_rejection_error(name, classification)
+        raise request.build_rejection_error(topic, classification)
     return request.parse_values(response)

@@ -26,13 +26,13 @@ _FIRST_OPERATIONS_VERSION = 8
 
 
 class TopicRequest(Request):  # type: ignore[type-arg]  # each subclass names its response type
-    """A request about one topic. The topic's name is its key."""
+    """A request about one topic. The topic's name is the request's key."""
 
-    name: str
+    topic: str
 
     @property
     def keys(self) -> Sequence[str]:
-        return (self.name,)
+        return (self.topic,)
 
     def describe_subject(self, key: str) -> str:
         return format_partition(key)
@@ -45,13 +45,13 @@ class DescribeTopic(TopicRequest):
     api_key = ApiKey.METADATA
     action = "describe the topic"
     verdicts: ClassVar[VerdictTable] = {codes.NONE: Verdict.DONE, codes.UNKNOWN_TOPIC_OR_PARTITION: Verdict.DONE}
-    name: str
+    topic: str
 
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER
 
     def build_message(self, version: int) -> MetadataRequest:
-        return MetadataRequest(topics=[MetadataRequestTopic(name=self.name)], allow_auto_topic_creation=False)
+        return MetadataRequest(topics=[MetadataRequestTopic(name=self.topic)], allow_auto_topic_creation=False)
 
     def classify(self, response: MetadataResponse) -> Classification:
         return self.classify_code(response.topics[0].error_code) if response.topics else MISSING_IN_RESPONSE
@@ -61,13 +61,13 @@ class DescribeTopic(TopicRequest):
 class DescribeTopics(Request[MetadataResponse]):
     """Describe several topics. The response has an error code for each of them.
 
-    `names`: None for all topics that the user may describe. `auto_create`: whether brokers may create missing topics.
+    `topics`: None for all topics that the user may describe. `auto_create`: whether brokers may create missing topics.
     `with_operations`: whether to include the operations that the user may perform on each topic.
     """
 
     api_key = ApiKey.METADATA
     action = "describe topics"
-    names: Sequence[str] | None
+    topics: Sequence[str] | None
     auto_create: bool = False
     with_operations: bool = False
 
@@ -79,9 +79,9 @@ class DescribeTopics(Request[MetadataResponse]):
         return Role.ANY_BROKER
 
     def build_message(self, version: int) -> MetadataRequest:
-        topics = None if self.names is None else [MetadataRequestTopic(name=name) for name in self.names]
+        requested_topics = None if self.topics is None else [MetadataRequestTopic(name=topic) for topic in self.topics]
         return MetadataRequest(
-            topics=topics,
+            topics=requested_topics,
             allow_auto_topic_creation=self.auto_create,
             include_topic_authorized_operations=self.with_operations and version >= _FIRST_OPERATIONS_VERSION,
         )
@@ -95,17 +95,17 @@ class CreateTopic(TopicRequest):
     api_key = ApiKey.CREATE_TOPICS
     action = "create the topic"
     verdicts: ClassVar[VerdictTable] = {codes.NONE: Verdict.DONE, codes.TOPIC_ALREADY_EXISTS: Verdict.DONE}
-    topic: NewTopic
+    new_topic: NewTopic
 
     @property
-    def name(self) -> str:  # type: ignore[override]
-        return self.topic.name
+    def topic(self) -> str:  # type: ignore[override]
+        return self.new_topic.name
 
     def route(self, key: str) -> Route:
         return Role.CONTROLLER
 
     def build_message(self, version: int) -> CreateTopicsRequest:
-        return self.topic.request()
+        return self.new_topic.request()
 
     def classify(self, response: CreateTopicsResponse) -> Classification:
         return self.classify_code(response.topics[0].error_code) if response.topics else MISSING_IN_RESPONSE
@@ -114,7 +114,7 @@ class CreateTopic(TopicRequest):
 class ValidateTopic(CreateTopic):
     """Validate the creation of a topic without creating it.
 
-    The request may go to any broker, because any broker can check the user's permissions and callers need nothing else.
+    The request may go to any broker, because every broker can check the user's permissions, and callers need no more.
     NOT_CONTROLLER is therefore a final response and is not retried.
     """
 
@@ -125,14 +125,14 @@ class ValidateTopic(CreateTopic):
         return Role.ANY_BROKER
 
     def build_message(self, version: int) -> CreateTopicsRequest:
-        return self.topic.request(validate_only=True)
+        return self.new_topic.request(validate_only=True)
 
 
 @dataclass(frozen=True, eq=False)
 class DescribeTopicConfigs(TopicRequest):
     api_key = ApiKey.DESCRIBE_CONFIGS
-    action = "describe its settings"
-    name: str
+    action = "describe the topic's settings"
+    topic: str
     settings: Sequence[str]
 
     def route(self, key: str) -> Route:
@@ -140,7 +140,7 @@ class DescribeTopicConfigs(TopicRequest):
 
     def build_message(self, version: int) -> DescribeConfigsRequest:
         resource = DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=self.name, configuration_keys=[*self.settings]
+            resource_type=TOPIC_RESOURCE, resource_name=self.topic, configuration_keys=[*self.settings]
         )
         return DescribeConfigsRequest(resources=[resource])
 
@@ -149,7 +149,7 @@ class DescribeTopicConfigs(TopicRequest):
 
     @staticmethod
     def parse_values(response: DescribeConfigsResponse) -> dict[str, str]:
-        """Return the values of the settings by name."""
+        """Return the values of the settings by name. Settings without a value are omitted."""
         return {
             config.name: config.value
             for result in response.results

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
     ListTransactionsResponseTransactionState,
 )
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.deadline import pause_ms
+from spark_kafka_sink.requests.deadline import compute_pause_ms
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
 from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.request import Request
@@ -100,62 +100,68 @@ class TransactionListing:
     """Lists the transactions on all brokers of the cluster."""
 
     def __init__(self, client: BlockingClient, *states: str) -> None:
-        """Send requests to the known brokers. Request metadata, so that `wait_for_rows` finds all other brokers."""
+        """Send requests to the brokers that are known already, without waiting for the responses.
+
+        This also requests a metadata update, in which `wait_for_transactions` finds all other brokers.
+        """
         self._client = client
         self._states = states
         self._requests: dict[Node, ListTransactions] = {}
         self._calls: list[Call[ListTransactionsResponse]] = []
         snapshot = client.metadata.snapshot
-        self._begin(() if snapshot.is_bootstrap else snapshot.nodes.values())
+        self._send_to_new_nodes(() if snapshot.is_bootstrap else snapshot.nodes.values())
         self._last_metadata_version: int | None = client.metadata.request_update(reset_backoff=True)
 
-    def _begin(self, nodes: Iterable[Node]) -> None:
+    def _send_to_new_nodes(self, nodes: Iterable[Node]) -> None:
+        """Send a request to each of these nodes that has not got one yet."""
         requests = {node: ListTransactions(node, self._states) for node in nodes if node not in self._requests}
         self._requests |= requests
         self._calls.append(self._client.begin(requests.values(), should_retry=False))
 
-    def wait_for_rows(self) -> list[ListTransactionsResponseTransactionState]:
+    def wait_for_transactions(self) -> list[ListTransactionsResponseTransactionState]:
         """Wait for the responses of all current brokers, and return the transactions that they list.
 
-        A broker that was added may have taken over ids from another broker, so it is included. If a broker fails, all
-        brokers are queried again, because the ids of the failed broker may move to one that has already responded.
+        Brokers that have joined since the first requests are queried, too, because they may have taken over
+        transactional ids from another broker. If a broker fails, all brokers are queried again, because its
+        transactional ids may have moved to a broker that has already responded.
         """
         deadline = self._client.create_deadline("the list of transactions")
         failure_count = 0
         while True:
-            self._begin(self._client.fetch_nodes(self._last_metadata_version))
+            self._send_to_new_nodes(self._client.fetch_nodes(self._last_metadata_version))
             try:
-                return self._finish()
+                return self._wait_for_responses()
             except (NetworkError, BrokerError) as error:
                 if isinstance(error, BrokerError) and not is_worth_retrying(error.code):
                     raise
-                deadline.wait(error, pause_ms(failure_count))
+                deadline.wait(error, compute_pause_ms(failure_count))
             failure_count += 1
             self._requests = {}
             self._calls = []
             self._last_metadata_version = None
 
-    def _finish(self) -> list[ListTransactionsResponseTransactionState]:
+    def _wait_for_responses(self) -> list[ListTransactionsResponseTransactionState]:
         try:
             responses = {key: response for call in self._calls for key, response in self._client.finish(call).items()}
         finally:
             for call in self._calls:
                 self._client.abandon(call)
-        for rejection in collect_rejection_errors(self._requests.values(), responses).values():
-            raise rejection
-        return [row for response in responses.values() for row in response.transaction_states]
+        rejections = collect_rejection_errors(self._requests.values(), responses)
+        if rejections:
+            raise next(iter(rejections.values()))
+        return [transaction for response in responses.values() for transaction in response.transaction_states]
 
 
 def list_transactions(client: BlockingClient, *states: str) -> list[ListTransactionsResponseTransactionState]:
     """Return the transactions in one of these states, or in any state if none is given."""
-    return TransactionListing(client, *states).wait_for_rows()
+    return TransactionListing(client, *states).wait_for_transactions()
 
 
 def fetch_ids_by_producer(client: BlockingClient) -> dict[int, str]:
     """Return all transactional ids that the user may describe, by producer id."""
-    return {row.producer_id: row.transactional_id for row in list_transactions(client)}
+    return {transaction.producer_id: transaction.transactional_id for transaction in list_transactions(client)}
 
 
 def list_transactional_ids(client: BlockingClient, *states: str) -> list[str]:
     """Return the sorted transactional ids in one of these states, or in any state if none is given."""
-    return sorted({row.transactional_id for row in list_transactions(client, *states)})
+    return sorted({transaction.transactional_id for transaction in list_transactions(client, *states)})

@@ -43,12 +43,12 @@ class TransactionDescription:
         return self.state in _ENDING_STATES
 
 
-def build_transaction_description(row: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
+def build_transaction_description(state: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
     return TransactionDescription(
-        row.transactional_id,
-        sanitize(row.transaction_state),  # the state and the topics are shown in messages and on consoles
-        ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
-        row.transaction_timeout_ms,
-        row.transaction_start_time_ms,
-        tuple((sanitize(topic.topic), topic.partitions) for topic in row.topics),
+        state.transactional_id,
+        sanitize(state.transaction_state),  # The state and the topics are printed in messages and on consoles.
+        ProducerIdAndEpoch(state.producer_id, state.producer_epoch),
+        state.transaction_timeout_ms,
+        state.transaction_start_time_ms,
+        tuple((sanitize(topic.topic), topic.partitions) for topic in state.topics),
     )

@@ -85,15 +85,16 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
         return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
 
     def build_message(self, version: int) -> AddPartitionsToTxnRequest:
-        by_topic: dict[str, list[int]] = {}
+        partitions_by_topic: dict[str, list[int]] = {}
         for topic, partition in sorted(self.partitions):
-            by_topic.setdefault(topic, []).append(partition)
+            partitions_by_topic.setdefault(topic, []).append(partition)
         return AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transaction.transactional_id,
             v3_and_below_producer_id=self.transaction.producer_id,
             v3_and_below_producer_epoch=self.transaction.epoch,
             v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
+                AddPartitionsToTxnTopic(name=topic, partitions=partitions)
+                for topic, partitions in partitions_by_topic.items()
             ],
         )
 
@@ -105,21 +106,22 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
 
 
 def _classify_partitions(
-    request: TransactionRequest[Any], partitions: Iterable[TopicPartition], results: Mapping[TopicPartition, int]
+    request: TransactionRequest[Any], partitions: Iterable[TopicPartition], error_codes: Mapping[TopicPartition, int]
 ) -> Iterator[Classification]:
     """Classify each partition of the request. Partitions missing in the response are MISSING_IN_RESPONSE."""
     for partition in sorted(partitions):
-        is_named = partition in results
         yield (
-            request.classify_code(results[partition], format_partition(*partition)) if is_named else MISSING_IN_RESPONSE
+            request.classify_code(error_codes[partition], format_partition(*partition))
+            if partition in error_codes
+            else MISSING_IN_RESPONSE
         )
 
 
 def parse_partition_error_codes(response: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic.name, row.partition_index): row.partition_error_code
+        TopicPartition(topic.name, result.partition_index): result.partition_error_code
         for topic in response.results_by_topic_v3_and_below
-        for row in topic.results_by_partition
+        for result in topic.results_by_partition
     }
 
 
@@ -179,14 +181,14 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
         return VersionRange(FIRST_MEMBERS_VERSION if has_member else 0, FIRST_V2_OFFSETS_VERSION - 1)
 
     def build_message(self, version: int) -> TxnOffsetCommitRequest:
-        by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-        for (topic, partition), position in sorted(self.offsets.items()):
-            by_topic.setdefault(topic, []).append(
+        partitions_by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+        for (topic, partition), offset_and_metadata in sorted(self.offsets.items()):
+            partitions_by_topic.setdefault(topic, []).append(
                 TxnOffsetCommitRequestPartition(
                     partition_index=partition,
-                    committed_offset=position.offset,
-                    committed_leader_epoch=position.leader_epoch,
-                    committed_metadata=position.metadata,
+                    committed_offset=offset_and_metadata.offset,
+                    committed_leader_epoch=offset_and_metadata.leader_epoch,
+                    committed_metadata=offset_and_metadata.metadata,
                 )
             )
         return TxnOffsetCommitRequest(
@@ -198,7 +200,8 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
             member_id=self.group.member_id,
             group_instance_id=self.group.group_instance_id,
             topics=[
-                TxnOffsetCommitRequestTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
+                TxnOffsetCommitRequestTopic(name=topic, partitions=partitions)
+                for topic, partitions in partitions_by_topic.items()
             ],
         )
 
@@ -206,15 +209,15 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
         return select_most_severe(_classify_partitions(self, self.offsets, _parse_offset_error_codes(response)))
 
     def apply_partial(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
-        results = _parse_offset_error_codes(response).items()
-        listener.on_offsets_written(partition for partition, code in results if code == codes.NONE)
+        error_codes = _parse_offset_error_codes(response)
+        listener.on_offsets_written(partition for partition, code in error_codes.items() if code == codes.NONE)
 
 
 def _parse_offset_error_codes(response: TxnOffsetCommitResponse) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic.name, row.partition_index): row.error_code
+        TopicPartition(topic.name, result.partition_index): result.error_code
         for topic in response.topics
-        for row in topic.partitions
+        for result in topic.partitions
     }
 
 
@@ -290,26 +293,27 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
         return DescribeTransactionsRequest(transactional_ids=list(self.transactional_ids))
 
     def classify(self, response: DescribeTransactionsResponse) -> Classification:
-        by_key = self.classify_keys(response)
+        classifications = self.classify_keys(response)
         return select_most_severe(
-            by_key.get(name, MISSING_IN_RESPONSE)._replace(item=name) for name in self.transactional_ids
+            classifications.get(transactional_id, MISSING_IN_RESPONSE)._replace(item=transactional_id)
+            for transactional_id in self.transactional_ids
         )
 
     def classify_keys(self, response: DescribeTransactionsResponse) -> Mapping[str, Classification]:
-        return {row.transactional_id: self._classify_row(row) for row in response.transaction_states}
+        return {state.transactional_id: self._classify_state(state) for state in response.transaction_states}
 
-    def _classify_row(self, row: DescribeTransactionsResponseTransactionState) -> Classification:
-        if self.wait_while_ending and row.error_code == codes.NONE and build_transaction_description(row).is_ending:
+    def _classify_state(self, state: DescribeTransactionsResponseTransactionState) -> Classification:
+        if self.wait_while_ending and state.error_code == codes.NONE and build_transaction_description(state).is_ending:
             return Classification(Verdict.RETRY, codes.CONCURRENT_TRANSACTIONS)
-        return self.classify_code(row.error_code)
+        return self.classify_code(state.error_code)
 
     def parse_descriptions(self, response: DescribeTransactionsResponse) -> dict[str, TransactionDescription | None]:
         """Return the descriptions by transactional id; None for an id that its coordinator does not know."""
         successful_codes = (codes.NONE, codes.TRANSACTIONAL_ID_NOT_FOUND)
         return {
-            row.transactional_id: build_transaction_description(row) if row.error_code == codes.NONE else None
-            for row in response.transaction_states
-            if row.error_code in successful_codes
+            state.transactional_id: build_transaction_description(state) if state.error_code == codes.NONE else None
+            for state in response.transaction_states
+            if state.error_code in successful_codes
         }
 
 
@@ -321,14 +325,14 @@ def collect_descriptions(
     Raise BrokerError if the user is not authorized to describe an id. `responses`: the final response for each id.
     """
     # One response object appears once for each id that it describes, so parse each object only once.
-    distinct = {id(response): response for response in responses.values()}
-    parsed_responses = {
-        key: (request.classify_keys(response), request.parse_descriptions(response))
-        for key, response in distinct.items()
+    responses_by_object_id = {id(response): response for response in responses.values()}
+    parsed_by_object_id = {
+        object_id: (request.classify_keys(response), request.parse_descriptions(response))
+        for object_id, response in responses_by_object_id.items()
     }
     descriptions_by_id: dict[str, TransactionDescription] = {}
     for transactional_id, response in responses.items():
-        classifications, descriptions = parsed_responses[id(response)]
+        classifications, descriptions = parsed_by_object_id[id(response)]
         classification = classifications[transactional_id]
         if classification.verdict is not Verdict.DONE:
             raise request.build_rejection_error(transactional_id, classification)
@@ -342,8 +346,9 @@ def collect_descriptions(
 class ListTransactions(Request[ListTransactionsResponse]):
     """List the transactions that a broker coordinates.
 
-    `broker`: where to send the request; None for any broker. `states` and `producer_ids` filter the result; an empty
-    filter matches everything.
+    `broker`: where to send the request; None for any broker. It is also the request's key, which keeps requests to
+    different brokers apart within a call. `states` and `producer_ids` filter the result; an empty filter matches
+    everything.
     """
 
     api_key = ApiKey.LIST_TRANSACTIONS

@@ -67,23 +67,25 @@ TRANSACTION_ABORTABLE means that the batch's transaction is not open.
 """
 
 
-def classify(code: int, table: VerdictTable, default_verdict: Verdict, item: str = "") -> Classification:
+def classify(code: int, verdict_table: VerdictTable, default_verdict: Verdict, item: str = "") -> Classification:
     """Classify an error code. `default_verdict` applies to codes that are neither in the table nor retriable."""
-    verdict = table.get(code)
+    verdict = verdict_table.get(code)
     if verdict is None:
         verdict = Verdict.RETRY if lookup_error_code(code).retriable else default_verdict
     return Classification(verdict, code, item)
 
 
 def select_most_severe(classifications: Iterable[Classification]) -> Classification:
-    """Return the most severe classification, which is that of a request whose parts have these classifications."""
+    """Return the most severe classification: the classification of a request whose parts are classified like this."""
     classifications = list(classifications)
     # OPERATION_NOT_ATTEMPTED is only a consequence: another part of the same request has the actual error.
-    attempted = [
+    attempted_parts = [
         classification for classification in classifications if classification.code != codes.OPERATION_NOT_ATTEMPTED
     ]
     return max(
-        attempted or classifications, key=lambda classification: classification.verdict, default=MISSING_IN_RESPONSE
+        attempted_parts or classifications,
+        key=lambda classification: classification.verdict,
+        default=MISSING_IN_RESPONSE,
     )
 
 

@@ -134,7 +134,7 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
         if error is not None:
             # With exactly-once delivery, the driver itself commits, so it must reach Kafka. If Kafka responded, the
             # check would have the same result on the executors. In both cases, the remedy would not help.
-            is_unreachable = all(check.concerns_address for check in checks if check.outcome is Outcome.FAILED)
+            is_unreachable = all(check.is_connectivity_failure for check in checks if check.outcome is Outcome.FAILED)
             remedy = f"\n{_UNREACHABLE_REMEDY}" if is_unreachable and options.exactly_once is None else ""
             raise PreflightError(add_kafka_prefix(f"{error}{remedy}"))
     return checks

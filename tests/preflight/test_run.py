@@ -93,10 +93,10 @@ def test_only_connection_failures_concern_the_address() -> None:
     cluster = simulated()
     cluster.system.names["nowhere"] = []
     unresolved = run_checks(cluster, "t", servers="nowhere:9092")
-    assert [name for name, check in unresolved.items() if check.concerns_address] == ["bootstrap servers"]
+    assert [name for name, check in unresolved.items() if check.is_connectivity_failure] == ["bootstrap servers"]
     missing = run_checks(simulated(), "tpoic", create=False)
     assert outcomes(missing)["topic tpoic"] == "failed"
-    assert not any(check.concerns_address for check in missing.values())
+    assert not any(check.is_connectivity_failure for check in missing.values())
 
 
 def test_unresolvable_bootstrap_server_ends_checks() -> None:

@@ -39,7 +39,7 @@ def test_reads_response_with_many_partitions_once() -> None:
 
 def test_names_partition_that_may_not_be_read() -> None:
     shared = response(p2=codes.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(AuthorizationError, match="topic t, partition 2: the attempt to list its offsets"):
+    with pytest.raises(AuthorizationError, match="topic t, partition 2: the attempt to list offsets"):
         REQUEST.parse_offsets(dict.fromkeys(REQUEST.keys, shared))
 
 

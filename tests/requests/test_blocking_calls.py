@@ -67,7 +67,7 @@ def test_listing_follows_requests_of_earlier_call(
     ends = client.begin([EndTransaction(identity, commit=True) for identity in prepared[:30]])
     listing = TransactionListing(client, ONGOING)
     client.finish(ends)
-    assert sorted(row.transactional_id for row in listing.wait_for_rows()) == sorted(IDS[30:])
+    assert sorted(row.transactional_id for row in listing.wait_for_transactions()) == sorted(IDS[30:])
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
 
 
@@ -79,7 +79,7 @@ def test_looks_up_unknown_coordinators_in_one_request(cluster: Cluster, prepared
 
 
 def test_spreads_requests_for_any_broker_over_connected_nodes(cluster: Cluster, client: BlockingClient) -> None:
-    TransactionListing(client, ONGOING).wait_for_rows()  # connects to all nodes
+    TransactionListing(client, ONGOING).wait_for_transactions()  # connects to all nodes
     for call in [client.begin([InitProducerId(None)]) for _ in range(6)]:
         client.finish(call)
     counts = cluster.counts()

@@ -107,7 +107,7 @@ class LeaderRequest(DescribeTopic):
     """A request for the leader of a topic's partition 0."""
 
     def route(self, key: str) -> Route:
-        return Leader(self.name, 0)
+        return Leader(self.topic, 0)
 
 
 def coordinators_response(by_id: dict[str, int]) -> FindCoordinatorResponse:

@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.deadline import pause_ms
+from spark_kafka_sink.requests.deadline import compute_pause_ms
 from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS
 from spark_kafka_sink.requests.topic_admin import create_if_missing, fetch_topic_settings, topic_exists
 from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
@@ -46,7 +46,7 @@ def test_creates_topic_that_is_being_deleted(cluster: SimulatedCluster, client: 
     started_ms = client.now()
     assert create_if_missing(client, NewTopic("new", 3, 1))
     assert topic_exists(client, "new")
-    assert client.now() - started_ms >= sum(map(pause_ms, range(3))), "the backoff grows"
+    assert client.now() - started_ms >= sum(map(compute_pause_ms, range(3))), "the backoff grows"
 
 
 def test_error_names_purpose_when_description_is_rejected(cluster: SimulatedCluster, client: BlockingClient) -> None:
@@ -82,7 +82,7 @@ def test_retries_reading_of_settings(cluster: SimulatedCluster, client: Blocking
     cluster.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(codes.REQUEST_TIMED_OUT)
     assert fetch_topic_settings(client, "t", ["cleanup.policy"]) == {"cleanup.policy": "delete"}
     cluster.control.when(api=ApiKey.DESCRIBE_CONFIGS).fail(codes.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(BrokerError, match="topic t: the attempt to describe its settings was rejected"):
+    with pytest.raises(BrokerError, match="topic t: the attempt to describe the topic's settings was rejected"):
         fetch_topic_settings(client, "t", ["cleanup.policy"])
 
 

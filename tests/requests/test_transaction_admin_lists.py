@@ -31,7 +31,7 @@ def test_prefetched_list_includes_broker_that_joined(
     cluster.control.start_node(DEAD)
     cluster.share(range(3))
     cluster.requests.clear()
-    rows = TransactionListing(client, ONGOING).wait_for_rows()
+    rows = TransactionListing(client, ONGOING).wait_for_transactions()
     assert sorted(row.transactional_id for row in rows) == sorted(IDS)
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_kafka_sink.preflight import Check, Outcome, Target
 
 
@@ -12,9 +14,9 @@ class Preflights:
         self.targets: list[Target] = []
         self.outcome = Outcome.PASSED
         self.remedy = ""
-        self.concerns_address = True
+        self.is_connectivity_failure = True
 
     def __call__(self, config: object, target: Target) -> list[Check]:
         self.targets.append(target)
-        address = self.concerns_address
-        return [Check("bootstrap servers", self.outcome, "connection refused", self.remedy, concerns_address=address)]
+        check = Check("bootstrap servers", self.outcome, "connection refused", self.remedy)
+        return [replace(check, is_connectivity_failure=self.is_connectivity_failure)]

@@ -117,7 +117,7 @@ def test_does_not_suggest_skipping_the_check_with_exactly_once(preflights: Prefl
 
 def test_does_not_suggest_skipping_the_check_after_kafka_responded(preflights: Preflights) -> None:
     preflights.outcome = Outcome.FAILED
-    preflights.concerns_address = False
+    preflights.is_connectivity_failure = False
     with pytest.raises(PreflightError) as error:
         check_connection(parse_options(SERVERS | {"topic": "t"}))
     assert "checkConnection" not in str(error.value)

@@ -265,7 +265,7 @@ class Sender:
                     is_needed=lambda: self.idempotence.needs_producer_id and self.accumulator.has_undrained(),
                     set_producer_id_and_epoch=self._set_producer_id_and_epoch,
                     on_failure=self._handle_producer_id_failure,
-                    compute_backoff_ms=self._requests.pause_ms,
+                    compute_backoff_ms=self._requests.compute_backoff_ms,
                 )
             )
             return
