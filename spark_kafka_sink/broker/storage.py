@@ -199,7 +199,7 @@ def _transaction_to_json(transaction: Transaction) -> dict[str, Any]:
         "id": transaction.transactional_id,
         "producer_id": transaction.producer_id,
         "epoch": transaction.epoch,
-        "last_epoch": transaction.last_epoch,
+        "last_epoch": transaction.previous_epoch,
         "timeout_ms": transaction.timeout_ms,
         "state": transaction.state.value,
         "version": transaction.version,

@@ -48,13 +48,13 @@ class TransactionState(Enum):
 
 @dataclass
 class Transaction:
-    """A transactional id's producer identity and latest transaction (Kafka's TransactionMetadata)."""
+    """The producer identity and most recent transaction of a transactional id (Kafka's TransactionMetadata)."""
 
     transactional_id: str
     producer_id: int
     epoch: int = -1
-    last_epoch: int = -1
-    """The previous epoch if a client may still use it to repeat a request, else -1."""
+    previous_epoch: int = -1
+    """The epoch before `epoch` if a client may still use it to repeat a request, else -1."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The previous producer id, which was replaced because its epochs were exhausted."""
     timeout_ms: int = 60_000
@@ -65,16 +65,17 @@ class Transaction:
     """Producer id and epoch of the markers that end the transaction."""
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
-    start_ms: float = -1.0
+    start_monotonic_ms: float = -1.0
     start_wall_ms: int = -1
 
     @property
     def deadline_ms(self) -> float:
         """Time at which the transaction times out.
 
-        Timers and checks must both use this value, because adding in another order may change the sum's last bit.
+        Timers and checks must both use this value. Floating-point addition is order-sensitive, so a deadline that is
+        computed elsewhere could differ slightly.
         """
-        return self.start_ms + self.timeout_ms
+        return self.start_monotonic_ms + self.timeout_ms
 
     @property
     def is_epoch_exhausted(self) -> bool:
@@ -160,17 +161,17 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         if transaction.is_epoch_exhausted and (expected is None or expected.epoch == transaction.epoch):
             transaction.previous_producer_id = transaction.producer_id
-            transaction.last_epoch = transaction.epoch if expected is not None else -1
+            transaction.previous_epoch = transaction.epoch if expected is not None else -1
             transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0
         elif expected is None or transaction.epoch == -1 or expected.epoch == transaction.epoch:
-            transaction.last_epoch = transaction.epoch if expected is not None else -1
+            transaction.previous_epoch = transaction.epoch if expected is not None else -1
             transaction.epoch += 1
-        elif expected.epoch != transaction.last_epoch:
+        elif expected.epoch != transaction.previous_epoch:
             return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
         # else: the client repeats a request whose response was lost, and receives the current epoch again
         transaction.timeout_ms = timeout_ms
         transaction.state = TransactionState.EMPTY
-        transaction.start_ms, transaction.start_wall_ms = -1.0, -1
+        transaction.start_monotonic_ms, transaction.start_wall_ms = -1.0, -1
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
     # --- additions to a transaction
@@ -237,7 +238,7 @@ class TransactionCoordinator:
     def _mark_ongoing(self, transaction: Transaction, now_ms: float, wall_ms: int, version: int) -> None:
         if transaction.state is not TransactionState.ONGOING:
             transaction.state = TransactionState.ONGOING
-            transaction.start_ms, transaction.start_wall_ms = now_ms, wall_ms
+            transaction.start_monotonic_ms, transaction.start_wall_ms = now_ms, wall_ms
         transaction.version = version
 
     # --- ends of transactions
@@ -279,12 +280,12 @@ class TransactionCoordinator:
     def _fence_and_abort(self, transaction: Transaction) -> None:
         """Increment the epoch and abort. Both versions increment it once (Kafka 4.0.0 did so twice in version 2).
 
-        Version 2 keeps the previous epoch as `last_epoch`, as after an EndTxn from the client. Therefore a producer
+        Version 2 keeps the previous epoch as `previous_epoch`, as after an EndTxn from the client. Therefore a producer
         that is fenced here and then requests its next epoch receives the epoch that fenced it.
         """
         epoch = transaction.epoch
         self._write_end(transaction, min(epoch + 1, MAX_EPOCH), commit=False)
-        transaction.last_epoch = epoch if self.version >= 2 else -1
+        transaction.previous_epoch = epoch if self.version >= 2 else -1
         transaction.version = self.version
 
     def _end(self, transaction: Transaction, *, commit: bool, version: int) -> None:
@@ -292,7 +293,7 @@ class TransactionCoordinator:
         self._write_end(transaction, epoch + 1 if version >= 2 else epoch, commit=commit)
         transaction.version = version
         if version >= 2:
-            transaction.last_epoch = epoch
+            transaction.previous_epoch = epoch
         if version >= 2 and transaction.epoch >= MAX_EPOCH:
             transaction.previous_producer_id = transaction.producer_id
             transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0

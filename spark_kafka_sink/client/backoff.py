@@ -36,19 +36,20 @@ class ExponentialBackoff:
 class SharedRetryBackoff:
     """One retry time for all batches that fail at the same moment and have failed equally often.
 
-    With a separate jitter for each batch, the batches of a rejected request would be retried milliseconds apart and so
-    each in its own request. Not thread-safe.
+    With a separate jitter for each batch, the batches of a rejected request would come due a few milliseconds apart,
+    and each would be sent in a request of its own. Not thread-safe.
     """
 
     def __init__(self, backoff: ExponentialBackoff) -> None:
         self._backoff = backoff
-        self._latest: tuple[float, int] | None = None  # (time, number of failures) of the latest draw
         self._backoff_ms = 0.0
+        self._drawn_for: tuple[float, int] | None = None  # the time and number of failures that `_backoff_ms` is for
 
     def next_attempt_ms(self, now_ms: float, failures: int) -> float:
-        """Return when to make the next attempt."""
-        if self._latest != (now_ms, failures):
-            self._latest, self._backoff_ms = (now_ms, failures), self._backoff.compute_delay_ms(failures)
+        """Return the time of the next attempt, in milliseconds on the same clock as `now_ms`."""
+        if self._drawn_for != (now_ms, failures):
+            self._drawn_for = (now_ms, failures)
+            self._backoff_ms = self._backoff.compute_delay_ms(failures)
         return now_ms + self._backoff_ms
 
 

@@ -30,14 +30,15 @@ class BackgroundLookup(Generic[ResultT]):
     def __init__(self, system: System, look_up: Callable[[], ResultT], on_finish: Callable[[], None]) -> None:
         """`on_finish`: called on the lookup's thread, unless the lookup finishes before this call returns."""
         self.is_finished = False
-        self._is_awaited = False
+        self._should_notify = False
         self._look_up = look_up
         self._on_finish = on_finish
         self._outcome: ResultT | DisconnectedError = DisconnectedError("the lookup of the name ended unexpectedly")
         system.run_in_background(self._run, "pykafka-lookup")
-        # This line sets `_is_awaited` before the caller reads `is_finished`, and `_run` sets `is_finished` before it
-        # reads `_is_awaited`. At least one of them sees what the other has set, so no end of a lookup is missed.
-        self._is_awaited = True
+        # The order matters. This thread sets `_should_notify` and then the caller reads `is_finished`; `_run` sets
+        # `is_finished` and then reads `_should_notify`. Whichever comes second sees the flag that the other has set, so
+        # the end of the lookup is never missed.
+        self._should_notify = True
 
     def result(self) -> ResultT:
         """Return the result of the finished lookup. Raise DisconnectedError if the name cannot be resolved."""
@@ -52,7 +53,7 @@ class BackgroundLookup(Generic[ResultT]):
             self._outcome = error
         finally:
             self.is_finished = True
-            if self._is_awaited:
+            if self._should_notify:
                 self._on_finish()
 
 

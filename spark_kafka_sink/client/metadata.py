@@ -1,8 +1,8 @@
 """Metadata: the topics in use, the cluster's latest snapshot, and the schedule of metadata updates.
 
 User threads add topics and wait until their metadata arrives. The sender thread requests metadata when
-`time_to_next_update` reaches zero, and applies the responses. The snapshot is immutable and can be read without a lock.
-`_lock` guards updates of all other state, and `_update_condition` is notified of every applied response.
+`time_to_next_update_ms` reaches zero, and applies the responses. The snapshot is immutable and can be read without a
+lock. `_lock` guards updates of all other state, and `_update_condition` is notified of every applied response.
 
 A new topic makes an update due at once. This update is partial: it requests only the new topics, so its cost does not
 depend on the number of known topics. A full update is due on request, or once the last one is metadata.max.age.ms old.
@@ -140,9 +140,9 @@ class Metadata:
         """Record that the topic is in use, so that its metadata is kept for another metadata.max.idle.ms."""
         _check_topic_name(topic)
         with self._lock:
-            known = topic in self._topic_expiry_ms
+            is_new = topic not in self._topic_expiry_ms
             self._topic_expiry_ms[topic] = now_ms + self._max_idle_ms
-            if not known:
+            if is_new:
                 self._new_topics.add(topic)
                 self._new_topics_version += 1
                 self._is_partial_update_requested = True
@@ -151,20 +151,19 @@ class Metadata:
     def request_update(self, *, reset_backoff: bool = False) -> int:
         """Request a full update. Return the current version; the update will have a higher one.
 
-        `reset_backoff`: the update is requested for a new reason, not because the last response did not help. It is
-        then due at once, unless the last attempt failed.
+        `reset_backoff`: set if the update is requested for a new reason, rather than again because the last response
+        contained nothing new. The update is then due at once, unless the last attempt failed.
         """
         with self._lock:
             self._is_full_update_requested = True
             if reset_backoff and not self._failure_count:
                 self._skip_backoff()
             elif reset_backoff:
-                self._unchanged_response_count = 0
-                self._draw_backoff()
+                self._restart_backoff()
             return self._update_version
 
     def request_update_for_topic(self, topic: str) -> int:
-        """Request another update after the backoff, because the last response did not help.
+        """Request another update after the backoff, because the last response did not contain what the caller needs.
 
         Return the current version; the update will have a higher one.
         """
@@ -236,24 +235,27 @@ class Metadata:
 
     # --- updates (sender thread)
 
-    def time_to_next_update(self, now_ms: float) -> float:
-        """Return the milliseconds until the next update is due.
+    def time_to_next_update_ms(self, now_ms: float) -> float:
+        """Return the milliseconds until the next update is due, and restart the backoff once the metadata expires.
 
-        This usually does not take the lock, because it is called several times for each request. A thread that requests
-        an update wakes up the client afterwards.
+        This is called several times per request, so it reads the fields without the lock. A stale value is harmless: a
+        thread that requests an update wakes up the client afterwards, and the client then calls this method again.
         """
-        to_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now_ms, 0.0)
-        if to_expiry_ms == 0 and self._unchanged_response_count:
-            # This update is due because of metadata.max.age.ms, not because the last response did not help.
+        until_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now_ms, 0.0)
+        if until_expiry_ms == 0 and self._unchanged_response_count:
+            # The update is due because of metadata.max.age.ms. It does not repeat one that brought nothing new.
             with self._lock:
-                self._unchanged_response_count = 0
-                self._draw_backoff()
+                self._restart_backoff()
         is_requested = self._is_full_update_requested or self._is_partial_update_requested
-        return max(0.0 if is_requested else to_expiry_ms, self._last_attempt_ms + self._backoff_ms - now_ms)
+        until_due_ms = 0.0 if is_requested else until_expiry_ms
+        until_backoff_ends_ms = self._last_attempt_ms + self._backoff_ms - now_ms
+        return max(until_due_ms, until_backoff_ends_ms)
 
     def build_query(self, now_ms: float) -> MetadataQuery:
+        """Build a partial query for the new topics, unless a full update has been requested or has become due."""
         with self._lock:
-            partial = not self._is_full_update_requested and self._last_full_update_ms + self._max_age_ms > now_ms
+            expires_at_ms = self._last_full_update_ms + self._max_age_ms
+            partial = not self._is_full_update_requested and now_ms < expires_at_ms
             topics = self._new_topics if partial else self._topic_expiry_ms
             return MetadataQuery(tuple(topics), partial, self._new_topics_version, self._allow_auto_topic_creation)
 
@@ -262,9 +264,9 @@ class Metadata:
         with self._lock:
             if self._is_closed:
                 raise IllegalStateError("a metadata response after close()")
-            contained = {topic.name for topic in response.topics if topic.name is not None}
-            self._new_topics -= contained
-            self._omitted_topics = (self._omitted_topics - contained) | (set(query.topics) - contained)
+            response_topics = {topic.name for topic in response.topics if topic.name is not None}
+            self._new_topics -= response_topics
+            self._omitted_topics = (self._omitted_topics | set(query.topics)) - response_topics
             self._response_problem = ""
             has_newer_topics = query.new_topics_version < self._new_topics_version
             self._is_partial_update_requested = bool(self._new_topics) and has_newer_topics
@@ -320,11 +322,9 @@ class Metadata:
         with self._lock:
             snapshot = self.snapshot
             known_nodes = {**snapshot.nodes, **{node.id: node for node in nodes}}
-            changed_partitions = [
-                partition
-                for hint in hints
-                if hint.leader_id in known_nodes and (partition := self._apply_hint(snapshot, hint)) is not None
-            ]
+            usable_hints = [hint for hint in hints if hint.leader_id in known_nodes]
+            updated_partitions = [self._apply_hint(snapshot, hint) for hint in usable_hints]
+            changed_partitions = [partition for partition in updated_partitions if partition is not None]
             if not changed_partitions:
                 return set()
             topics = dict(snapshot.topics)
@@ -354,19 +354,22 @@ class Metadata:
             self._is_full_update_requested = True
 
     def set_fatal_error(self, error: KafkaSinkError) -> None:
+        """End all waits with this error, and later ones too, until a response can be applied."""
         with self._lock:
             self._fatal_error = error
             self._update_condition.notify_all()
 
     def connection_failed(self, node_id: int, address: str, reason: str) -> None:
+        """Record why a connection failed, for error messages."""
         with self._lock:
             self._node_failures[node_id] = reason
-            self._address_failures.pop(address, None)
+            self._address_failures.pop(address, None)  # the dict is ordered by the time of each address's last failure
             self._address_failures[address] = reason
             if len(self._address_failures) > MAX_REPORTED_ADDRESSES:
                 del self._address_failures[next(iter(self._address_failures))]
 
     def connected(self, node_id: int) -> None:
+        """Forget the node's last connection failure."""
         with self._lock:
             self._node_failures.pop(node_id, None)
 
@@ -377,6 +380,11 @@ class Metadata:
 
     # --- helpers (with _lock held)
 
+    def _restart_backoff(self) -> None:
+        """Forget the responses that contained nothing new, so that only failed attempts lengthen the backoff."""
+        self._unchanged_response_count = 0
+        self._draw_backoff()
+
     def _skip_backoff(self) -> None:
         """Let the next update start without a backoff, for a new reason. Its retries back off as usual."""
         self._unchanged_response_count = 0
@@ -386,8 +394,8 @@ class Metadata:
     def _remove_idle_topics(self, now_ms: float) -> None:
         idle_topics = [
             name
-            for name, expires in self._topic_expiry_ms.items()
-            if expires <= now_ms and name not in self._new_topics
+            for name, expiry_ms in self._topic_expiry_ms.items()
+            if expiry_ms <= now_ms and name not in self._new_topics
         ]
         for topic in idle_topics:
             _log.debug("Removed topic %s from the metadata: unused for metadata.max.idle.ms", topic)

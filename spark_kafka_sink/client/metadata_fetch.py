@@ -65,12 +65,12 @@ class MetadataFetch:
         return 0.0
 
     def is_due(self, now_ms: float) -> bool:
-        return self._query is None and self._metadata.time_to_next_update(now_ms) <= 0
+        return self._query is None and self._metadata.time_to_next_update_ms(now_ms) <= 0
 
     def wait_ms(self, now_ms: float, last_response_ms: Mapping[int, float]) -> float:
         """Return the time until a request must be sent. `last_response_ms`: when each node last responded, by id."""
         if not self._sent_ms_by_node:
-            return self._metadata.time_to_next_update(now_ms)
+            return self._metadata.time_to_next_update_ms(now_ms)
         node_id, sent_ms = next(reversed(self._sent_ms_by_node.items()))
         return max(sent_ms, last_response_ms.get(node_id, sent_ms)) + self._resend_after_ms - now_ms
 

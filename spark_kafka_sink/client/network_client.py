@@ -137,7 +137,7 @@ class NetworkClient:
 
     # --- requests
 
-    def new_client_request(  # noqa: PLR0913 - the fields of a request, all but four by their names
+    def new_client_request(  # noqa: PLR0913 - one parameter per field of the request; the optional ones by keyword
         self,
         node_id: int,
         message: Message,
@@ -148,10 +148,18 @@ class NetworkClient:
         tag: object = None,
         versions: VersionRange | None = None,
     ) -> ClientRequest:
+        """Create a request with the next correlation id. `timeout_ms` defaults to request.timeout.ms."""
         self._correlation_id = (self._correlation_id + 1) % MAX_CORRELATION_ID
-        if timeout_ms is None:
-            timeout_ms = self._config.request_timeout_ms
-        return ClientRequest(node_id, message, self._correlation_id, now_ms, timeout_ms, expect_response, tag, versions)
+        return ClientRequest(
+            node_id,
+            message,
+            self._correlation_id,
+            created_ms=now_ms,
+            timeout_ms=self._config.request_timeout_ms if timeout_ms is None else timeout_ms,
+            expect_response=expect_response,
+            tag=tag,
+            versions=versions,
+        )
 
     def send(self, request: ClientRequest, now_ms: float) -> None:
         """Queue a request for a node that is ready.

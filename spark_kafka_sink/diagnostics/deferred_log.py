@@ -1,8 +1,8 @@
 """Holds back log records until a check ends.
 
-Checks of options and connections log while they run. If a check raises an error, its message contains everything that
-was logged, in order and with remedies. The log records would only repeat it or warn about a write that never happened,
-so they are dropped. If the check passes, the records are emitted when it ends.
+Checks of options and connections log while they run. If a check raises an error, the error message already lists
+everything that was logged, in order and with suggested fixes. The log records would only repeat the message or warn
+about a write that never happens, so they are dropped. If the check passes, the records are emitted when it ends.
 """
 
 from __future__ import annotations
@@ -44,26 +44,20 @@ def defer_log(exempt: str = "") -> Iterator[None]:
 
     If the block raises, the records are dropped, and `warn_once` may log their messages again.
 
-    `exempt`: a subpackage whose records are not held back, because they tell the user why the block takes long.
+    `exempt`: a subpackage whose records are not held back, because they explain to the user why the block is slow.
     """
     thread_id = threading.get_ident()
     deferred_records: list[logging.LogRecord] = []
 
-    def passes_at_once(record: logging.LogRecord) -> bool:
+    def is_emitted_at_once(record: logging.LogRecord) -> bool:
         if record.thread != thread_id:
             return True
         deferred_records.append(record)
         return False
 
-    loggers = [
-        logger
-        for name, logger in list(logging.root.manager.loggerDict.items())
-        if isinstance(logger, logging.Logger)
-        and (name + ".").startswith(PACKAGE + ".")
-        and not (exempt and (name + ".").startswith(exempt + "."))
-    ]
+    loggers = [logger for logger in _find_loggers(PACKAGE) if not (exempt and _is_in_package(logger.name, exempt))]
     for logger in loggers:
-        logger.addFilter(passes_at_once)
+        logger.addFilter(is_emitted_at_once)
     try:
         yield
     except BaseException:
@@ -73,6 +67,16 @@ def defer_log(exempt: str = "") -> Iterator[None]:
         raise
     finally:
         for logger in loggers:
-            logger.removeFilter(passes_at_once)
+            logger.removeFilter(is_emitted_at_once)
         for record in deferred_records:
             logging.getLogger(record.name).handle(record)
+
+
+def _find_loggers(package: str) -> list[logging.Logger]:
+    """Return the existing loggers of the package and its modules."""
+    loggers = list(logging.root.manager.loggerDict.values())  # a copy, because other threads may create loggers
+    return [logger for logger in loggers if isinstance(logger, logging.Logger) and _is_in_package(logger.name, package)]
+
+
+def _is_in_package(logger_name: str, package: str) -> bool:
+    return logger_name == package or logger_name.startswith(f"{package}.")

@@ -34,7 +34,7 @@ from spark_kafka_sink.formats.binary_pieces import (
     concatenate_elements,
     join_pieces,
     mask_pieces,
-    read_lengths_and_bytes,
+    split_lengths_and_bytes,
 )
 from spark_kafka_sink.records.fields import Field, build_constant_field, build_signed_varint_fields, encode_varint
 
@@ -241,7 +241,7 @@ def _write_arrays(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> 
 
 def _write_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> list[Piece]:
     element_offsets, first_element, element_count = read_element_offsets(column)
-    key_lengths, keys = read_lengths_and_bytes(column.keys.slice(first_element, element_count))
+    key_lengths, keys = split_lengths_and_bytes(column.keys.slice(first_element, element_count))
     values = column.items.slice(first_element, element_count)
     value_pieces = write_value(values, build_element_mask(element_offsets, mask))
     entries = join_pieces([*build_signed_varint_fields(key_lengths), keys, *value_pieces], element_count)

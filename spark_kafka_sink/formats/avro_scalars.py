@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.avro_schema import MIN_BYTES_FOR_DIGITS
 from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_type, is_string_type
-from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bools_to_numpy, read_lengths_and_bytes
+from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bools_to_numpy, split_lengths_and_bytes
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
 from spark_kafka_sink.records.fields import Field, build_fixed_field, build_signed_varint_fields
@@ -106,7 +106,7 @@ def _build_bytes_writer(
 
 
 def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
-    lengths, data = read_lengths_and_bytes(column)
+    lengths, data = split_lengths_and_bytes(column)
     return [*build_signed_varint_fields(lengths), data]
 
 
@@ -118,7 +118,7 @@ def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, 
         return None
 
     def write(column: pa.Array, mask: Mask) -> list[Piece]:
-        lengths, data = read_lengths_and_bytes(column)
+        lengths, data = split_lengths_and_bytes(column)
         if (lengths != size if mask is None else (lengths != size) & mask).any():
             raise InvalidRecordError(
                 f"column {path}: the schema's fixed type has {size} bytes, but a value has a different length"

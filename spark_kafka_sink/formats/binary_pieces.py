@@ -29,6 +29,9 @@ Piece: TypeAlias = "Field | pa.Array"
 Mask: TypeAlias = "NDArray[np.bool_] | None"
 """Mask of the selected rows, or None if all rows are selected."""
 
+_OFFSET_BYTES = 4
+"""Size of an offset in an Arrow array of type binary, which is an int32."""
+
 
 def join_pieces(pieces: Sequence[Piece], row_count: int, header: bytes = b"") -> pa.Array:
     """Join pieces into one binary array. Each row starts with `header`."""
@@ -55,30 +58,38 @@ def _mask_array(array: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
     return array if mask.all() else if_else(mask, array, build_binary_scalar(b""))
 
 
-def read_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """Return each row's length, and the bytes of a string or binary column. Nulls have length 0."""
+def split_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """Return the length of each value of a string or binary column, and the values as a binary array without nulls.
+
+    Nulls become empty values.
+    """
     array = to_binary(column)
-    _, offset_buffer, _ = array.buffers()
-    if not len(array):
-        return np.zeros(0, np.int64), array
-    offsets = np.frombuffer(offset_buffer, np.int32, len(array) + 1, 4 * array.offset)
-    lengths = np.diff(offsets).astype(np.int64)
-    if array.null_count:
-        nulls = build_null_mask(array)
-        if lengths[nulls].any():
-            # The array stores bytes for null rows. take() returns a copy without them.
-            return read_lengths_and_bytes(array.take(numbers_to_arrow(np.arange(len(array)))))
-        lengths[nulls] = 0
-        array = pa.BinaryArray.from_buffers(pa.binary(), len(array), [None, *array.buffers()[1:]], 0, array.offset)
-    return lengths, array
+    lengths = compute_binary_lengths(array)
+    if not array.null_count:
+        return lengths, array
+    if lengths[build_null_mask(array)].any():
+        # The data buffer contains bytes for nulls. take() returns a copy without them.
+        all_row_indices = numbers_to_arrow(np.arange(len(array)))
+        return split_lengths_and_bytes(array.take(all_row_indices))
+    _, offset_buffer, data_buffer = array.buffers()
+    buffers_without_validity = [None, offset_buffer, data_buffer]
+    valid_array = pa.BinaryArray.from_buffers(
+        pa.binary(), len(array), buffers_without_validity, null_count=0, offset=array.offset
+    )
+    return lengths, valid_array
 
 
 def compute_binary_lengths(array: pa.Array) -> NDArray[np.int64]:
-    """Return each row's length in a binary array without nulls."""
+    """Return the number of bytes that a binary array stores for each value. This can exceed 0 even for a null."""
     if not len(array):
         return np.zeros(0, np.int64)
-    offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
-    return np.diff(offsets).astype(np.int64)
+    return np.diff(_view_offsets(array)).astype(np.int64)
+
+
+def _view_offsets(array: pa.Array) -> NDArray[np.int32]:
+    """Return a view of the array's offsets: the start of each value in the data buffer, and the end of the last one."""
+    _, offset_buffer, _ = array.buffers()
+    return np.frombuffer(offset_buffer, np.int32, len(array) + 1, _OFFSET_BYTES * array.offset)
 
 
 def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64]) -> pa.Array:
@@ -86,10 +97,10 @@ def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64])
     list_count = len(element_offsets) - 1
     if not len(elements):
         return repeat_value(b"", list_count)
-    _, offset_buffer, data = elements.buffers()
-    byte_offsets = np.frombuffer(offset_buffer, np.int32, len(elements) + 1, 4 * elements.offset)
-    buffers = [None, pa.py_buffer(byte_offsets[element_offsets]), data]
-    return pa.BinaryArray.from_buffers(pa.binary(), list_count, buffers, 0)
+    _, _, data_buffer = elements.buffers()
+    list_byte_offsets = _view_offsets(elements)[element_offsets]
+    buffers = [None, pa.py_buffer(list_byte_offsets), data_buffer]
+    return pa.BinaryArray.from_buffers(pa.binary(), list_count, buffers, null_count=0)
 
 
 def build_element_mask(element_offsets: NDArray[np.int64], mask: Mask) -> Mask:

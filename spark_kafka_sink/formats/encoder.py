@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import RecordTooLargeError
@@ -32,28 +33,28 @@ class RowFormat(Protocol):
 
 @dataclass(frozen=True)
 class ColumnsEncoder:
-    """Encodes the columns at `positions` or, if `parent` is set, these fields of the struct column at `parent`.
-
-    `fields` contains the names and types as the driver sees them; only the tasks know the time zone of a timestamp.
-    `header` precedes each encoded row. In formats with a schema registry, it contains the schema id. Alternatively,
-    `record_header` is the name and value of a record header that contains the schema's GUID. `ignored_key_bytes` is how
-    many bytes at the start of each key the partitioner ignores: the length of `header`, or 0.
-    """
+    """Encodes selected columns of a batch, or selected fields of one of its struct columns."""
 
     format: RowFormat
     fields: tuple[pa.Field, ...]
+    """Names and types of the encoded columns, as known to the driver, which does not know time zones of timestamps."""
     positions: tuple[int, ...]
-    parent: int | None = None
+    """Positions of the encoded columns in the batch or, if `struct_position` is set, of the fields in the struct."""
+    struct_position: int | None = None
+    """Position of the struct column whose fields are encoded, or None if columns of the batch are encoded."""
     header: bytes = b""
+    """Bytes that precede each encoded row. In formats with a schema registry, they contain the schema id."""
     record_header: tuple[str, bytes] | None = None
+    """Name and value of a record header that contains the schema's GUID, as an alternative to `header`."""
     ignored_key_bytes: int = 0
+    """Number of leading bytes of each key that the partitioner ignores: the length of `header`, or 0."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(field.name for field in self.fields)
 
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
-        """Encode each row of a batch to a binary value. If the struct `parent` is null in a row, the result is null."""
+        """Encode each row of a batch to a binary value. A row in which the struct is null becomes null."""
         return pa.chunked_array(self._encode_chunks(batch), pa.binary())
 
     def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:
@@ -65,7 +66,7 @@ class ColumnsEncoder:
         except (pa.ArrowCapacityError, RecordTooLargeError) as error:
             if batch.num_rows <= 1:
                 raise RecordTooLargeError(
-                    f"The row is too large to be encoded: {sanitize(str(error))}. Exclude large columns"
+                    f"The row is too large to encode: {sanitize(str(error))}. Exclude large columns"
                 ) from error
             return self._encode_halves(batch)
 
@@ -74,18 +75,23 @@ class ColumnsEncoder:
         return self._encode_chunks(batch.slice(0, half)) + self._encode_chunks(batch.slice(half))
 
     def _encode_rows(self, batch: pa.RecordBatch) -> pa.Array:
-        if self.parent is None:
+        if self.struct_position is None:
             columns = [batch.column(position) for position in self.positions]
             return self.format.encode_rows(self.names, columns, batch.num_rows, self.header)
-        parent = batch.column(self.parent)
-        fields = [parent.field(position) for position in self.positions]
-        if not parent.null_count:
+        struct_column = batch.column(self.struct_position)
+        fields = [struct_column.field(position) for position in self.positions]
+        if not struct_column.null_count:
             return self.format.encode_rows(self.names, fields, batch.num_rows, self.header)
         # Spark sets all fields of a null struct to null, even those that the schema declares as not nullable. A format
         # would reject these nulls, so only structs that are not null are encoded.
-        nulls = build_null_mask(parent)
-        valid_mask = parent.is_valid()
-        valid_rows = self.format.encode_rows(
-            self.names, [field.filter(valid_mask) for field in fields], batch.num_rows - parent.null_count, self.header
-        )
-        return valid_rows.take(numbers_to_arrow(np.cumsum(~nulls) - 1, nulls))
+        valid_mask = struct_column.is_valid()
+        valid_fields = [field.filter(valid_mask) for field in fields]
+        valid_count = batch.num_rows - struct_column.null_count
+        encoded_rows = self.format.encode_rows(self.names, valid_fields, valid_count, self.header)
+        return _insert_nulls(encoded_rows, build_null_mask(struct_column))
+
+
+def _insert_nulls(values: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
+    """Return an array that is null where `nulls` is True. `values` holds the other elements, in order."""
+    value_indices = np.cumsum(~nulls) - 1  # the number of preceding values; only used where `nulls` is False
+    return values.take(numbers_to_arrow(value_indices, nulls))

@@ -125,20 +125,20 @@ def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionF
 
 def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     """Build the encoder for one side. Raise ConfigurationError with all errors about its columns."""
-    parent = _find_parent_struct(options, columns)
-    source_columns = columns if parent is None else columns.struct_fields(parent)
+    struct_position = _find_struct_position(options, columns)
+    source_columns = columns if struct_position is None else columns.struct_fields(struct_position)
     assert source_columns is not None
-    positions = _find_positions(options, columns) if parent is None else list(range(len(source_columns.names)))
+    positions = _find_positions(options, columns) if struct_position is None else list(range(len(source_columns.names)))
     try:
         fields = tuple(source_columns.field(position) for position in positions)
         schema_format = build_format(options.format, fields, options.schema)
     except SchemaError as error:
         problem = {"format": options.format, "problem": sanitize(str(error), 1_000)}
         raise ConfigurationError(OptionFault(f"{options.side}Format", "{format}: {problem}.", problem)) from error
-    return ColumnsEncoder(schema_format.row_format, fields, tuple(positions), parent)
+    return ColumnsEncoder(schema_format.row_format, fields, tuple(positions), struct_position)
 
 
-def _find_parent_struct(options: FormatOptions, columns: Columns) -> int | None:
+def _find_struct_position(options: FormatOptions, columns: Columns) -> int | None:
     """Return the position of the struct whose fields are encoded (`payload.*`), or None if columns are encoded."""
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None

@@ -37,7 +37,7 @@ from spark_kafka_sink.formats.binary_pieces import (
     concatenate_elements,
     join_pieces,
     mask_pieces,
-    read_lengths_and_bytes,
+    split_lengths_and_bytes,
 )
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
@@ -139,7 +139,7 @@ def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
     elif types.is_integer(data_type):
         is_non_default = integers_to_numpy(column) != 0
     elif is_string_type(data_type) or is_binary_type(data_type):
-        is_non_default = read_lengths_and_bytes(column)[0] > 0
+        is_non_default = split_lengths_and_bytes(column)[0] > 0
     else:
         is_non_default = np.ones(len(column), np.bool_)
     return is_non_default
@@ -263,7 +263,7 @@ def _encode_length_delimited(column: pa.Array) -> list[Piece]:
         column = format_timestamps(column)
     elif types.is_time64(data_type):
         column = format_times(column)
-    lengths, data = read_lengths_and_bytes(column)
+    lengths, data = split_lengths_and_bytes(column)
     return [*build_unsigned_varint_fields(lengths.view(np.uint64)), data]
 
 

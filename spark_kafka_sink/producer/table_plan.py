@@ -285,7 +285,7 @@ def _find_target_types(
     }
     for encoder in encoders.values():
         if encoder is not None:
-            read_positions.update(encoder.positions if encoder.parent is None else [encoder.parent])
+            read_positions.update(encoder.positions if encoder.struct_position is None else [encoder.struct_position])
     spark_types = {position: to_spark_type(schema.field(position).type) for position in sorted(read_positions)}
     return {
         position: spark_type

@@ -11,6 +11,7 @@ numbers by zigzag encoding: 0, -1, 1, -2 become 0, 1, 2, 3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ _WORD_BYTES = 8
 _MAX_WORD = (1 << 56) - 1
 """Largest unsigned number whose varint fits into 8 bytes."""
 _GROUP_BITS = 7
+_GROUP_MASK = 0x7F
+_CONTINUATION_BIT = 0x80
+_ALL_CONTINUATION_BITS = 0x8080808080808080
 _U64 = np.uint64
 
 
@@ -73,12 +77,12 @@ def encode_zigzag(value: int) -> int:
 @lru_cache(maxsize=4096)
 def encode_varint(value: int) -> bytes:
     """Encode a single signed number as a varint. The result is cached, because sizes and deltas repeat within a job."""
-    code = encode_zigzag(value)
+    remaining = encode_zigzag(value)
     encoded = bytearray()
-    while code > 0x7F:
-        encoded.append(code & 0x7F | 0x80)
-        code >>= _GROUP_BITS
-    encoded.append(code)
+    while remaining > _GROUP_MASK:
+        encoded.append((remaining & _GROUP_MASK) | _CONTINUATION_BIT)
+        remaining >>= _GROUP_BITS
+    encoded.append(remaining)
     return bytes(encoded)
 
 
@@ -90,43 +94,53 @@ def build_signed_varint_fields(values: NDArray[Any]) -> list[Field]:
     lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
     if lowest == highest:
         return [*build_constant_fields(encode_varint(lowest))]
-    codes = numbers << 1
+    zigzag_values = numbers << 1
     if lowest < 0:
-        codes ^= numbers >> (8 * numbers.itemsize - 1)
-    return _build_varint_fields(codes.view(f"u{numbers.itemsize}"), max(encode_zigzag(lowest), encode_zigzag(highest)))
+        sign_bit = 8 * numbers.itemsize - 1
+        zigzag_values ^= numbers >> sign_bit
+    max_value = max(encode_zigzag(lowest), encode_zigzag(highest))
+    return _build_varint_fields(zigzag_values.view(f"u{numbers.itemsize}"), max_value)
 
 
-def build_unsigned_varint_fields(codes: NDArray[Any]) -> list[Field]:
+def build_unsigned_varint_fields(values: NDArray[Any]) -> list[Field]:
     """Encode unsigned numbers of 4 or 8 bytes as varints."""
-    return _build_varint_fields(codes, int(np.maximum.reduce(codes, initial=0)))
+    return _build_varint_fields(values, int(np.maximum.reduce(values, initial=0)))
 
 
-def _build_varint_fields(codes: NDArray[Any], max_code: int) -> list[Field]:
-    """Encode unsigned numbers of at most `max_code`. Numbers of more than 56 bits continue in a second field."""
-    if max_code <= _MAX_WORD:
-        return [_build_varint_field(codes, max(1, -(-max_code.bit_length() // _GROUP_BITS)))]
-    low_words, high_words = codes & _U64(_MAX_WORD), codes >> _U64(56)
-    has_second_field = high_words > 0
-    first, second = _build_varint_field(low_words, _WORD_BYTES), _build_varint_field(high_words, 2)
-    word = np.where(has_second_field, first.word | _U64(0x8080808080808080), first.word)
+def _build_varint_fields(values: NDArray[Any], max_value: int) -> list[Field]:
+    """Encode unsigned numbers of at most `max_value`. Numbers of more than 56 bits continue in a second field."""
+    if max_value <= _MAX_WORD:
+        max_groups = max(1, math.ceil(max_value.bit_length() / _GROUP_BITS))
+        return [_build_varint_field(values, max_groups)]
+    low_groups, high_groups = values & _U64(_MAX_WORD), values >> _U64(_WORD_BYTES * _GROUP_BITS)
+    has_second_field = high_groups > 0
+    first, second = _build_varint_field(low_groups, _WORD_BYTES), _build_varint_field(high_groups, 2)
+    word = np.where(has_second_field, first.word | _U64(_ALL_CONTINUATION_BITS), first.word)
     width = np.where(has_second_field, _WORD_BYTES, first.width).astype(np.uint8)
     return [Field(word, width, _WORD_BYTES), mask_field(second, has_second_field)]
 
 
-def _build_varint_field(codes: NDArray[Any], max_groups: int) -> Field:
-    """Encode numbers that have at most `max_groups` groups of 7 bits, as a single field."""
+def _build_varint_field(values: NDArray[Any], max_groups: int) -> Field:
+    """Encode numbers that have at most `max_groups` groups of 7 bits, as a single field.
+
+    Each step makes room for the continuation bit of one more byte. For example, the number 300 is the word 0x012C. The
+    first step shifts everything above the lowest 7 bits by one, which gives 0x022C, and sets the freed bit, which gives
+    0x02AC. The lowest byte comes first, so the varint is AC 02.
+    """
     if max_groups == 1:
-        return Field(codes, 1, 1)
-    word = codes if max_groups <= codes.itemsize else codes.astype(np.uint64)
+        return Field(values, 1, 1)
+    word = values if max_groups <= values.itemsize else values.astype(np.uint64)
     word_type = word.dtype.type
+    word_bits = 8 * word.itemsize
     width: Any = 1
     for group in range(1, max_groups):
-        has_group = codes >= 1 << _GROUP_BITS * group
-        top_bit = 8 * group - 1
-        # Adding the bits from top_bit upwards to themselves shifts them by one, which frees the continuation bit.
-        word = word + (word & word_type((1 << 8 * word.itemsize) - (1 << top_bit)))
-        word |= np.left_shift(has_group, top_bit, dtype=word_type)
-        width = np.add(width, has_group, dtype=np.uint8)
+        needs_group = values >= (1 << (_GROUP_BITS * group))
+        continuation_bit = 8 * group - 1
+        upper_bits_mask = word_type((1 << word_bits) - (1 << continuation_bit))
+        # Adding the upper bits to themselves shifts them by one.
+        word = word + (word & upper_bits_mask)
+        word |= np.left_shift(needs_group, continuation_bit, dtype=word_type)
+        width = np.add(width, needs_group, dtype=np.uint8)
     return Field(word, width, max_groups)
 
 
@@ -135,14 +149,14 @@ def _build_varint_field(codes: NDArray[Any], max_groups: int) -> Field:
 
 def merge_fields(columns: Sequence[Any]) -> list[Any]:
     """Merge adjacent fields that fit into 8 bytes together. Elements that are not fields are returned unchanged."""
-    merged_parts: list[Any] = []
+    merged_columns: list[Any] = []
     for column in columns:
-        last = merged_parts[-1] if merged_parts else None
+        last = merged_columns[-1] if merged_columns else None
         if isinstance(last, Field) and isinstance(column, Field) and last.max_width + column.max_width <= _WORD_BYTES:
-            merged_parts[-1] = _concatenate_fields(last, column)
+            merged_columns[-1] = _concatenate_fields(last, column)
         else:
-            merged_parts.append(column)
-    return merged_parts
+            merged_columns.append(column)
+    return merged_columns
 
 
 def _concatenate_fields(first_field: Field, second_field: Field) -> Field:

@@ -47,7 +47,7 @@ class GssapiClient:
 
     def step(self, challenge: bytes) -> bytes | None:
         if self.is_complete:
-            raise AuthenticationError("GSSAPI: the broker sent a message after the end of the authentication")
+            raise AuthenticationError("GSSAPI: the broker sent a message after authentication had ended")
         if not self._has_established_context:
             return self._advance_context(challenge)
         return self._negotiate_security_layer(challenge)

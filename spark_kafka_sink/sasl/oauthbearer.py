@@ -68,7 +68,7 @@ class OauthBearerClient:
 
     def step(self, challenge: bytes) -> bytes | None:
         if self.is_complete:
-            raise AuthenticationError("OAUTHBEARER: the broker sent a message after the end of the authentication")
+            raise AuthenticationError("OAUTHBEARER: the broker sent a message after authentication had ended")
         if self._error_response is not None:
             raise AuthenticationError(f"OAUTHBEARER: the broker rejected the token: {self._error_response}")
         if not challenge:
@@ -100,7 +100,7 @@ class OauthBearerServer:
         if self._is_rejected:
             raise AuthenticationError(_INVALID_TOKEN_MESSAGE)
         if self.is_complete:
-            raise AuthenticationError("OAUTHBEARER: the client sent a message after the end of the authentication")
+            raise AuthenticationError("OAUTHBEARER: the client sent another message after authentication had completed")
         authzid, bearer = _parse_client_first_message(token)
         try:
             accepted_token = self._validate_token(bearer)
@@ -109,7 +109,7 @@ class OauthBearerServer:
             self._is_rejected = True
             return _INVALID_TOKEN_MESSAGE.encode()
         if authzid and authzid != accepted_token.principal:
-            raise AuthenticationError("OAUTHBEARER: the authorization id differs from the principal of the token")
+            raise AuthenticationError("OAUTHBEARER: the authorization id does not match the token's principal")
         self.is_complete = True
         self.principal = accepted_token.principal
         self.credential_lifetime_ms = accepted_token.lifetime_ms

@@ -50,7 +50,7 @@ class PlainServer:
             raise AuthenticationError("PLAIN: expected one message of three fields")
         authorization_id, username, password = fields
         if authorization_id and authorization_id != username:
-            raise AuthenticationError("PLAIN: the authorization id differs from the user name")
+            raise AuthenticationError("PLAIN: the authorization id does not match the user name")
         user = username.decode(errors="replace")
         expected_password = self._users.get(user)
         # Compare a password for unknown users as well, so that the response time does not reveal which users exist.

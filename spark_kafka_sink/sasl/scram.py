@@ -88,7 +88,7 @@ class ScramClient:
 
     def step(self, challenge: bytes) -> bytes | None:
         if self.is_complete:
-            raise AuthenticationError(f"{self.name}: the broker sent a message after the end of the authentication")
+            raise AuthenticationError(f"{self.name}: the broker sent a message after authentication had ended")
         message = decode_message(self.name, challenge)
         if self._server_signature is None:
             return self._build_client_final_message(message)

@@ -6,6 +6,7 @@ import base64
 import hmac
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.sasl.scram import (
@@ -25,6 +26,18 @@ _CLIENT_FIRST_PATTERN = re.compile(
 _CLIENT_FINAL_PATTERN = re.compile(r"(?P<without_proof>c=(?P<binding>[^,]+),r=(?P<nonce>[^,]+).*),p=(?P<proof>[^,]+)")
 
 
+@dataclass(frozen=True)
+class _FirstMessages:
+    """The parts of the first message from each side that the client's final message must match."""
+
+    username: str
+    credential: ScramCredential
+    gs2_header: str
+    combined_nonce: str
+    auth_message_prefix: str
+    """The client-first-message-bare and the server-first-message, with which the AuthMessage of RFC 5802 begins."""
+
+
 class ScramServer:
     """Server side of SCRAM. `find_credential` returns None for an unknown user."""
 
@@ -36,54 +49,56 @@ class ScramServer:
         self.name = mechanism
         self.is_complete = False
         self.principal = ""
-        self._is_finished = False
         self._find_credential = find_credential
         self._server_nonce = nonce or generate_nonce()
-        self._combined_nonce = ""
-        self._gs2_header = ""
-        self._first_messages = ""
-        self._username = ""
-        self._credential: ScramCredential | None = None
+        self._first_messages: _FirstMessages | None = None
+        self._has_received_proof = False
 
     def step(self, token: bytes) -> bytes:
-        if self._is_finished:
-            raise AuthenticationError(f"{self.name}: the client sent a message after the end of the authentication")
+        if self._has_received_proof:  # a nonce allows only one attempt, whether the proof is valid or not
+            raise AuthenticationError(f"{self.name}: the client sent a message after authentication had ended")
         message = decode_message(self.name, token)
-        if self._credential is None:
+        if self._first_messages is None:
             return self._build_server_first_message(message)
-        self._is_finished = True  # each nonce allows only one attempt, right or wrong
-        return self._build_server_final_message(message, self._credential)
+        self._has_received_proof = True
+        return self._build_server_final_message(message, self._first_messages)
 
     def _build_server_first_message(self, client_first: str) -> bytes:
         parts = _CLIENT_FIRST_PATTERN.fullmatch(client_first)
         if parts is None:
             raise AuthenticationError(f"{self.name}: the first message is malformed")
-        self._username = self._unescape(parts["name"])
-        if parts["authzid"] and self._unescape(parts["authzid"]) != self._username:
-            raise AuthenticationError(f"{self.name}: the authorization id differs from the user name")
-        self._credential = self._find_credential(self._username)
-        if self._credential is None:
+        username = self._unescape(parts["name"])
+        if parts["authzid"] and self._unescape(parts["authzid"]) != username:
+            raise AuthenticationError(f"{self.name}: the authorization id does not match the user name")
+        credential = self._find_credential(username)
+        if credential is None:
             raise self._build_rejected_error()
-        self._gs2_header = parts["header"]
-        self._combined_nonce = parts["nonce"] + self._server_nonce
-        salt = base64.b64encode(self._credential.salt).decode()
-        server_first = f"r={self._combined_nonce},s={salt},i={self._credential.iterations}"
-        self._first_messages = f"{parts['bare']},{server_first}"
+        combined_nonce = parts["nonce"] + self._server_nonce
+        salt = base64.b64encode(credential.salt).decode()
+        server_first = f"r={combined_nonce},s={salt},i={credential.iterations}"
+        self._first_messages = _FirstMessages(
+            username,
+            credential,
+            gs2_header=parts["header"],
+            combined_nonce=combined_nonce,
+            auth_message_prefix=f"{parts['bare']},{server_first}",
+        )
         return server_first.encode()
 
-    def _build_server_final_message(self, client_final: str, credential: ScramCredential) -> bytes:
+    def _build_server_final_message(self, client_final: str, first_messages: _FirstMessages) -> bytes:
         parts = _CLIENT_FINAL_PATTERN.fullmatch(client_final)
         if parts is None:
             raise AuthenticationError(f"{self.name}: the last message is malformed")
-        if not hmac.compare_digest(parts["nonce"].encode(), self._combined_nonce.encode()):
+        if not hmac.compare_digest(parts["nonce"].encode(), first_messages.combined_nonce.encode()):
             raise AuthenticationError(f"{self.name}: the nonce of the last message differs from that of the first ones")
-        if decode_base64(self.name, parts["binding"]) != self._gs2_header.encode():
+        if decode_base64(self.name, parts["binding"]) != first_messages.gs2_header.encode():
             raise AuthenticationError(f"{self.name}: the channel binding differs from that of the first message")
-        auth_message = f"{self._first_messages},{parts['without_proof']}".encode()
+        credential = first_messages.credential
+        auth_message = f"{first_messages.auth_message_prefix},{parts['without_proof']}".encode()
         if not is_valid_proof(self.name, decode_base64(self.name, parts["proof"]), credential, auth_message):
             raise self._build_rejected_error()
         self.is_complete = True
-        self.principal = self._username
+        self.principal = first_messages.username
         return b"v=" + base64.b64encode(compute_server_signature(self.name, credential, auth_message))
 
     def _unescape(self, name: str) -> str:

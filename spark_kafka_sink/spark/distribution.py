@@ -299,13 +299,13 @@ def _can_lack_key(plan: ColumnPlan) -> bool:
     A key column or a key struct may be null. A key that is built from several columns always exists: if all of them
     are null, it is still a key, such as {}.
     """
-    return isinstance(plan.key, int) or (plan.key is not None and plan.key.parent is not None)
+    return isinstance(plan.key, int) or (plan.key is not None and plan.key.struct_position is not None)
 
 
 def _find_key_positions(plan: ColumnPlan) -> tuple[int, ...]:
     if plan.key is None or isinstance(plan.key, int):
         return () if plan.key is None else (plan.key,)
-    return plan.key.positions if plan.key.parent is None else (plan.key.parent,)
+    return plan.key.positions if plan.key.struct_position is None else (plan.key.struct_position,)
 
 
 def _can_hash_and_sort(data_type: DataType) -> bool:

@@ -48,23 +48,23 @@ def add_known_topics(metadata: Metadata, *topics: str, now_ms: float = 0.0) -> N
 def test_starts_with_bootstrap_nodes_and_needs_update(metadata: Metadata) -> None:
     assert metadata.snapshot.is_bootstrap
     assert list(metadata.snapshot.nodes.values()) == [Node(-1, "b", 9092)]
-    assert metadata.time_to_next_update(0) == 0
+    assert metadata.time_to_next_update_ms(0) == 0
     assert metadata.snapshot.partition_count("t") is None
 
 
 def test_no_update_is_due_until_maximum_age(metadata: Metadata) -> None:
     add_known_topics(metadata, "t")
-    assert metadata.time_to_next_update(0) == MAX_AGE_MS
-    assert metadata.time_to_next_update(MAX_AGE_MS - 1) == 1
-    assert metadata.time_to_next_update(MAX_AGE_MS) == 0
+    assert metadata.time_to_next_update_ms(0) == MAX_AGE_MS
+    assert metadata.time_to_next_update_ms(MAX_AGE_MS - 1) == 1
+    assert metadata.time_to_next_update_ms(MAX_AGE_MS) == 0
     assert not metadata.build_query(MAX_AGE_MS).partial
 
 
 def test_requested_update_waits_for_backoff(metadata: Metadata) -> None:
     add_known_topics(metadata, "t")
     version = metadata.request_update()
-    assert 80 <= metadata.time_to_next_update(0) <= 120
-    assert metadata.time_to_next_update(120) == 0
+    assert 80 <= metadata.time_to_next_update_ms(0) <= 120
+    assert metadata.time_to_next_update_ms(120) == 0
     receive(metadata, metadata_response(topic("t")), 200)
     assert metadata.version == version + 1
 
@@ -73,12 +73,12 @@ def test_failed_updates_back_off_exponentially(metadata: Metadata) -> None:
     now_ms = 0.0
     for expected in [100, 200, 400, 800, 1_000, 1_000]:
         metadata.update_failed(now_ms)
-        delay = metadata.time_to_next_update(now_ms)
+        delay = metadata.time_to_next_update_ms(now_ms)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
         now_ms += delay
     add_known_topics(metadata, "t", now_ms=now_ms)
     metadata.request_update()
-    assert metadata.time_to_next_update(now_ms) <= 120
+    assert metadata.time_to_next_update_ms(now_ms) <= 120
 
 
 def test_responses_without_changes_back_off_exponentially(metadata: Metadata) -> None:
@@ -86,7 +86,7 @@ def test_responses_without_changes_back_off_exponentially(metadata: Metadata) ->
     now_ms = 0.0
     for expected in [100, 100, 200, 400, 800, 1_000, 1_000]:
         metadata.request_update()
-        delay = metadata.time_to_next_update(now_ms)
+        delay = metadata.time_to_next_update_ms(now_ms)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
         now_ms += delay
         receive(metadata, metadata_response(topic("t")), now_ms)
@@ -100,7 +100,7 @@ def test_changed_response_resets_backoff(metadata: Metadata) -> None:
         receive(metadata, metadata_response(topic("t")), now_ms)
     receive(metadata, metadata_response(topic("t", [partition(0, 1, epoch=7)])), now_ms)
     metadata.request_update()
-    assert metadata.time_to_next_update(now_ms) <= 120
+    assert metadata.time_to_next_update_ms(now_ms) <= 120
 
 
 def test_request_update_can_reset_backoff_unless_updates_fail(metadata: Metadata) -> None:
@@ -108,12 +108,12 @@ def test_request_update_can_reset_backoff_unless_updates_fail(metadata: Metadata
     for now_ms in range(1, 6):
         receive(metadata, metadata_response(topic("t")), now_ms)
     metadata.request_update()
-    assert metadata.time_to_next_update(5) > 500
+    assert metadata.time_to_next_update_ms(5) > 500
     metadata.request_update(reset_backoff=True)
-    assert metadata.time_to_next_update(5) == 0
+    assert metadata.time_to_next_update_ms(5) == 0
     metadata.update_failed(5)
     metadata.request_update(reset_backoff=True)
-    assert metadata.time_to_next_update(5) > 0, "failed updates back off despite the reset"
+    assert metadata.time_to_next_update_ms(5) > 0, "failed updates back off despite the reset"
 
 
 def test_periodic_refreshes_do_not_back_off(metadata: Metadata) -> None:
@@ -121,21 +121,23 @@ def test_periodic_refreshes_do_not_back_off(metadata: Metadata) -> None:
     now_ms = 0.0
     for _ in range(8):
         now_ms += MAX_AGE_MS
-        assert metadata.time_to_next_update(now_ms) == 0
+        assert metadata.time_to_next_update_ms(now_ms) == 0
         receive(metadata, metadata_response(topic("t")), now_ms)
     metadata.request_update()
-    assert metadata.time_to_next_update(now_ms) <= 120
+    assert metadata.time_to_next_update_ms(now_ms) <= 120
 
 
 def test_requests_new_topic_immediately_and_alone(metadata: Metadata) -> None:
     add_known_topics(metadata, "a", "b")
     metadata.add_topic("c", 10)
-    assert metadata.time_to_next_update(10) == 0
+    assert metadata.time_to_next_update_ms(10) == 0
     query = metadata.build_query(10)
     assert (query.topics, query.partial) == (("c",), True)
     metadata.update(query, metadata_response(topic("c", 4)), 12, 10)
     assert {name: metadata.snapshot.partition_count(name) for name in "abc"} == {"a": 1, "b": 1, "c": 4}
-    assert metadata.time_to_next_update(10) == MAX_AGE_MS - 10, "a partial response does not refresh the other topics"
+    assert metadata.time_to_next_update_ms(10) == MAX_AGE_MS - 10, (
+        "a partial response does not refresh the other topics"
+    )
 
 
 def test_partial_query_becomes_full_when_full_update_is_due(metadata: Metadata) -> None:
@@ -151,11 +153,11 @@ def test_requests_topic_added_during_query_next(metadata: Metadata) -> None:
     query = metadata.build_query(0)
     metadata.add_topic("b", 1)
     metadata.update(query, metadata_response(topic("a")), 12, 2)
-    assert metadata.time_to_next_update(2) <= 120
+    assert metadata.time_to_next_update_ms(2) <= 120
     following = metadata.build_query(200)
     assert (following.topics, following.partial) == (("b",), True)
     metadata.update(following, metadata_response(topic("b")), 12, 200)
-    assert metadata.time_to_next_update(200) > 120
+    assert metadata.time_to_next_update_ms(200) > 120
     assert metadata.snapshot.partition_count("a") == metadata.snapshot.partition_count("b") == 1
 
 
@@ -163,7 +165,7 @@ def test_retries_new_topic_with_error_in_full_query(metadata: Metadata) -> None:
     add_known_topics(metadata, "a")
     metadata.add_topic("b", 10)
     receive(metadata, metadata_response(topic("b", 0, error=error_codes.LEADER_NOT_AVAILABLE)), 10)
-    assert metadata.time_to_next_update(10) <= 120
+    assert metadata.time_to_next_update_ms(10) <= 120
     query = metadata.build_query(200)
     assert (set(query.topics), query.partial) == ({"a", "b"}, False)
 
@@ -185,12 +187,12 @@ def test_backs_off_for_new_topic_missing_from_responses(metadata: Metadata) -> N
     receive(metadata, metadata_response(), now_ms)
     for expected in [100, 200, 400, 800, 1_000]:
         metadata.request_update_for_topic("b")
-        pause = metadata.time_to_next_update(now_ms)
+        pause = metadata.time_to_next_update_ms(now_ms)
         assert expected * 0.8 <= pause <= min(expected * 1.2, 1_000)
         now_ms += pause
         receive(metadata, metadata_response(), now_ms)
     metadata.add_topic("c", now_ms)
-    assert metadata.time_to_next_update(now_ms) == 0, "another topic has not been requested yet"
+    assert metadata.time_to_next_update_ms(now_ms) == 0, "another topic has not been requested yet"
 
 
 def test_drops_unused_topic(metadata: Metadata) -> None:
@@ -284,7 +286,7 @@ def test_rebootstrap_drops_brokers_and_keeps_topics(metadata: Metadata) -> None:
     assert metadata.snapshot.is_bootstrap
     assert list(metadata.snapshot.nodes) == [-1]
     assert metadata.contains_topic("t")
-    assert metadata.time_to_next_update(1_000) == 0
+    assert metadata.time_to_next_update_ms(1_000) == 0
 
 
 def test_reads_snapshot_without_lock(metadata: Metadata) -> None:

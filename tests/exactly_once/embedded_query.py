@@ -349,7 +349,7 @@ def client_options(broker: EmbeddedBroker) -> dict[str, str]:
 
 def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
     transaction = broker.cluster.coordinator.transactions[name]
-    transaction.epoch, transaction.last_epoch = 32_767 - left, 32_766 - left
+    transaction.epoch, transaction.previous_epoch = 32_767 - left, 32_766 - left
 
 
 @pytest.fixture

@@ -333,7 +333,7 @@ class Simulation:
                 transactional_id,
                 transaction.producer_id,
                 transaction.epoch,
-                transaction.last_epoch,
+                transaction.previous_epoch,
                 transaction.timeout_ms,
                 transaction.state.value,
                 transaction.version,

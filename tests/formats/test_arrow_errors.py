@@ -21,8 +21,8 @@ FIELDS = (
 BATCH = pa.record_batch({"id": [1, 2], "text": ["a", "b"], "payload": [{"x": "c"}, {"x": "d"}]})
 TEXT_FUNCTIONS = {
     "json": (json_text, "_escape"),
-    "avro": (avro_scalars, "read_lengths_and_bytes"),
-    "protobuf-confluent": (protobuf, "read_lengths_and_bytes"),
+    "avro": (avro_scalars, "split_lengths_and_bytes"),
+    "protobuf-confluent": (protobuf, "split_lengths_and_bytes"),
 }
 """Function that each format calls to encode a string column."""
 
@@ -85,5 +85,5 @@ def test_error_while_joining_names_all_columns(monkeypatch: pytest.MonkeyPatch) 
 def test_raises_record_too_large_for_row_that_exceeds_array(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     encoder = build_encoder("json")
     monkeypatch.setattr(json_text, "_encode_objects", fail_with(error))
-    with pytest.raises(RecordTooLargeError, match=r"The row is too large to be encoded: 2 GiB\. Exclude large"):
+    with pytest.raises(RecordTooLargeError, match=r"The row is too large to encode: 2 GiB\. Exclude large"):
         encoder.encode(BATCH)

@@ -87,7 +87,7 @@ def test_encodes_large_strings_and_binaries() -> None:
 def test_null_parent_struct_becomes_tombstone() -> None:
     batch = pa.record_batch({"x": [1, 2], "payload": [{"a": 1, "b": "x"}, None]})
     fields = (pa.field("a", pa.int64()), pa.field("b", pa.string()))
-    encoder = ColumnsEncoder(JsonFormat(), fields, (0, 1), parent=1)
+    encoder = ColumnsEncoder(JsonFormat(), fields, (0, 1), struct_position=1)
     assert encoder.encode(batch).to_pylist() == [b'{"a":1,"b":"x"}', None]
     assert encoder.encode(batch.slice(1)).to_pylist() == [None]
 
@@ -121,7 +121,7 @@ def test_halves_batch_when_rows_exceed_array(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_encoder_can_be_pickled() -> None:
-    encoder = ColumnsEncoder(JsonFormat(), (pa.field("a", pa.int64()),), (0,), parent=3, header=b"x")
+    encoder = ColumnsEncoder(JsonFormat(), (pa.field("a", pa.int64()),), (0,), struct_position=3, header=b"x")
     assert pickle.loads(pickle.dumps(encoder)) == encoder
 
 

@@ -165,7 +165,7 @@ def test_fails_only_row_too_large_to_encode(
     monkeypatch.setattr(JsonFormat, "encode_rows", reject_large)
     result = producer.send_table(topic, pa.table({"text": ["a", "b", "large", "c"]}), value_format="json")
     assert [failure.rows.tolist() for failure in result.failures] == [[2]]
-    assert "The row is too large to be encoded: array cannot contain" in str(result.failures[0].error)
+    assert "The row is too large to encode: array cannot contain" in str(result.failures[0].error)
     assert result.rows_written == 3
 
 

@@ -202,7 +202,7 @@ def test_server_rejects_final_message_without_valid_proof(message: bytes) -> Non
     server.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     with pytest.raises(AuthenticationError):
         server.step(message)
-    with pytest.raises(AuthenticationError, match="after the end of the authentication"):
+    with pytest.raises(AuthenticationError, match="after authentication had ended"):
         server.step(CLIENT_FINAL)
     assert not server.is_complete
     assert server.principal == ""

@@ -69,7 +69,7 @@ def test_value_contains_all_columns_without_a_role() -> None:
 
 def test_value_columns_keep_their_order_and_may_have_a_role() -> None:
     value = get_value_encoder(plan(valueFormat="JSON", valueColumns=" name,timestamp , id"))
-    assert (value.names, value.positions, value.parent) == (("name", "timestamp", "id"), (2, 3, 0), None)
+    assert (value.names, value.positions, value.struct_position) == (("name", "timestamp", "id"), (2, 3, 0), None)
 
 
 def test_backticks_quote_column_name_with_comma() -> None:
@@ -79,7 +79,7 @@ def test_backticks_quote_column_name_with_comma() -> None:
 
 def test_value_can_be_the_fields_of_a_struct() -> None:
     value = get_value_encoder(plan(valueFormat="json", valueColumns="payload.*"))
-    assert (value.names, value.positions, value.parent) == (("a", "b"), (0, 1), 4)
+    assert (value.names, value.positions, value.struct_position) == (("a", "b"), (0, 1), 4)
 
 
 def test_key_columns_default_to_value_format() -> None:

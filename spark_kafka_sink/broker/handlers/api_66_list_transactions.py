@@ -65,4 +65,6 @@ def _filter_by_pattern(transactions: list[Transaction], pattern: str | None) -> 
 
 def _exceeds_duration(transaction: Transaction, min_ms: int, now_ms: float) -> bool:
     """Return whether the transaction has been open for more than `min_ms`, or `min_ms` is not positive (no filter)."""
-    return min_ms <= 0 or (transaction.state is TransactionState.ONGOING and now_ms - transaction.start_ms > min_ms)
+    return min_ms <= 0 or (
+        transaction.state is TransactionState.ONGOING and now_ms - transaction.start_monotonic_ms > min_ms
+    )

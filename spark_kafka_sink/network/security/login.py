@@ -38,6 +38,7 @@ _RETRIEVER_CLASSES = (
 )
 _DEFAULT_RETRIEVER = _RETRIEVER_CLASSES[0]
 _ASSERTION_PREFIX = "sasl.oauthbearer.assertion."
+_ASSERTION_SOURCES_TEXT = "{sasl.oauthbearer.assertion.private.key.file} or {sasl.oauthbearer.assertion.file}"
 _TOKEN_SOURCE_OPTIONS = ("sasl.oauthbearer.token", ENDPOINT_URL_OPTION)
 _TOKEN_CALLBACK_OPTION = "sasl.oauthbearer.token.callback"
 _UNSECURED_CLAIM_PREFIX = "unsecuredLoginStringClaim_"
@@ -276,8 +277,9 @@ def _parse_assertion_config(
     if assertion_options.get("file"):
         return AssertionConfig(file=assertion_options["file"])
     if not assertion_options.get("private.key.file"):
-        for name in [*assertion_options][:1]:
-            faults.add(prefix + name, f"has no effect without {{{prefix}private.key.file}} or {{{prefix}file}}.")
+        if assertion_options:
+            first_name = next(iter(assertion_options))
+            faults.add(prefix + first_name, f"has no effect without {_ASSERTION_SOURCES_TEXT}.")
         return None
     algorithm = get_option(options, f"{prefix}algorithm").upper()
     if algorithm not in ALGORITHMS:
@@ -301,7 +303,7 @@ def _parse_assertion_config(
         faults.add(
             f"{prefix}private.key.file",
             "requires the issuer of the assertion: set {sasl.oauthbearer.client.credentials.client.id}, or "
-            f"{{{prefix}claim.iss}} and {{{prefix}claim.sub}}.",
+            "{sasl.oauthbearer.assertion.claim.iss} and {sasl.oauthbearer.assertion.claim.sub}.",
         )
     return config
 
@@ -322,21 +324,20 @@ def _parse_oidc_config(
         check_endpoint_url(url)
     except ConfigurationError as error:
         faults += error.unrendered_faults
-    client_prefix, assertion_prefix = "sasl.oauthbearer.client.credentials.client", _ASSERTION_PREFIX
-    client_id = options.get(f"{client_prefix}.id") or jaas_options.get("clientId", "")
-    client_secret = options.get(f"{client_prefix}.secret") or jaas_options.get("clientSecret", "")
+    client_id = options.get("sasl.oauthbearer.client.credentials.client.id") or jaas_options.get("clientId", "")
+    client_secret = options.get("sasl.oauthbearer.client.credentials.client.secret") or jaas_options.get(
+        "clientSecret", ""
+    )
     assertion = _parse_assertion_config(options, url, client_id, faults)
     is_jwt_bearer = retriever == "JwtBearerJwtRetriever"
     if assertion is None and is_jwt_bearer:
-        faults.add(
-            _RETRIEVER_OPTION,
-            f"{retriever} requires {{{assertion_prefix}private.key.file}} or {{{assertion_prefix}file}}.",
-        )
+        faults.add(_RETRIEVER_OPTION, f"{retriever} requires {_ASSERTION_SOURCES_TEXT}.")
     elif assertion is None and not (client_id and client_secret):
         faults.add(
             ENDPOINT_URL_OPTION,
-            f"requires {{{client_prefix}.id}} and {{{client_prefix}.secret}}; or, without a secret, "
-            f"{{{assertion_prefix}private.key.file}} or {{{assertion_prefix}file}}.",
+            "requires {sasl.oauthbearer.client.credentials.client.id} and "
+            "{sasl.oauthbearer.client.credentials.client.secret}; or, without a secret, "
+            f"{_ASSERTION_SOURCES_TEXT}.",
         )
     return OidcConfig(
         url,

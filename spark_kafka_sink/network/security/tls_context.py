@@ -52,13 +52,15 @@ class StoreConfig:
                 key_password=self.key_password,
             )
         except OSError as error:
-            values = {"file": self.location, "reason": error.strerror}
+            placeholders = {"file": self.location, "reason": error.strerror}
             raise ConfigurationError(
-                OptionFault(option, "is {file}, which cannot be read: {reason}.", values)
+                OptionFault(option, "is {file}, which cannot be read: {reason}.", placeholders)
             ) from error
         except ConfigurationError as error:
-            values = {"file": self.location or "PEM text", "problem": str(error)}
-            raise type(error)(OptionFault(option, "is {file}, which {problem}.", values)) from error
+            # keystores.py words every problem as a verb phrase, such as "has more than one private key". The type of
+            # the error is kept, because it may be a MissingDependencyError.
+            placeholders = {"file": self.location or "PEM text", "problem": str(error)}
+            raise type(error)(OptionFault(option, "is {file}, which {problem}.", placeholders)) from error
 
 
 @dataclass(frozen=True)

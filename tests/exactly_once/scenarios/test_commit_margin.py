@@ -111,7 +111,7 @@ def time_out_before_commit(
     def suspend_commit(writing: LogTransaction, *arguments: Any) -> WriterState:
         monkeypatch.undo()
         with query.broker.cluster.lock:
-            now_ms = max(transaction.start_ms for transaction in coordinator.transactions.values())
+            now_ms = max(transaction.start_monotonic_ms for transaction in coordinator.transactions.values())
             assert coordinator.abort_timed_out(now_ms + compute_decision_timeout_ms(start.entry.timeout_ms)) == [
                 start.driver_id
             ]

@@ -62,7 +62,7 @@ def simulate_before_hand_over(version: int) -> Simulation:
     """Return a simulation in which driver-1 has written batch 0 and ended, and few epochs are left."""
     simulation = simulate_first_batch(version)
     driver = simulation.cluster.core.coordinator.transactions["p-driver"]
-    driver.epoch, driver.last_epoch = HAND_OVER_EPOCH, HAND_OVER_EPOCH - 1
+    driver.epoch, driver.previous_epoch = HAND_OVER_EPOCH, HAND_OVER_EPOCH - 1
     return simulation
 
 
@@ -100,7 +100,7 @@ def test_driver_under_previous_id_decides_nothing_after_hand_over(version: int, 
     """driver-2 is suspended at each request of its commit, while another start hands over."""
     simulation = simulate_first_batch(version)
     driver = simulation.cluster.core.coordinator.transactions["p-driver"]
-    driver.epoch, driver.last_epoch = HAND_OVER_EPOCH - 6, HAND_OVER_EPOCH - 7
+    driver.epoch, driver.previous_epoch = HAND_OVER_EPOCH - 6, HAND_OVER_EPOCH - 7
     script = Script(simulation)
     simulation.add_driver("driver-2")
     simulation.add_driver("driver-3", suspended=True)
