@@ -22,7 +22,8 @@ MAX_PORT = 65535
 
 # Like other clients, accept and ignore a scheme such as PLAINTEXT://. IPv6 addresses are enclosed in brackets.
 _ADDRESS_PATTERN = re.compile(
-    r"(?:[0-9a-zA-Z\-_.]+://)?(?:\[([0-9a-fA-F:.%\w]+)\]|([0-9a-zA-Z\-_.]+)):([0-9]{1,5})", re.ASCII
+    r"(?:[0-9a-zA-Z\-_.]+://)?(?:\[(?P<ipv6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[0-9a-zA-Z\-_.]+)):(?P<port>[0-9]{1,5})",
+    re.ASCII,
 )
 
 _log = logging.getLogger(__name__)
@@ -36,17 +37,18 @@ def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
     addresses: list[tuple[str, int]] = []
     faults = OptionFaults()
     for server in servers:
-        match = _ADDRESS_PATTERN.fullmatch(server.strip())
-        if "@" in server:  # Do not show the address: the part before the '@' may be a password.
+        address = server.strip()
+        match = _ADDRESS_PATTERN.fullmatch(address)
+        if "@" in address:  # Do not show the address: the part before the '@' may be a password.
             text = "has an address that contains '@'. Put the user name and password into {sasl.jaas.config}."
             faults.add(BOOTSTRAP_SERVERS_OPTION, text)
         elif match is None:
-            faults.add(BOOTSTRAP_SERVERS_OPTION, "has {address!r}, which is not HOST:PORT.", address=server.strip())
-        elif not 0 < int(match[3]) <= MAX_PORT:
+            faults.add(BOOTSTRAP_SERVERS_OPTION, "has {address!r}, which is not HOST:PORT.", address=address)
+        elif not 0 < int(match["port"]) <= MAX_PORT:
             text = f"has {{address!r}}, whose port is not between 1 and {MAX_PORT}."
-            faults.add(BOOTSTRAP_SERVERS_OPTION, text, address=server.strip())
+            faults.add(BOOTSTRAP_SERVERS_OPTION, text, address=address)
         else:
-            addresses.append((match[1] or match[2], int(match[3])))
+            addresses.append((match["ipv6"] or match["host"], int(match["port"])))
     if not servers:
         faults.add(BOOTSTRAP_SERVERS_OPTION, "has no address.")
     if faults:
@@ -73,7 +75,7 @@ def resolve_servers(
 
     `failure_level`: the level at which to log each failure.
     """
-    hosts: list[tuple[str, int]] = []
+    resolved_hosts: list[tuple[str, int]] = []
     failures: list[str] = []
     for host, port in parse_bootstrap_servers(servers):
         try:
@@ -83,8 +85,9 @@ def resolve_servers(
             failures.append(str(error))
             continue
         if dns_lookup == RESOLVE_CANONICAL:
-            hosts.extend((system.canonical_name(address), port) for address in addresses)
+            resolved_hosts.extend((system.canonical_name(address), port) for address in addresses)
         else:
-            hosts.append((host, port))
-    nodes = tuple(Node(-1 - index, host, port) for index, (host, port) in enumerate(dict.fromkeys(hosts)))
+            resolved_hosts.append((host, port))
+    distinct_hosts = dict.fromkeys(resolved_hosts)
+    nodes = tuple(Node(-1 - index, host, port) for index, (host, port) in enumerate(distinct_hosts))
     return nodes, "; ".join(failures)

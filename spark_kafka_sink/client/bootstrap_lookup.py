@@ -36,12 +36,12 @@ class BootstrapLookup:
         self._dns_lookup = config.client_dns_lookup
         self._system = system
         self._timeout_ms = config.bootstrap_resolve_timeout_ms
-        self._retry_ms = config.retry_backoff_ms
+        self._retry_backoff_ms = config.retry_backoff_ms
         self._wakeup = wakeup
         self._lookup: BackgroundLookup[tuple[tuple[Node, ...], str]] | None = None
         self._deadline_ms = math.inf  # set by the first attempt
         self._next_attempt_ms: float | None = -math.inf
-        """When the next attempt is due; None if that would not be before the deadline."""
+        """When the next attempt is due; None if the deadline comes first."""
         self._has_attempted = False
         self.failures = "their lookup has not finished"
         """The names that the last attempt could not resolve, each with the reason."""
@@ -55,7 +55,7 @@ class BootstrapLookup:
         now_ms = self._system.now()
         if math.isinf(self._deadline_ms):
             self._deadline_ms = now_ms + self._timeout_ms
-        if now_ms < (self._deadline_ms if self._next_attempt_ms is None else self._next_attempt_ms):
+        if now_ms < self._due_ms():
             return ()
         if self._next_attempt_ms is None:
             raise self._build_timeout_error()
@@ -65,7 +65,7 @@ class BootstrapLookup:
         nodes, self.failures = result
         self._has_attempted = True
         now_ms = self._system.now()
-        retry_at_ms = now_ms + self._retry_ms
+        retry_at_ms = now_ms + self._retry_backoff_ms
         self._next_attempt_ms = retry_at_ms if retry_at_ms < self._deadline_ms else None
         if not nodes and now_ms >= self._deadline_ms:
             raise self._build_timeout_error()
@@ -77,14 +77,17 @@ class BootstrapLookup:
         return ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, values))
 
     def wait_ms(self) -> float:
-        """Return how many milliseconds may pass until `try_resolve` must be called again.
+        """Return the number of milliseconds after which `try_resolve` must be called again.
 
         Return inf while an attempt is running, because the caller is woken when the attempt ends.
         """
         if self._lookup is not None:
             return math.inf
-        due_ms = self._deadline_ms if self._next_attempt_ms is None else self._next_attempt_ms
-        return max(0.0, due_ms - self._system.now())
+        return max(0.0, self._due_ms() - self._system.now())
+
+    def _due_ms(self) -> float:
+        """Return the time of the next attempt or, if the deadline comes first, the deadline."""
+        return self._deadline_ms if self._next_attempt_ms is None else self._next_attempt_ms
 
     def _resolve_servers(self) -> tuple[tuple[Node, ...], str] | None:
         """Return the current attempt's nodes and failures, or None while the attempt is running."""

@@ -61,6 +61,7 @@ class ConnectionLoss:
     detail: str
     """The reason, without the connection's address."""
     address: str = ""
+    """The connection's address, or an empty string if it is unknown."""
     timed_out: bool = False
     expected: bool = False
     """Whether this is not a failure, because the connection was idle or the client closed it to rebootstrap."""

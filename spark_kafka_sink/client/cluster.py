@@ -69,13 +69,13 @@ class ClusterSnapshot:
     cluster_id: str | None = None
     is_bootstrap: bool = False
     """Whether the nodes are only the bootstrap servers, not brokers from a metadata response."""
-    _names: Mapping[UUID, str] = field(init=False, repr=False, compare=False)
+    _names_by_id: Mapping[UUID, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        names = {topic.topic_id: topic.name for topic in self.topics.values() if topic.topic_id != NO_TOPIC_ID}
+        names_by_id = {topic.topic_id: topic.name for topic in self.topics.values() if topic.topic_id != NO_TOPIC_ID}
         object.__setattr__(self, "nodes", MappingProxyType(dict(self.nodes)))
         object.__setattr__(self, "topics", MappingProxyType(dict(self.topics)))
-        object.__setattr__(self, "_names", names)
+        object.__setattr__(self, "_names_by_id", names_by_id)
 
     @property
     def controller(self) -> Node | None:
@@ -84,7 +84,7 @@ class ClusterSnapshot:
     def partition_count(self, topic: str) -> int | None:
         """Return the topic's partition count; None if it is unknown."""
         info = self.topics.get(topic)
-        return len(info.partitions) or None if info is not None else None
+        return None if info is None or not info.partitions else len(info.partitions)
 
     def partition(self, topic: str, index: int) -> PartitionInfo | None:
         info = self.topics.get(topic)
@@ -102,16 +102,15 @@ class ClusterSnapshot:
         return None if info is None or info.topic_id == NO_TOPIC_ID else info.topic_id
 
     def topic_name(self, topic_id: UUID) -> str | None:
-        return self._names.get(topic_id)
+        return self._names_by_id.get(topic_id)
 
 
 def build_bootstrap_snapshot(nodes: Iterable[Node]) -> ClusterSnapshot:
     return ClusterSnapshot(nodes={node.id: node for node in nodes}, is_bootstrap=True)
 
 
-def replace_partitions(topic: TopicInfo, changed: Sequence[PartitionInfo]) -> TopicInfo:
+def replace_partitions(topic: TopicInfo, changed_partitions: Sequence[PartitionInfo]) -> TopicInfo:
     """Return a copy of the topic with these partitions added or replaced."""
-    by_index = {partition.index: partition for partition in topic.partitions}
-    by_index.update((partition.index, partition) for partition in changed)
+    by_index = {partition.index: partition for partition in (*topic.partitions, *changed_partitions)}
     partitions = tuple(by_index[index] for index in sorted(by_index))
     return TopicInfo(topic.name, topic.topic_id, topic.error_code, partitions, topic.internal)

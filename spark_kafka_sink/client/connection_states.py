@@ -71,7 +71,7 @@ TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
     ),
 }
 
-_READY = ConnectionState.READY
+_READY = ConnectionState.READY  # looked up once, because `is_ready` is called several times per request
 _UNCONNECTED = frozenset({ConnectionState.DISCONNECTED, ConnectionState.AUTHENTICATION_FAILED})
 _CONNECTED = frozenset({ConnectionState.CHECKING_API_VERSIONS, ConnectionState.READY, ConnectionState.THROTTLED})
 _PREPARING = frozenset({ConnectionState.CONNECTING, ConnectionState.CHECKING_API_VERSIONS})
@@ -86,7 +86,9 @@ class _NodeConnection:
     state: ConnectionState = ConnectionState.DISCONNECTED
     last_attempt_ms: float = -math.inf
     failed_attempts: int = 0
+    """Connections lost and attempts failed since the node was last ready. Determines the reconnect backoff."""
     failed_setups: int = 0
+    """Consecutive attempts that ended in state CONNECTING. Determines the setup timeout."""
     throttled_until_ms: float = -math.inf
     authentication_error: AuthenticationError | None = None
     addresses: list[SocketAddress] = field(default_factory=list)
@@ -131,9 +133,9 @@ class ConnectionStates:
 
     def is_ready(self, node_id: int, now_ms: float) -> bool:
         node = self._nodes.get(node_id)
-        if node is None or node.state is _READY:
-            return node is not None
-        return self.state(node_id, now_ms) is _READY
+        if node is None:
+            return False
+        return node.state is _READY or self.state(node_id, now_ms) is _READY
 
     def is_preparing(self, node_id: int) -> bool:
         """Return whether a connection is being set up but is not ready yet."""
@@ -264,7 +266,7 @@ class ConnectionStates:
             self._transition(node_id, node, ConnectionState.THROTTLED)
 
     def throttle(self, node_id: int, until_ms: float) -> None:
-        """Send nothing to the node until this time. Ignore the call if an earlier one has set a later time."""
+        """Send nothing to the node until `until_ms`, or until the later time that a previous call has set."""
         node = self._nodes.get(node_id)
         if node is None or until_ms <= node.throttled_until_ms:
             return
@@ -273,18 +275,19 @@ class ConnectionStates:
             self._transition(node_id, node, ConnectionState.THROTTLED)
 
     def disconnected(self, node_id: int, now_ms: float) -> None:
-        self._lose(node_id, now_ms, ConnectionState.DISCONNECTED)
+        self._end_connection(node_id, now_ms, ConnectionState.DISCONNECTED)
 
     def authentication_failed(self, node_id: int, now_ms: float, error: AuthenticationError) -> None:
-        self._lose(node_id, now_ms, ConnectionState.AUTHENTICATION_FAILED)
+        self._end_connection(node_id, now_ms, ConnectionState.AUTHENTICATION_FAILED)
         self._node(node_id).authentication_error = error
 
     # --- helpers
 
-    def _lose(self, node_id: int, now_ms: float, state: ConnectionState) -> None:
+    def _end_connection(self, node_id: int, now_ms: float, final_state: ConnectionState) -> None:
+        """Record the end of a connection or attempt. Compute the backoff and the timeout of the next attempt."""
         node = self._node(node_id)
         previous_state = node.state
-        self._transition(node_id, node, state)
+        self._transition(node_id, node, final_state)
         node.last_attempt_ms = now_ms
         node.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(node.failed_attempts)
         node.failed_attempts += 1
@@ -300,10 +303,10 @@ class ConnectionStates:
         node.failed_setups = 0
         node.setup_timeout_ms = self._setup_timeout.compute_delay_ms(0)
 
-    def _transition(self, node_id: int, node: _NodeConnection, state: ConnectionState) -> None:
-        if state not in TRANSITIONS[node.state]:
-            raise IllegalStateError(f"the connection to node {node_id} cannot go from {node.state} to {state}")
-        node.state = state
+    def _transition(self, node_id: int, node: _NodeConnection, new_state: ConnectionState) -> None:
+        if new_state not in TRANSITIONS[node.state]:
+            raise IllegalStateError(f"the connection to node {node_id} cannot go from {node.state} to {new_state}")
+        node.state = new_state
         self._setup_deadlines.pop(node_id, None)
 
     def _is_in(self, node_id: int, states: frozenset[ConnectionState]) -> bool:

@@ -89,14 +89,16 @@ class Connections:
 
     def connect_resolved(self) -> dict[int, ConnectionLoss]:
         """Connect to the nodes whose name lookup has finished. Return each attempt that fails immediately."""
-        losses = {
-            node_id: self._open_connection(node_id, partial(self._resolved_address, node_id, lookup))
-            for (host, port), lookup in self._lookups.take_finished().items()
-            for node_id in self.states.nodes_awaiting_lookup(host, port)
-        }
-        return {node_id: loss for node_id, loss in losses.items() if loss is not None}
+        losses: dict[int, ConnectionLoss] = {}
+        for (host, port), lookup in self._lookups.take_finished().items():
+            for node_id in self.states.nodes_awaiting_lookup(host, port):
+                loss = self._open_connection(node_id, partial(self._accept_addresses, node_id, lookup))
+                if loss is not None:
+                    losses[node_id] = loss
+        return losses
 
-    def _resolved_address(self, node_id: int, lookup: BackgroundLookup[list[SocketAddress]]) -> SocketAddress:
+    def _accept_addresses(self, node_id: int, lookup: BackgroundLookup[list[SocketAddress]]) -> SocketAddress:
+        """Record the addresses that the lookup found, and return the one to connect to."""
         return self.states.resolved(node_id, lookup.result())
 
     def _open_connection(self, node_id: int, find_address: Callable[[], SocketAddress | None]) -> ConnectionLoss | None:
@@ -126,16 +128,16 @@ class Connections:
         """Remove and return the nodes to which ApiVersions can be sent now, each with the version to use."""
         if not self._pending_api_versions:
             return {}
-        due = {
+        versions = {
             node_id: version
             for node_id, version in self._pending_api_versions.items()
             if self._selector.is_channel_ready(str(node_id))
         }
-        for node_id in due:
+        for node_id in versions:
             del self._pending_api_versions[node_id]
             # Change the state only now, because the connection setup timeout applies until the channel is ready.
             self.states.checking_api_versions(node_id)
-        return due
+        return versions
 
     def handle_api_versions(
         self, node_id: int, request: ApiVersionsRequest, response: ApiVersionsResponse, version: int, now_ms: float
@@ -213,8 +215,10 @@ class Connections:
 
     def build_setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
         """Describe the loss of a connection attempt that has timed out."""
-        missing = "no address of the name" if self.states.is_awaiting_lookup(node_id) else "no connection"
-        detail = f"{missing} within {self.states.setup_timeout_ms(node_id):.0f} ms (socket.connection.setup.timeout.ms)"
+        missing_step = "no address of the name" if self.states.is_awaiting_lookup(node_id) else "no connection"
+        detail = (
+            f"{missing_step} within {self.states.setup_timeout_ms(node_id):.0f} ms (socket.connection.setup.timeout.ms)"
+        )
         return ConnectionLoss(detail, self.address(node_id), timed_out=True)
 
     def record_loss(self, node_id: int, loss: ConnectionLoss, now_ms: float) -> None:
@@ -258,14 +262,15 @@ class Connections:
         """
         if any(self.is_alive(node_id) for node_id in snapshot.nodes):
             return None
-        rejecting = [node_id for node_id in snapshot.nodes if self.states.has_rejected_credentials(node_id)]
-        other_node_ids = [node_id for node_id in snapshot.nodes if node_id not in rejecting]
-        others_unreachable = snapshot.is_bootstrap and all(
-            self.states.is_unreachable(node_id) for node_id in other_node_ids
-        )
-        if not rejecting or (other_node_ids and not others_unreachable and len(rejecting) < MIN_CREDENTIAL_REJECTIONS):
+        rejecting_ids = [node_id for node_id in snapshot.nodes if self.states.has_rejected_credentials(node_id)]
+        other_ids = [node_id for node_id in snapshot.nodes if node_id not in rejecting_ids]
+        if not rejecting_ids:
             return None
-        latest_node_id = max(rejecting, key=self.states.last_attempt_ms)
+        are_others_unreachable = all(self.states.is_unreachable(node_id) for node_id in other_ids)
+        may_others_accept = bool(other_ids) and not (snapshot.is_bootstrap and are_others_unreachable)
+        if may_others_accept and len(rejecting_ids) < MIN_CREDENTIAL_REJECTIONS:
+            return None
+        latest_node_id = max(rejecting_ids, key=self.states.last_attempt_ms)
         return self.states.authentication_error(latest_node_id)
 
     def close(self, node_id: int) -> None:

@@ -73,12 +73,12 @@ class InFlightRequests:
         self._max_per_node = max_per_node
         self._requests_by_node: dict[int, deque[InFlightRequest]] = {}
         self._count = 0
-        self._earliest_ms = math.inf  # no deadline is earlier; recomputed once it has passed
+        self._earliest_deadline_ms = math.inf  # no request has an earlier one; recomputed once it has passed
 
     def add(self, in_flight: InFlightRequest) -> None:
         self._requests_by_node.setdefault(in_flight.request.node_id, deque()).append(in_flight)
         self._count += 1
-        self._earliest_ms = min(self._earliest_ms, in_flight.deadline_ms)
+        self._earliest_deadline_ms = min(self._earliest_deadline_ms, in_flight.deadline_ms)
 
     def can_send_more(self, node_id: int) -> bool:
         """Return whether another request may be sent to the node.
@@ -132,25 +132,21 @@ class InFlightRequests:
             in_flight.deadline_ms += throttle_ms
 
     def next_deadline(self) -> float:
-        """Return a time before which no request times out. The earliest deadline may be later."""
-        return self._earliest_ms
+        """Return a lower bound of all requests' deadlines: no request times out before this time."""
+        return self._earliest_deadline_ms
 
     def find_timed_out_requests(self, now_ms: float) -> dict[int, ClientRequest]:
         """Return the oldest timed-out request of each node that has one.
 
         Timeouts differ, so a request may time out before an older one does.
         """
-        self._earliest_ms = min(
-            [
-                in_flight.deadline_ms
-                for requests in self._requests_by_node.values()
-                for in_flight in requests
-                if in_flight.deadline_ms > now_ms
-            ],
-            default=math.inf,
-        )
-        timed_out = {
-            node_id: next((in_flight.request for in_flight in requests if in_flight.deadline_ms <= now_ms), None)
-            for node_id, requests in self._requests_by_node.items()
-        }
-        return {node_id: request for node_id, request in timed_out.items() if request is not None}
+        timed_out: dict[int, ClientRequest] = {}
+        future_deadlines_ms: list[float] = []
+        for node_id, requests in self._requests_by_node.items():
+            for in_flight in requests:
+                if in_flight.deadline_ms > now_ms:
+                    future_deadlines_ms.append(in_flight.deadline_ms)
+                else:
+                    timed_out.setdefault(node_id, in_flight.request)
+        self._earliest_deadline_ms = min(future_deadlines_ms, default=math.inf)
+        return timed_out

@@ -281,7 +281,7 @@ class Metadata:
                 response,
                 version=version,
                 partial=query.partial,
-                retain=self._topic_expiry_ms.__contains__,
+                is_in_use=self._topic_expiry_ms.__contains__,
             )
             if merge.snapshot.cluster_id != self.snapshot.cluster_id:
                 _log.info("Cluster id: %s", merge.snapshot.cluster_id)

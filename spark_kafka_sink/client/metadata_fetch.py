@@ -37,9 +37,9 @@ class MetadataFetch:
         self._metadata = metadata
         self._lookup = None if metadata.snapshot.nodes else BootstrapLookup(config, system, wakeup)
         self._may_rebootstrap = config.metadata_recovery_strategy == REBOOTSTRAP
-        self._trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
+        self._rebootstrap_trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._query: MetadataQuery | None = None
-        self._sent_ms_by_node: dict[int, float] = {}  # node id -> when the query was sent to it, in order
+        self._sent_ms_by_node: dict[int, float] = {}  # node id -> when the query was sent to it; oldest first
         self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._due_since_ms = math.inf
         """When the pending update became due; inf if none is pending, -inf if a broker has demanded a rebootstrap."""
@@ -65,14 +65,19 @@ class MetadataFetch:
         return 0.0
 
     def is_due(self, now_ms: float) -> bool:
+        """Return whether an update is due and no request for it is in flight."""
         return self._query is None and self._metadata.time_to_next_update_ms(now_ms) <= 0
 
-    def wait_ms(self, now_ms: float, last_response_ms: Mapping[int, float]) -> float:
-        """Return the time until a request must be sent. `last_response_ms`: when each node last responded, by id."""
+    def wait_ms(self, now_ms: float, last_response_ms_by_node: Mapping[int, float]) -> float:
+        """Return the milliseconds until the next request must be sent. The result is negative if it is overdue.
+
+        `last_response_ms_by_node`: when each node last responded, by node id.
+        """
         if not self._sent_ms_by_node:
             return self._metadata.time_to_next_update_ms(now_ms)
-        node_id, sent_ms = next(reversed(self._sent_ms_by_node.items()))
-        return max(sent_ms, last_response_ms.get(node_id, sent_ms)) + self._resend_after_ms - now_ms
+        newest_node_id, sent_ms = next(reversed(self._sent_ms_by_node.items()))
+        unresponsive_since_ms = max(sent_ms, last_response_ms_by_node.get(newest_node_id, sent_ms))
+        return unresponsive_since_ms + self._resend_after_ms - now_ms
 
     def is_awaiting_response(self, node_id: int) -> bool:
         """Return whether the current query was sent to this node."""
@@ -148,10 +153,11 @@ class MetadataFetch:
         self._metadata.request_update()
 
     def request_rebootstrap(self) -> None:
+        """Let `needs_rebootstrap` return True at once, if metadata.recovery.strategy allows it."""
         self._due_since_ms = -math.inf
 
     def needs_rebootstrap(self, now_ms: float) -> bool:
-        return self._may_rebootstrap and now_ms - self._due_since_ms > self._trigger_ms
+        return self._may_rebootstrap and now_ms - self._due_since_ms > self._rebootstrap_trigger_ms
 
     def rebootstrap(self, now_ms: float) -> bool:
         """Return to the bootstrap servers if metadata.recovery.strategy allows it. Return whether it does."""

@@ -74,23 +74,23 @@ def merge_response(
     *,
     version: int,
     partial: bool,
-    retain: Callable[[str], bool],
+    is_in_use: Callable[[str], bool],
 ) -> MetadataMerge:
     """Merge a response in `version` into the old snapshot.
 
-    `partial`: the response is only about new topics; keep all others that are in use. `retain`: returns whether a topic
-    is still in use.
+    `partial`: the response is only about new topics; keep all others that are in use. `is_in_use`: returns whether a
+    topic is still in use.
     """
     merge = MetadataMerge(old, dict(known_epochs))
-    topics = {} if not partial else {name: topic for name, topic in old.topics.items() if retain(name)}
+    topics = {name: topic for name, topic in old.topics.items() if is_in_use(name)} if partial else {}
     for topic in response.topics:
         name = topic.name
         if name is None:
             continue
         topics.pop(name, None)
-        if retain(name):
+        if is_in_use(name):
             topics[name] = _merge_topic(old, topic, version, merge)
-    merge.epochs = {key: epoch for key, epoch in merge.epochs.items() if retain(key[0])}
+    merge.epochs = {(name, index): epoch for (name, index), epoch in merge.epochs.items() if is_in_use(name)}
     merge.snapshot = ClusterSnapshot(
         nodes={
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
@@ -160,9 +160,9 @@ def _merge_partition(
         merge.has_changes |= new.leader_epoch != known.epoch
     else:
         merge.has_changes = True
-    epoch = KnownEpoch(topic.topic_id, new.leader_epoch)
-    if epoch != known:
-        merge.epochs[key] = epoch
+    new_epoch = KnownEpoch(topic.topic_id, new.leader_epoch)
+    if new_epoch != known:
+        merge.epochs[key] = new_epoch
     return new
 
 
@@ -175,12 +175,12 @@ def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:
 
 
 def _build_partition_info(name: str, partition: MetadataResponsePartition, version: int) -> PartitionInfo:
-    reliable = version >= FIRST_RELIABLE_EPOCH_VERSION and partition.leader_epoch >= 0
+    has_reliable_epoch = version >= FIRST_RELIABLE_EPOCH_VERSION and partition.leader_epoch >= 0
     return PartitionInfo(
         name,
         partition.partition_index,
         partition.leader_id if partition.leader_id >= 0 else None,
-        partition.leader_epoch if reliable else None,
+        partition.leader_epoch if has_reliable_epoch else None,
         tuple(partition.replica_nodes),
         partition.error_code,
     )

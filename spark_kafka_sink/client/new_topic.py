@@ -45,8 +45,10 @@ class NewTopic:
 
     def __str__(self) -> str:
         """Return text such as "partitions 12, replicas 3, cleanup.policy compact"."""
-        numbers = (("partitions", self.partitions), ("replicas", self.replicas))
-        parts = [f"{name} {'by default of the brokers' if n == BROKER_DEFAULT else n}" for name, n in numbers]
+        counts = (("partitions", self.partitions), ("replicas", self.replicas))
+        parts = [
+            f"{name} {'by default of the brokers' if count == BROKER_DEFAULT else count}" for name, count in counts
+        ]
         return ", ".join([*parts, *(f"{name} {sanitize(value)}" for name, value in self.configs)])
 
     def request(self, *, validate_only: bool = False) -> CreateTopicsRequest:
@@ -60,9 +62,10 @@ class NewTopic:
         return CreateTopicsRequest(topics=[topic], validate_only=validate_only)
 
     def find_differences(self, partitions: int, replicas: int, configs: Mapping[str, str | None]) -> Iterator[str]:
-        """Yield how an existing topic differs from this one.
+        """Yield a description of each difference between an existing topic and this one.
 
-        `configs`: the topic's settings that the user is allowed to see. Other settings are not compared.
+        `partitions`, `replicas` and `configs`: those of the existing topic. `configs` contains only the settings that
+        the user is allowed to see; other settings are not compared.
         """
         for name, expected_value, actual_value in (
             ("partitions", self.partitions, partitions),

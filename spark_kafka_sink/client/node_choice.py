@@ -38,7 +38,7 @@ def choose_node(
     Choose an unresponsive node only as a last resort. A suspended broker process still accepts connections, and a
     client that waited for it would not request the new leaders of its partitions from other brokers.
     """
-    nodes = random.sample(nodes, len(nodes))
+    nodes = random.sample(nodes, len(nodes))  # the sorts below are stable, so ties keep this random order
     states = connections.states
     has_connected_node = any(states.is_connected(node.id) for node in nodes)
     sendable = [node for node in nodes if connections.is_ready(node.id, now_ms) and in_flight.can_send_more(node.id)]
@@ -48,4 +48,5 @@ def choose_node(
     connectable.sort(key=lambda node: states.last_attempt_ms(node.id))
     usable = sendable + connecting
     responsive = [node for node in usable if is_responsive(node.id)]
-    return NodeChoice(next(iter(responsive + connectable + usable), None), has_connected_node)
+    candidates = responsive + connectable + usable  # in order of preference
+    return NodeChoice(candidates[0] if candidates else None, has_connected_node)

@@ -39,7 +39,10 @@ class ParsedOptions:
     """
 
     def reject_unused(self, options: Iterable[Option], condition: str) -> None:
-        """Add a fault for each of these options that is set: they have no effect unless the condition holds."""
+        """Add a fault for each of these options that the user has set although it has no effect.
+
+        `condition`: what would have to hold for the options to have an effect.
+        """
         for option in options:
             if option.name in self.raw_values:
                 self.faults.add(option.name, f"has no effect unless {condition}.")
@@ -67,6 +70,7 @@ def parse_option_values(
 
 
 def _parse_option(option: Option, raw_value: object, parsed_options: ParsedOptions) -> None:
+    """Parse one option. Store its value, or add a fault if the value is invalid or the option is not supported."""
     problem, can_show_value = "", not option.secret
     try:
         value = option.parse(raw_value)

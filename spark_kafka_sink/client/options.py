@@ -168,13 +168,13 @@ def parse_client_config(options: Mapping[str, object]) -> ClientConfig:
     values = parsed_options.values | resolve_connection_values(parsed_options)
     if parsed_options.faults:
         raise ConfigurationError(parsed_options.faults)
-    # If an option has no field in ClientConfig, it would have no effect, so this raises TypeError.
+    # An option without a field in ClientConfig would silently have no effect. ClientConfig() raises TypeError instead.
     field_values = {option.field: values[option.field] for option in CLIENT_OPTIONS.values() if option.has_effect}
     return ClientConfig(**field_values, security=values["security"])
 
 
 def resolve_connection_values(parsed_options: ParsedOptions) -> dict[str, Any]:
-    """Check how the connection options fit together. Return the values that replace or extend the parsed ones.
+    """Check the connection options against each other. Return the values that replace or extend the parsed ones.
 
     The result includes `security`, which is None if the security options have faults. All faults are added to
     `parsed_options`.

@@ -15,4 +15,4 @@ class ProducerIdAndEpoch(NamedTuple):
 NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
 
 UNUSED_IDENTITY = ProducerIdAndEpoch(2**62, 0)
-"""A valid identity whose producer id no producer ever gets."""
+"""A valid identity that brokers never assign to a producer."""

@@ -21,7 +21,9 @@ def merge(
     partial: bool = False,
     retain: Callable[[str], bool] = lambda name: True,
 ) -> MetadataMerge:
-    return merge_response(previous.snapshot, previous.epochs, response, version=version, partial=partial, retain=retain)
+    return merge_response(
+        previous.snapshot, previous.epochs, response, version=version, partial=partial, is_in_use=retain
+    )
 
 
 def leader(merged: MetadataMerge, name: str = "t", index: int = 0) -> tuple[int | None, int | None]:
