@@ -4,9 +4,9 @@ A send waits until the partitions of its topic are known. It requests metadata i
 max.block.ms has passed.
 
 If a requested partition is unknown, it may have been added since the last metadata update. The send then requests
-metadata for one second, and at least once. Usually the partition number is a mistake, so as long as the topic has the
-same number of partitions, later sends that request a missing partition fail without waiting. They still request
-metadata, so that an added partition becomes known soon.
+metadata for one second, and at least once. Usually the partition number is a mistake. Therefore later sends that
+request a missing partition fail without waiting, as long as the topic has the same number of partitions. They still
+request metadata, so that an added partition becomes known soon.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ _COMPRESSED_STAGE_DIVISOR = 3
 _MAX_RESERVED_SHARE = 0.75
 """A stage is also full when this share of buffer.memory is reserved for it. A 100-byte record passed to send() reserves
 300 bytes. Columns reach the limit set by _STAGE_DIVISOR first unless their rows are tiny."""
-_RATIO_ESTIMATION_FACTOR = 1.05  # compressed sizes are estimated slightly too high, as in Java's client
+_RATIO_ESTIMATION_FACTOR = 1.05  # the compressed size is estimated slightly too high, as in the Java client
 
 
 AssignTopicPartitions = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]]

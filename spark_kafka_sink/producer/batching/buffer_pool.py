@@ -8,8 +8,8 @@ one, so that small reservations cannot starve an earlier large one.
 A MemoryLease is a reservation that several batches share. The encoder writes the records of many batches into one
 buffer, and the lease owns that buffer until none of these batches needs it. Only then does the lease return its bytes
 to the pool, so the pool counts exactly the memory in use. A batch must keep its lease while a socket may still be
-reading its request, even if the batch has expired (CVE-2026-35554: memory was reused while a request was still being
-sent from it).
+reading its request, even if the batch has expired. In CVE-2026-35554, memory was reused while a request was still being
+sent from it.
 
 A single small batch with an unresponsive leader would keep a whole buffer alive. `is_sparse` identifies such leases.
 When memory is short, their remaining batches are copied so that the buffer can be freed (batch_filler.py).

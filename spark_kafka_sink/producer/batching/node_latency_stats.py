@@ -1,7 +1,8 @@
 """NodeLatencyStats: tracks nodes that accept no requests, so that the partitioner avoids their partitions (KIP-794).
 
 A node is unavailable if it has had ready batches for longer than partitioner.availability.timeout.ms and none of them
-could be drained. As in the Java client, the time of the last check and of the last drain are recorded per node.
+could be drained. As in the Java client, two times are recorded for each node: when it last had ready batches, and when
+they could last be drained.
 """
 
 from __future__ import annotations

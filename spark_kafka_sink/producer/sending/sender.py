@@ -333,7 +333,7 @@ class Sender:
             if can_send:
                 node_ids.append(node_id)
             else:
-                # If the delay is 0, the node waits for a network event, which ends the poll.
+                # A delay of 0 sets no limit: poll() itself ends at network events and at deadlines of connections.
                 node_delay_ms = self.client.poll_delay(node_id, now_ms) or _MAX_POLL_MS
                 delay_ms = min(delay_ms, node_delay_ms)
         return node_ids, delay_ms

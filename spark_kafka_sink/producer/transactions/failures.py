@@ -17,14 +17,14 @@ def fail_transaction(
     manager: TransactionManager,
     batch: ProducerBatch,
     error: KafkaSinkError,
-    errors_by_record: Mapping[int, KafkaSinkError] | None,
+    record_errors: Mapping[int, KafkaSinkError] | None,
 ) -> None:
     """Prevent the commit of the transaction of a batch that is not stored, or may not be stored.
 
-    `errors_by_record` holds the errors of records that the broker rejected individually, by their indices in the batch.
+    `record_errors` holds the errors of records that the broker rejected individually, by their indices in the batch.
     """
     if not manager.drops_unsent_batches:  # otherwise the transaction already failed or is being aborted
-        error = _describe_failed_records(batch, error, errors_by_record or {})
+        error = _describe_failed_records(batch, error, record_errors or {})
     manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
 
 
@@ -40,12 +40,12 @@ def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
 
 
 def _describe_failed_records(
-    batch: ProducerBatch, error: KafkaSinkError, errors_by_record: Mapping[int, KafkaSinkError]
+    batch: ProducerBatch, error: KafkaSinkError, record_errors: Mapping[int, KafkaSinkError]
 ) -> KafkaSinkError:
     """Return an error with the number of failed records and the key of the first one."""
-    first_index = min(errors_by_record, default=0)
-    cause = errors_by_record.get(first_index, error)
-    failed_count = len(errors_by_record) or batch.record_count
+    first_index = min(record_errors, default=0)
+    cause = record_errors.get(first_index, error)
+    failed_count = len(record_errors) or batch.record_count
     key = _read_key(batch, first_index)
     failed_records = "1 record" if failed_count == 1 else f"{failed_count} records"
     if key is not None:
