@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kafka_sink import register
 from spark_kafka_sink.spark import lineage
 from spark_kafka_sink.spark.lineage import flush_events
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
@@ -184,6 +185,7 @@ def run_program(spark: SparkSession, broker: EmbeddedBroker, folder: Path, last:
         for query in spark.streams.active:
             query.stop()
         spark.sparkContext.cancelAllJobs()
+        register(spark)  # otherwise the data source would report to an accumulator server of the ended program
 
 
 def test_end_of_program_sends_remaining_events(
