@@ -14,12 +14,20 @@ from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.driver_ids import has_claimed
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.log_writer import WriterState
-from spark_kafka_sink.exactly_once.query_transactions import MAX_TRIES, QueryTransactions
+from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, MAX_TRIES, QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import LOG, PREFIX, Query, connect_client, list_open_ids, open_query_transactions
+from tests.exactly_once.embedded_query import (
+    LOG,
+    PREFIX,
+    Query,
+    connect_client,
+    list_open_ids,
+    open_query_transactions,
+    use_up_epochs,
+)
 from tests.exactly_once.embedded_query import broker as broker
 
 GRANTED_MS = 60_000
@@ -241,3 +249,92 @@ def test_fences_id_without_transaction_only_once(broker: EmbeddedBroker) -> None
     with connect_client(broker) as client:
         (after,) = describe_transactions(client, [start.build_task_id(1, 0)]).values()
     assert after.id_and_epoch != found.id_and_epoch
+
+
+# --- limits and checks of single steps
+
+
+def test_change_of_the_driver_id_since_its_description_is_fencing(
+    two_drivers: tuple[QueryTransactions, QueryTransactions],
+) -> None:
+    one, other = two_drivers
+    description = one.describe_driver_id()
+    one.check_unchanged(description)
+    other.fence(None, (GRANTED_MS,))
+    with pytest.raises(ProducerFencedError):
+        one.check_unchanged(description)
+    one.check_unchanged(one.describe_driver_id())
+
+
+def test_gives_up_if_each_entry_names_another_driver_id(
+    two_drivers: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = two_drivers
+    numbers = iter(range(2, 1_000))
+    monkeypatch.setattr(one, "_read_newest_entry", lambda: Entry(PREFIX, driver_number=next(numbers)))
+    with pytest.raises(ProducerFencedError):
+        one.read_current_entry(None)
+    assert next(numbers) == MAX_TRIES + 2
+
+
+def test_gives_up_after_max_tries_of_a_fenced_action(
+    two_drivers: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = two_drivers
+    monkeypatch.setattr(one, "describe_driver_id_when_ended", lambda: None)
+    monkeypatch.setattr(one, "read_current_entry", lambda description: (description, Entry(PREFIX)))
+    tries: list[int] = []
+
+    def act(description: object, entry: Entry) -> None:
+        assert len(tries) < 10 * MAX_TRIES
+        tries.append(1)
+        raise precommit_errors.build_fenced_error("p-driver")
+
+    with pytest.raises(ProducerFencedError):
+        one.retry_when_fenced(act, None)
+    assert len(tries) == MAX_TRIES
+
+
+def test_fencing_restores_the_mark_of_a_claimed_driver_id(
+    two_drivers: tuple[QueryTransactions, QueryTransactions],
+) -> None:
+    one, other = two_drivers
+    one.claim(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("one"))
+    identity, _ = other.fence(other.describe_driver_id(), (GRANTED_MS,))
+    description = other.describe_driver_id()
+    assert description is not None
+    assert has_claimed(description)
+    assert description.id_and_epoch == identity
+
+
+def test_driver_id_without_epochs_hands_over(
+    broker: EmbeddedBroker, two_drivers: tuple[QueryTransactions, QueryTransactions]
+) -> None:
+    one, other = two_drivers
+    one.claim(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("one"))
+    use_up_epochs(broker, "p-driver", 32_767 - HAND_OVER_EPOCH)
+    description = other.describe_driver_id()
+    with pytest.raises(ProducerFencedError, match="p-driver has no epochs left; p-driver-2 is the next one"):
+        other.fence(description, (GRANTED_MS,))
+    with pytest.raises(ProducerFencedError, match="p-driver has no epochs left; p-driver-2 is the next one"):
+        one.read_entry()
+    with open_query_transactions(broker) as later:
+        assert later.driver_id == "p-driver-2", "the process remembers the number"
+
+
+def test_claim_that_has_missed_a_record_is_fenced(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
+    one, _ = two_drivers
+    state = one.write(WriterState(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0]), Entry(PREFIX, generation=1))
+    with pytest.raises(ProducerFencedError):
+        one.claim(state.id_and_epoch, Entry(PREFIX), claim_entry("one"))
+    assert one.read_entry().generation == 1
+
+
+def test_record_that_the_leader_rejects_is_not_committed(
+    broker: EmbeddedBroker, two_drivers: tuple[QueryTransactions, QueryTransactions]
+) -> None:
+    one, _ = two_drivers
+    identity, _ = one.fence(one.describe_driver_id(), (GRANTED_MS,))
+    broker.control.when(api=ApiKey.PRODUCE, topic=LOG).fail(error_codes.MESSAGE_TOO_LARGE)
+    with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
+        one.write(WriterState(identity), Entry(PREFIX, generation=1))
