@@ -325,8 +325,9 @@ def test_driver_id_without_epochs_hands_over(
 def test_claim_that_has_missed_a_record_is_fenced(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
     one, _ = two_drivers
     state = one.write(WriterState(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0]), Entry(PREFIX, generation=1))
+    identity = one.bump_epoch(state.id_and_epoch, GRANTED_MS)
     with pytest.raises(ProducerFencedError):
-        one.claim(state.id_and_epoch, Entry(PREFIX), claim_entry("one"))
+        one.claim(identity, Entry(PREFIX), claim_entry("one"))
     assert one.read_entry().generation == 1
 
 
