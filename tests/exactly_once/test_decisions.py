@@ -12,25 +12,32 @@ from unittest.mock import patch
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, DisconnectedError, ExactlyOnceError, ProducerFencedError
-from spark_kafka_sink.exactly_once import driver as driver_module
+from spark_kafka_sink.exactly_once import driver_ids
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch
-from spark_kafka_sink.exactly_once.log_writer import LogTransaction
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.precommit_errors import build_fenced_error
+from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.requests import transaction_admin
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
     BOTH_TASKS,
     LOG,
     Query,
+    assert_no_new_epoch,
     list_open_ids,
     open_query_transactions,
     read_values,
     rows,
+    use_up_epochs,
 )
 from tests.exactly_once.embedded_query import broker as broker
 
+DESCRIBE_FUNCTION = "spark_kafka_sink.exactly_once.driver.describe_transactions"
 DISCONNECTED = DisconnectedError("broker 1 closed the connection")
 
 
@@ -54,7 +61,7 @@ def test_abandons_the_decision_if_the_tasks_cannot_be_described(query: Query) ->
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     with (
-        patch.object(driver_module, "describe_transactions", side_effect=DISCONNECTED),
+        patch(DESCRIBE_FUNCTION, side_effect=DISCONNECTED),
         patch.object(LogTransaction, "abandon", autospec=True) as abandon,
         pytest.raises(DisconnectedError) as raised,
     ):
@@ -89,7 +96,7 @@ def test_decision_that_fails_after_a_fenced_try_is_not_in_doubt(query: Query) ->
     """The fenced try has certainly decided nothing, and the next one fails before its commit."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    original = driver_module.describe_transactions
+    original = transaction_admin.describe_transactions
     outcomes: list[Exception | None] = [None, DISCONNECTED]
 
     def describe(*arguments: Any) -> Any:
@@ -99,7 +106,7 @@ def test_decision_that_fails_after_a_fenced_try_is_not_in_doubt(query: Query) ->
         return original(*arguments)
 
     with (
-        patch.object(driver_module, "describe_transactions", describe),
+        patch(DESCRIBE_FUNCTION, describe),
         failing_commits(build_fenced_error("p-driver")),
         pytest.raises(DisconnectedError),
     ):
@@ -112,7 +119,7 @@ def test_fenced_decision_is_not_in_doubt(query: Query) -> None:
     prepared = query.write_tasks(start, 0)
     with (
         failing_commits(build_fenced_error("p-driver")),
-        patch.object(driver_module.QueryTransactions, "_reclaim", side_effect=build_fenced_error("p-driver")),
+        patch.object(QueryTransactions, "_reclaim", side_effect=build_fenced_error("p-driver")),
         pytest.raises(ExactlyOnceError, match="batch 0 of query query-1 was not committed: a newer driver") as raised,
     ):
         query.commit(start, 0, prepared)
@@ -123,7 +130,7 @@ def test_failed_listing_of_superseded_attempts_is_a_warning(query: Query, caplog
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     query.write(start, 0, "of a superseded attempt", attempt=1)
-    error = patch.object(driver_module.QueryTransactions, "list_task_transactions", side_effect=DISCONNECTED)
+    error = patch.object(QueryTransactions, "list_task_transactions", side_effect=DISCONNECTED)
     with error, caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         query.commit(start, 0, prepared)
     assert "may still be open" in caplog.text
@@ -141,3 +148,102 @@ def test_unnamed_job_without_rows_leaves_no_entry(query: Query) -> None:
     with open_query_transactions(query.broker) as transactions:
         transactions.describe_driver_id()
         assert transactions.read_entry().generation == 0, "the log has no entry"
+
+
+def test_decision_whose_commit_was_reported_as_fenced_is_not_written_again(query: Query) -> None:
+    """An older driver can fence a newer one after its decision."""
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    original_commit, original_write, fences, states = LogTransaction.commit, QueryTransactions.begin_write, [1], []
+
+    def commit_and_be_fenced(transaction: LogTransaction, timeout_ms: float | None = None) -> WriterState:
+        state = original_commit(transaction, timeout_ms)
+        if fences:
+            fences.pop()
+            raise build_fenced_error("p-driver")
+        return state
+
+    def begin_write(transactions: QueryTransactions, state: WriterState, entry: Entry | None) -> LogTransaction:
+        states.append(None if entry is None else entry.state)
+        return original_write(transactions, state, entry)
+
+    with (
+        patch.object(LogTransaction, "commit", commit_and_be_fenced),
+        patch.object(QueryTransactions, "begin_write", begin_write),
+    ):
+        query.commit(start, 0, prepared)
+    assert states == [EntryState.DECIDED, EntryState.DONE]
+    assert read_values(query.broker) == rows(0)
+
+
+# --- other drivers between two steps
+
+
+@pytest.mark.parametrize("has_predecessor", [False, True])
+def test_driver_gives_way_to_one_that_began_after_the_driver_id_was_described(
+    query: Query, monkeypatch: pytest.MonkeyPatch, *, has_predecessor: bool
+) -> None:
+    if has_predecessor:
+        query.with_new_driver(name="driver-0").run(0)
+    newer, starts, original = query.with_new_driver(), list[BatchStart](), DecisionLog.create_if_missing
+
+    def begin_other_driver(log: DecisionLog, replication: int) -> None:
+        monkeypatch.undo()
+        original(log, replication)
+        starts.append(newer.begin())
+
+    monkeypatch.setattr(DecisionLog, "create_if_missing", begin_other_driver)
+    with pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
+        query.begin()
+    newer.commit(starts[0], 1, newer.write_tasks(starts[0], 1))
+    assert read_values(query.broker) == (rows(0, 1) if has_predecessor else rows(1))
+
+
+def test_only_a_new_driver_checks_for_a_concurrent_one(query: Query) -> None:
+    """A driver that continues has an epoch that no other driver has."""
+    original = QueryTransactions.check_unchanged
+    with patch.object(QueryTransactions, "check_unchanged", autospec=True, side_effect=original) as check:
+        query.run(0)
+        query.run(1)
+        assert check.call_count == 1
+        query.with_new_driver().begin()
+        assert check.call_count == 2
+
+
+def test_late_abort_does_not_fence_a_newer_driver(query: Query) -> None:
+    start = query.begin()
+    query.with_new_driver().begin()
+    with assert_no_new_epoch(query.broker):
+        assert not query.abort(start, 0)
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_batch_that_is_decided_while_its_abort_begins_is_not_aborted(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In version 1, the epoch after a decision is the one that the abort has read before."""
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    original = QueryTransactions.fence
+
+    def commit_and_fence(transactions: QueryTransactions, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        query.commit(start, 0, prepared)
+        return original(transactions, *arguments)
+
+    monkeypatch.setattr(QueryTransactions, "fence", commit_and_fence)
+    assert not query.abort(start, 0)
+    assert read_values(query.broker) == rows(0)
+    assert query.with_new_driver().begin().is_committed(query.batch(0))
+
+
+def test_another_process_commits_under_the_driver_id_of_the_start(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.run(0)
+    use_up_epochs(query.broker, "p-driver", 32_767 - HAND_OVER_EPOCH)
+    start = query.with_new_driver().begin()
+    assert start.entry.driver_number == 2
+    monkeypatch.setattr(driver_ids, "_remembered_numbers", {})
+    query.commit(start, 1, query.write_tasks(start, 1))
+    assert read_values(query.broker) == rows(0, 1)
