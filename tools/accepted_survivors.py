@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_SWITCHES_DRIVER_ID_REASON = "saves requests: under another driver id, the driver is fenced or reads the entry, and then switches to the entry's id"
+
 ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "spark_kafka_sink/producer/transactions/transaction_call.py: TransactionCall.handle_failure: self._on_change()": (
         "only unmutes queues sooner: the sender drops the batches of a failed transaction, whether muted or not"
@@ -29,5 +31,29 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: "
     "self._thread.join()  # the thread has only a few instructions left": (
         "the thread has released its lock in its last statement, and ends at once without being joined"
+    ),
+    "spark_kafka_sink/producer/sending/deliveries.py: Deliveries.fail_uncompleted_batches: "
+    "self._accumulator.remove_completed(batch)": (
+        "shut_down, which called the method, removes the batches that are left, and their futures are already complete"
+    ),
+    "spark_kafka_sink/exactly_once/driver.py: Driver.__init__: self._may_be_decided = False  "
+    "# whether a decision's commit was requested and its outcome is not known yet": (
+        "declares the attribute: _write_decision sets it before it is read"
+    ),
+    "spark_kafka_sink/exactly_once/driver.py: Driver._take_over: "
+    '_log.info("prefix %s: %s is decided but not done; finishing it", entry.prefix, entry.batch)': "logging",
+    "spark_kafka_sink/exactly_once/driver.py: Driver.commit: "
+    "self._query.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
+    "spark_kafka_sink/exactly_once/driver.py: Driver.abort: "
+    "self._query.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
+    "spark_kafka_sink/exactly_once/query_transactions.py: QueryTransactions.__init__: "
+    "self._listing: TransactionListing | None = None  # requested but not used yet": (
+        "declares the attribute: commit sets it before list_task_transactions reads it"
+    ),
+    "spark_kafka_sink/exactly_once/operations.py: _read_entries: ids.describe_missing([FIRST_DRIVER_NUMBER])": (
+        "saves a request: read_entry lists all driver ids if none is described"
+    ),
+    "spark_kafka_sink/exactly_once/late_attempts.py: _is_fencing_error: return False": (
+        "the caller tests the result for truth, and None is false as well"
     ),
 }

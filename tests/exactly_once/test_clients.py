@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from unittest.mock import Mock, patch
 
 import pytest
@@ -17,7 +18,9 @@ from tests.fake_system import FakeSystem
 
 
 @pytest.fixture(autouse=True)
-def none_idle() -> None:
+def empty_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(clients, "CLIENTS", clients.create_leases())
+    yield
     clients.CLIENTS.close()
 
 

@@ -12,14 +12,13 @@ from unittest.mock import patch
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, DisconnectedError, ExactlyOnceError, ProducerFencedError
-from spark_kafka_sink.exactly_once import driver_ids
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.precommit_errors import build_fenced_error
-from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests import transaction_admin
@@ -33,7 +32,6 @@ from tests.exactly_once.embedded_query import (
     open_query_transactions,
     read_values,
     rows,
-    use_up_epochs,
 )
 from tests.exactly_once.embedded_query import broker as broker
 
@@ -235,15 +233,3 @@ def test_batch_that_is_decided_while_its_abort_begins_is_not_aborted(
     assert not query.abort(start, 0)
     assert read_values(query.broker) == rows(0)
     assert query.with_new_driver().begin().is_committed(query.batch(0))
-
-
-def test_another_process_commits_under_the_driver_id_of_the_start(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query.run(0)
-    use_up_epochs(query.broker, "p-driver", 32_767 - HAND_OVER_EPOCH)
-    start = query.with_new_driver().begin()
-    assert start.entry.driver_number == 2
-    monkeypatch.setattr(driver_ids, "_remembered_numbers", {})
-    query.commit(start, 1, query.write_tasks(start, 1))
-    assert read_values(query.broker) == rows(0, 1)
