@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_SWITCHES_DRIVER_ID_REASON = "saves requests: under another driver id, the driver is fenced or reads the entry, and then switches to the entry's id"
+_SWITCHES_DRIVER_ID_REASON = (
+    "saves requests: a driver under another id is fenced or reads the entry, and then switches to the entry's driver id"
+)
 
 ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "spark_kafka_sink/producer/transactions/transaction_call.py: TransactionCall.handle_failure: self._on_change()": (

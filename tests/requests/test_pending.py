@@ -435,6 +435,7 @@ def test_call_without_retries_fails_at_first_failure(engine: Engine, is_lost: bo
         engine.respond(attempt, a=codes.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(DisconnectedError if is_lost else BrokerError):
         call.results()
+    assert call.is_done
 
 
 def test_ignores_responses_of_removed_call(engine: Engine) -> None:
@@ -458,7 +459,7 @@ def test_ignores_second_result_of_attempt(engine: Engine, is_lost: bool) -> None
     else:
         engine.respond(attempt, a=codes.COORDINATOR_LOAD_IN_PROGRESS)
     engine.respond(attempt)
-    assert not call.is_done
+    assert call.responses == {}
 
 
 def test_final_results_count_as_progress(engine: Engine) -> None:
@@ -468,7 +469,7 @@ def test_final_results_count_as_progress(engine: Engine) -> None:
     assert call.done_count == 1
     engine.wait()
     engine.pending.handle_failure(engine.send_one(), UnsupportedVersionError("node 1 does not support it"), engine.now)
-    assert call.done_count == 2
+    assert (call.done_count, call.is_done) == (2, True)
 
 
 def test_operation_names_the_subject_of_a_single_key() -> None:

@@ -8,10 +8,12 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata
-from spark_kafka_sink.requests.find_coordinator import FindCoordinator
+from spark_kafka_sink.requests.find_coordinator import FIRST_SEVERAL_KEYS_VERSION, FindCoordinator
+from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Role
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from spark_kafka_sink.requests.transactions import CommitOffsets
+from spark_kafka_sink.requests.transactions import CommitOffsets, ListTransactions
 from spark_kafka_sink.requests.verdicts import Verdict
 
 
@@ -33,3 +35,27 @@ def test_reads_coordinator_from_both_response_layouts() -> None:
 def test_offset_commit_version_depends_on_group_member(group: GroupMetadata, lowest: int) -> None:
     identity = TransactionIdentity("x", *ProducerIdAndEpoch(70, 3), 1)
     assert CommitOffsets(identity, group, {}).versions.min == lowest
+
+
+@pytest.mark.parametrize(("key_type", "subject"), [(TRANSACTION, "transactional id x"), (GROUP, "group x")])
+def test_lookup_names_what_it_looks_up(key_type: int, subject: str) -> None:
+    lookup = FindCoordinator(["x"], key_type)
+    rejection = FindCoordinatorResponse(error_code=codes.GROUP_AUTHORIZATION_FAILED)
+    error = lookup.build_rejection_error("x", lookup.classify(rejection))
+    assert str(error).startswith(f"{subject}: the attempt to look up a coordinator")
+    assert lookup.route("x") is Role.ANY_BROKER
+
+
+@pytest.mark.parametrize("version", [3, FIRST_SEVERAL_KEYS_VERSION])
+def test_lookup_has_the_layout_of_its_version(version: int) -> None:
+    message = FindCoordinator(["x"], GROUP).build_message(version)
+    keys = (message.key, list(message.coordinator_keys))
+    assert (message.key_type, keys) == (GROUP, ("x", []) if version == 3 else ("", ["x"]))
+    lowest_versions = [FindCoordinator(names, TRANSACTION).versions.min for names in (["x"], ["x", "y"])]
+    assert lowest_versions == [TRANSACTION, FIRST_SEVERAL_KEYS_VERSION]
+
+
+def test_list_of_transactions_is_rejected_with_the_name_of_its_broker() -> None:
+    request = ListTransactions(Node(1, "b1", 9092))
+    rejection = request.classify(ListTransactionsResponse(error_code=codes.CLUSTER_AUTHORIZATION_FAILED))
+    assert str(request.build_rejection_error(request.keys[0], rejection)).startswith("broker 1 (b1:9092): the attempt")
