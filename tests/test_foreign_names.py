@@ -180,11 +180,14 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
         yield lambda number=number: batch(number)  # type: ignore[misc]
 
 
-CONVERSATIONS = {
+CONVERSATIONS = {  # those that send a request of the API
     ApiKey.DESCRIBE_TRANSACTIONS: [deciding],
     ApiKey.LIST_TRANSACTIONS: [deciding],
     ApiKey.CREATE_TOPICS: [deciding],
-    ApiKey.DESCRIBE_CONFIGS: [writing, checking, deciding],
+    ApiKey.DESCRIBE_CONFIGS: [checking, deciding],
+    ApiKey.DESCRIBE_QUORUM: [checking],
+    ApiKey.ADD_PARTITIONS_TO_TXN: [writing],
+    ApiKey.TXN_OFFSET_COMMIT: [writing],
     ApiKey.FIND_COORDINATOR: [writing, checking, deciding],
     ApiKey.PRODUCE: [writing],
     ApiKey.FETCH: [reading],
@@ -210,7 +213,7 @@ def test_sanitizes_every_string_of_a_response(
 
     shown: list[str] = []
     monkeypatch.setattr(load_handler(api), "handle", handle_and_poison)
-    for conversation in CONVERSATIONS.get(api, [writing, checking]):
+    for conversation in CONVERSATIONS[api]:
         cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 1})
         shown += [read_error_text(step) for step in conversation(cluster)]
     shown += caplog.text.split("spark_kafka_sink")
