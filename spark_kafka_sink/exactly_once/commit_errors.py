@@ -95,7 +95,9 @@ def is_lost(error: BrokerError) -> bool:
 def build_not_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Return the error for a decided batch with rejected commits, which are either lost or not committed yet."""
     is_any_lost = any(is_lost(error) for error in rejections.values())
-    return _commit_lost_error(entry, rejections) if is_any_lost else build_not_yet_committed_error(entry, rejections)
+    return (
+        _build_commit_lost_error(entry, rejections) if is_any_lost else build_not_yet_committed_error(entry, rejections)
+    )
 
 
 def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
@@ -156,7 +158,7 @@ def _describe_partition(transactional_id: str) -> str:
     return "" if task_id is None else f"rows of Spark's partition {task_id.attempt.partition}, "
 
 
-def _commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> CommitLostError:
+def _build_commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> CommitLostError:
     lost_rejections = {transactional_id: error for transactional_id, error in rejections.items() if is_lost(error)}
     open_lines = [
         f"{transactional_id}: {error}"

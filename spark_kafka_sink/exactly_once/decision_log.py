@@ -76,7 +76,7 @@ class LogRecord:
     """A record of the log. A `value` of None is a tombstone, which means that the prefix no longer needs an entry."""
 
     offset: int
-    written_by: ProducerIdAndEpoch
+    writer_identity: ProducerIdAndEpoch
     value: bytes | None
     is_claim: bool = False
     last_invalid_offset: int = -1
@@ -106,15 +106,15 @@ class _PartitionState:
     such a batch.
     """
 
-    def add_batch(self, stored: StoredBatch, key: bytes | None) -> None:
+    def add_batch(self, stored_batch: StoredBatch, key: bytes | None) -> None:
         """Add the records for the prefix with this key, or for all prefixes if the key is None."""
-        header = stored.header
+        header = stored_batch.header
         try:
-            batch = stored.decode()
+            batch = stored_batch.decode()
         except DecodeError as error:  # brokers accept, for example, a batch that decompresses to 1,000 times its size
-            written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+            writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
-            self.unreadable_records[producer_id] = LogRecord(header.base_offset, written_by, None), error
+            self.unreadable_records[producer_id] = LogRecord(header.base_offset, writer_identity, None), error
             return
         if header.is_control:
             if batch.columns.num_rows:
@@ -142,7 +142,7 @@ class _PartitionState:
 
 
 def _is_valid(record: LogRecord, previous: LogRecord) -> bool:
-    """Return whether a record is valid. `previous`: the same producer's newest valid record.
+    """Return whether a record of a committed transaction is valid. `previous`: the same producer's newest valid record.
 
     A claim that cannot be decoded counts as valid, because a newer version of the library wrote it. Reading the prefix
     then raises an error.
@@ -247,33 +247,34 @@ class DecisionLog:
         cache_key = (self._brokers, self.topic, topic_id, partition, key)
         state = _partition_cache.pop(cache_key, None)
         fetch_call = None
-        is_first = cache_key not in self._partitions_read
-        if state is not None and is_first:
-            # The previous batch was decided a moment ago, so fetch its records while the broker looks up the end.
+        is_first_read = cache_key not in self._partitions_read
+        if state is not None and is_first_read:
+            # The previous batch was probably decided a moment ago, so fetch its records while the broker looks up the
+            # end offset.
             fetch_call = self._reader.prefetch(self.topic, partition, state.next_offset)
         self._partitions_read.add(cache_key)
-        end = self._end_offset(partition)
-        if state is None or state.next_offset > end or topic_id == NO_TOPIC_ID:
+        end_offset = self._fetch_end_offset(partition)
+        if state is None or state.next_offset > end_offset or topic_id == NO_TOPIC_ID:
             if fetch_call is not None:
                 self._reader.abandon(fetch_call)
             state, fetch_call = self._create_state(partition), None
         try:
-            self._read_until(state, partition, key, end, fetch_call)
+            self._read_until(state, partition, key, end_offset, fetch_call)
         except BrokerError as error:
             if error.code != error_codes.OFFSET_OUT_OF_RANGE:
                 raise
             # Records were deleted before they were read, so the records read so far may not be the newest. A result of
             # an earlier read must not be combined with the current content of the log.
-            if not is_first:
+            if not is_first_read:
                 raise precommit_errors.build_log_records_deleted_error(self.topic, partition) from error
             state = self._create_state(partition)
-            self._read_until(state, partition, key, self._end_offset(partition))
+            self._read_until(state, partition, key, self._fetch_end_offset(partition))
         if len(_partition_cache) >= _MAX_CACHED_PARTITIONS:
             _partition_cache.clear()
         _partition_cache[cache_key] = state
         return state
 
-    def _end_offset(self, partition: int) -> int:
+    def _fetch_end_offset(self, partition: int) -> int:
         return self._reader.end_offsets(self.topic, [partition])[partition]
 
     def _create_state(self, partition: int) -> _PartitionState:
@@ -284,14 +285,14 @@ class DecisionLog:
         state: _PartitionState,
         partition: int,
         key: bytes | None,
-        end: int,
+        end_offset: int,
         fetch_call: Call[FetchResponse] | None = None,
     ) -> None:
         for batch in self._reader.read_stored_batches(
-            self.topic, partition, start=state.next_offset, stop=end, fetch_call=fetch_call
+            self.topic, partition, start=state.next_offset, stop=end_offset, fetch_call=fetch_call
         ):
             state.add_batch(batch, key)
-        state.next_offset = end
+        state.next_offset = end_offset
 
     # --- selection of the entry
 
@@ -304,34 +305,44 @@ class DecisionLog:
         if record is None and _may_have_other_driver_ids(newest_records, ids):
             ids_by_producer |= ids.describe_all_listed()
             record = _find_driver_record(newest_records.values(), ids)
-        is_own = record is not None
+        is_written_by_driver = record is not None
         if record is None and not ids.has_written_records:
             record = self._find_forgotten_id_record(prefix, partition, newest_records.values(), ids_by_producer)
         foreign_records = [
-            other for other in newest_records.values() if ids.find_number(other.written_by.producer_id) is None
+            candidate
+            for candidate in newest_records.values()
+            if ids.find_number(candidate.writer_identity.producer_id) is None
         ]
-        for other in (*foreign_records, state.non_transactional_records.get(key)):
-            if other is not None and other is not record and (record is None or other.offset > record.offset):
-                self._warn(partition, other, f"The driver of the prefix {prefix} did not write it, so it is ignored")
-        for producer_id, (unread, reason) in state.unreadable_records.items():
-            if ids.find_number(producer_id) is not None and (record is None or unread.offset > record.offset):
-                position = self._format_position(partition, unread)
-                raise precommit_errors.build_unreadable_entry_error(position, prefix, reason) from reason
-            self._warn(partition, unread, f"It cannot be read ({reason}), so it is ignored")
+        for candidate in (*foreign_records, state.non_transactional_records.get(key)):
+            if (
+                candidate is not None
+                and candidate is not record
+                and (record is None or candidate.offset > record.offset)
+            ):
+                self._warn(
+                    partition, candidate, f"The driver of the prefix {prefix} did not write it, so it is ignored"
+                )
+        for producer_id, (unreadable, error) in state.unreadable_records.items():
+            if ids.find_number(producer_id) is not None and (record is None or unreadable.offset > record.offset):
+                position = self._format_position(partition, unreadable)
+                raise precommit_errors.build_unreadable_entry_error(position, prefix, error) from error
+            self._warn(partition, unreadable, f"It cannot be read ({error}), so it is ignored")
         if record is None or record.value is None:
             return None
         try:
             newest_offset = max(record.offset, record.last_invalid_offset)
-            entry = replace(decode_entry(key, record.value), written_by=record.written_by, offset=newest_offset)
+            entry = replace(
+                decode_entry(key, record.value), writer_identity=record.writer_identity, offset=newest_offset
+            )
         except DecodeError as error:
             position = self._format_position(partition, record)
             raise precommit_errors.build_unreadable_entry_error(position, prefix, error) from error
-        return entry if is_own else entry.as_unproven()
+        return entry if is_written_by_driver else entry.as_unproven()
 
     def _find_forgotten_id_record(
         self, prefix: str, partition: int, newest_records: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
     ) -> LogRecord | None:
-        candidates = [record for record in newest_records if record.written_by.producer_id not in ids_by_producer]
+        candidates = [record for record in newest_records if record.writer_identity.producer_id not in ids_by_producer]
         if not candidates:
             return None
         record = max(candidates, key=lambda candidate: candidate.offset)
@@ -339,8 +350,8 @@ class DecisionLog:
             partition,
             record,
             f"It is the newest record of the prefix {prefix}, by an earlier producer id of its driver "
-            f"({record.written_by.producer_id}, which belongs to no transactional id that this user may see). It is "
-            "used, but it does not cause any batch to be skipped",
+            f"({record.writer_identity.producer_id}, which belongs to no transactional id that this user may see). "
+            "It is used, but it does not cause any batch to be skipped",
         )
         return record
 
@@ -374,12 +385,14 @@ def _find_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> 
 
 
 def _find_newest_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
-    own_records = (record for record in newest_records if ids.find_number(record.written_by.producer_id) is not None)
+    own_records = (
+        record for record in newest_records if ids.find_number(record.writer_identity.producer_id) is not None
+    )
     return max(own_records, key=lambda record: _compute_precedence(record, ids), default=None)
 
 
 def _compute_precedence(record: LogRecord, ids: DriverIds) -> tuple[int, int]:
-    number = record.driver_number or ids.find_number(record.written_by.producer_id) or FIRST_DRIVER_NUMBER
+    number = record.driver_number or ids.find_number(record.writer_identity.producer_id) or FIRST_DRIVER_NUMBER
     return number, record.offset
 
 
@@ -404,7 +417,7 @@ def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], ids: Dri
 def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
     """Yield the keys and records for the prefix with this key, including claims, or for all prefixes if it is None."""
     columns, header = batch.columns, batch.header
-    written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+    writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     keys = columns.column("key")
     is_included = (
         keys.is_valid() if key is None else pc.is_in(keys, pa.array([key, build_claim_key(key.decode())], keys.type))
@@ -413,4 +426,4 @@ def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[b
     for record_key, value, offset in zip(
         *(rows.column(name).to_pylist() for name in ("key", "value", "offset")), strict=True
     ):
-        yield record_key, LogRecord(offset, written_by, value)
+        yield record_key, LogRecord(offset, writer_identity, value)

@@ -12,7 +12,10 @@ from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
 
 @dataclass(frozen=True)
 class DeliveryOptions:
-    """The options for `deliveryGuarantee` = `exactly-once`. An option is None if the user has not set it."""
+    """The options for `deliveryGuarantee` = `exactly-once`.
+
+    `prefix`, `key`, `timeout_ms` and `checkpoint` are None if the user has not set them.
+    """
 
     prefix: str | None = None
     """The prefix of all transactional ids of the query or job."""
@@ -25,8 +28,9 @@ class DeliveryOptions:
     timeout_ms: int | None = None
     """The tasks' transaction timeout; None for the longest that the brokers grant."""
     checkpoint: str | None = None
+    """The location of a stream's checkpoint, as the user specified it."""
     tolerate_mismatch: bool = False
-    """Whether a batch that was decided with different rows is skipped with a warning instead of an error."""
+    """Whether to skip a batch that was decided with different rows and log a warning, instead of raising an error."""
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,7 @@ class Driver:
             return self._begin(name, description)
 
     def _begin(self, name: str, description: TransactionDescription | None) -> BatchStart:
+        """Begin a batch. `description`: the driver id's description, requested before the log is read."""
         description, entry_hint = self._query.read_current_entry(description)
         self._check_not_overtaken(entry_hint, name, description)
         predecessor = entry_hint.driver_name
@@ -127,6 +128,7 @@ class Driver:
     def _try_begin(
         self, name: str, description: TransactionDescription | None, entry_hint: Entry, predecessor: str
     ) -> BatchStart:
+        """Continue under this driver's own claim if nothing has happened since, or else take over the prefix."""
         self._check_entry(entry_hint, name, predecessor)
         if is_log_lost(entry_hint, description):
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
@@ -151,7 +153,7 @@ class Driver:
         identity, granted_ms = self._fence(description, entry_hint.timeout_ms if is_continuing else None)
         entry = self._query.read_entry()  # final, because older drivers can no longer write
         self._check_entry(entry, name, predecessor)
-        if is_continuing and entry == entry_hint and identity.producer_id == entry_hint.written_by.producer_id:
+        if is_continuing and entry == entry_hint and identity.producer_id == entry_hint.writer_identity.producer_id:
             return BatchStart(entry, identity, self._delivery.has_user_prefix)
         return self._take_over(entry, name, identity, granted_ms)
 

@@ -77,10 +77,12 @@ class DriverIds:
 
     def describe_missing(self, numbers: Iterable[int]) -> None:
         """Describe the driver ids with these numbers, except those that have already been described."""
-        missing = sorted({number for number in numbers if number >= FIRST_DRIVER_NUMBER} - self._producer_ids.keys())
-        if missing:
-            descriptions = self.describe_transactions([build_driver_id(self.prefix, number) for number in missing])
-            for number in missing:
+        valid_numbers = {number for number in numbers if number >= FIRST_DRIVER_NUMBER}
+        missing_numbers = sorted(valid_numbers - self._producer_ids.keys())
+        if missing_numbers:
+            driver_ids = [build_driver_id(self.prefix, number) for number in missing_numbers]
+            descriptions = self.describe_transactions(driver_ids)
+            for number in missing_numbers:
                 self.record_description(number, descriptions.get(build_driver_id(self.prefix, number)))
 
     def describe_all_listed(self) -> Mapping[int, str]:
@@ -132,12 +134,12 @@ def is_unused_since(entry: Entry, description: TransactionDescription, version: 
     In that case, the driver id still has the epoch that it had right after the entry's transaction. In version 2 this
     is the next epoch, and in version 1 the entry's own epoch. If a newer entry existed, the epoch would be greater.
     """
-    epoch = entry.written_by.epoch + (1 if version >= 2 else 0)
+    epoch = entry.writer_identity.epoch + (1 if version >= 2 else 0)
     return (
         entry.state is EntryState.DONE
         and entry.timeout_ms > 0
         and description.state == COMPLETE_COMMIT
-        and description.id_and_epoch == entry.written_by._replace(epoch=epoch)
+        and description.id_and_epoch == entry.writer_identity._replace(epoch=epoch)
     )
 
 

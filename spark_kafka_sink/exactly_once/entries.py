@@ -112,7 +112,7 @@ class Entry:
     """
     driver_number: int = FIRST_DRIVER_NUMBER
     """The number of the driver id under which the next record is written."""
-    written_by: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
+    writer_identity: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
     """The producer id and epoch in the header of the record batch from which the entry was read."""
     offset: int = field(default=-1, compare=False)
     """The offset of the prefix's newest record, even if that record is invalid; -1 if there is none."""

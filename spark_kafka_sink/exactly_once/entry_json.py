@@ -51,8 +51,8 @@ _FIELDS = frozenset(
 def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
     """Encode an entry as JSON.
 
-    `followed_offset`: set only for a claim. The offset of the prefix's newest record that the driver had read; -1 if it
-    found none.
+    `followed_offset`: set only for a claim. The offset of the newest record of the prefix that the driver had read
+    before it claimed, or -1 if it had found none.
     """
     fields = {
         "format": FORMAT_VERSION,
@@ -91,8 +91,8 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
                 f"{FORMAT_VERSION}"
             )
         if not _FIELDS.issuperset(fields):
-            unknown = sorted(fields.keys() - _FIELDS)
-            raise DecodeError(f"it has fields that this version of the library does not know: {unknown!s:.200}")
+            unknown_fields = sorted(fields.keys() - _FIELDS)
+            raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
         return _entry_from_json(_check_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
     except (ValueError, KeyError, RecursionError) as error:
         raise DecodeError(f"it is not a record of the decision log: {type(error).__name__}: {error!s:.200}") from error
@@ -227,5 +227,5 @@ def _check_object(value: object) -> Mapping[str, Any]:
     return value
 
 
-def _check_optional(value: object, check: Any) -> Any:
-    return None if value is None else check(value)
+def _check_optional(value: object, check_value: Any) -> Any:
+    return None if value is None else check_value(value)

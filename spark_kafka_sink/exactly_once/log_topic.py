@@ -51,21 +51,25 @@ class LogTopic:
     def __init__(self, client: BlockingClient, name: str) -> None:
         self.name = name
         self._client = client
-        self._description: Call[MetadataResponse] | None = None  # requested but not used yet
+        self._describe_call: Call[MetadataResponse] | None = None  # requested by `prefetch_topic` and not used yet
 
     def exists(self) -> bool:
         return topic_admin.topic_exists(self._client, self.name, purpose=_PURPOSE)
 
     def prefetch_topic(self) -> None:
         """Request the topic's description without waiting for it. `create_if_missing` uses the response."""
-        self._description = topic_admin.begin_describing(self._client, self.name)
+        self._describe_call = topic_admin.begin_describing(self._client, self.name)
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
         """Create the topic if it does not exist. Raise BrokerError if the brokers reject the creation."""
-        topic = NewTopic(self.name, PARTITION_COUNT, replication, tuple(_TOPIC_CONFIGS.items()))
-        description, self._description = self._description, None
+        new_topic = NewTopic(self.name, PARTITION_COUNT, replication, tuple(_TOPIC_CONFIGS.items()))
+        describe_call, self._describe_call = self._describe_call, None
         topic_admin.create_if_missing(
-            self._client, topic, purpose=_PURPOSE, required_request=LIST_TRANSACTIONS_PROBE, describe_call=description
+            self._client,
+            new_topic,
+            purpose=_PURPOSE,
+            required_request=LIST_TRANSACTIONS_PROBE,
+            describe_call=describe_call,
         )
 
     def check(self) -> None:
@@ -102,17 +106,17 @@ class LogTopic:
     # --- helpers
 
     def _warn_of_single_replica(self) -> None:
-        brokers = len(self._client.metadata.snapshot.nodes)
+        broker_count = len(self._client.metadata.snapshot.nodes)
         partitions = self._client.wait_for_topic(self.name).partitions
-        replicas = min((len(partition.replicas) for partition in partitions), default=0)
-        if brokers > 1 and replicas == 1:
+        min_replica_count = min((len(partition.replicas) for partition in partitions), default=0)
+        if broker_count > 1 and min_replica_count == 1:
             _log.warning(
                 "Topic %s, the decision log, has only one replica although the cluster has %d brokers. While a "
                 "partition's broker is down, exactly-once writes that use the partition cannot continue, and if its "
                 "disk is lost, the decisions are lost. Add replicas to the topic (kafka-reassign-partitions.sh). For a "
                 "new log, set decisionLogReplication or the brokers' default.replication.factor.",
                 self.name,
-                brokers,
+                broker_count,
             )
 
     @staticmethod

@@ -104,14 +104,23 @@ def list_prefixes(
         log = DecisionLog(config, topic, client)
         log_exists = log.exists()
         entries = _read_entries(client, log, prefix) if log_exists else {}
-        ids = [name for name in list_transactional_ids(client, ONGOING) if _is_task_id_of(name, entries, prefix)]
+        task_ids = [
+            transactional_id
+            for transactional_id in list_transactional_ids(client, ONGOING)
+            if _is_listed_task_id(transactional_id, entries, prefix)
+        ]
         open_by_prefix: dict[str, list[TransactionDescription]] = {}
-        for description in describe_transactions(client, ids).values():
+        for description in describe_transactions(client, task_ids).values():
             task_id = parse_task_id(description.transactional_id)
             if task_id is not None and description.is_open:
                 open_by_prefix.setdefault(task_id.prefix, []).append(description)
-    names = sorted({*entries, *open_by_prefix} if prefix is None else {prefix})
-    return [PrefixStatus(name, entries.get(name), tuple(open_by_prefix.get(name, ())), log_exists) for name in names]
+    listed_prefixes = sorted({*entries, *open_by_prefix} if prefix is None else {prefix})
+    return [
+        PrefixStatus(
+            listed_prefix, entries.get(listed_prefix), tuple(open_by_prefix.get(listed_prefix, ())), log_exists
+        )
+        for listed_prefix in listed_prefixes
+    ]
 
 
 def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
@@ -157,37 +166,39 @@ def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator
             ) from error
 
 
-def _fence_driver(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, int, Entry]:
+def _fence_driver(
+    query: QueryTransactions, check_entry: Callable[[Entry], None]
+) -> tuple[ProducerIdAndEpoch, int, Entry]:
     """Fence the prefix's driver. Return the new identity, the granted transaction timeout and the newest entry.
 
-    `check` raises if the operation must not continue. It is called with the entry read before fencing, so that no
-    driver is fenced for nothing, and again with the entry read after fencing, which is the valid one.
+    `check_entry` raises if the operation must not continue. It is called with the entry read before fencing, so that no
+    driver is fenced for nothing, and again with the entry read after fencing, which is final.
 
     Fencing is retried. If a driver died while it was writing its decision, it has left that transaction open, and
     brokers abort the transaction and reject the first attempt to fence. A driver that has claimed the prefix since the
-    first read is not fenced. If the same driver has made a decision since then, `check` gets the entry with it.
+    first read is not fenced. If the same driver has made a decision since then, `check_entry` gets the entry with
+    this decision.
     """
-    entry_hints: list[Entry] = []
+    entry_hints: list[Entry] = []  # the entry read before each try
 
-    def try_fence(
+    def fence_unless_claimed(
         description: TransactionDescription | None, entry_hint: Entry
     ) -> tuple[ProducerIdAndEpoch, int, Entry]:
+        """Fence the driver, unless another driver has claimed the prefix since the first try."""
         if not entry_hint.generation:
             raise precommit_errors.build_unknown_prefix_error(query.log.topic, query.prefix, log_exists=True)
         entry_hints.append(entry_hint)
-        if (entry_hint.generation, entry_hint.claim_identity) != (
-            entry_hints[0].generation,
-            entry_hints[0].claim_identity,
-        ):
+        first_hint = entry_hints[0]
+        if (entry_hint.generation, entry_hint.claim_identity) != (first_hint.generation, first_hint.claim_identity):
             raise precommit_errors.build_fenced_error(query.driver_id)
-        check(entry_hint)
+        check_entry(entry_hint)
         query.check_unchanged(description)
         identity, granted_ms = query.fence(description, CANDIDATE_TIMEOUTS_MS)
         entry = query.read_entry()
-        check(entry)
+        check_entry(entry)
         return identity, granted_ms, entry
 
-    return query.retry_when_fenced(try_fence, query.describe_driver_id_when_ended())
+    return query.retry_when_fenced(fence_unless_claimed, query.describe_driver_id_when_ended())
 
 
 def _check_not_decided(entry: Entry) -> None:
@@ -225,8 +236,10 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
         if give_up or not rejections:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
             _record_outcome(query, identity, entry, final_entry, granted_timeout_ms)
-        ids = [transaction.transactional_id for transaction in entry.transactions]
-        committed_ids = tuple(transactional_id for transactional_id in ids if transactional_id not in rejections)
+        decided_ids = [transaction.transactional_id for transaction in entry.transactions]
+        committed_ids = tuple(
+            transactional_id for transactional_id in decided_ids if transactional_id not in rejections
+        )
         return FinishResult(entry, committed_ids, rejections)
 
 
@@ -269,9 +282,9 @@ def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) 
     list_ids_by_producer = functools.cache(lambda: fetch_ids_by_producer(client))
     if prefix is None:
         return log.read_entries(lambda numbers: _describe_driver_ids(client, numbers, list_ids_by_producer))
-    ids = DriverIds(prefix, lambda names: describe_transactions(client, names), list_ids_by_producer)
-    ids.describe_missing([FIRST_DRIVER_NUMBER])
-    entry = log.read_entry(ids)
+    driver_ids = DriverIds(prefix, lambda names: describe_transactions(client, names), list_ids_by_producer)
+    driver_ids.describe_missing([FIRST_DRIVER_NUMBER])
+    entry = log.read_entry(driver_ids)
     return {} if entry is None else {prefix: entry}
 
 
@@ -285,23 +298,27 @@ def _describe_driver_ids(
     Other users may use the same log. If this user may not describe all driver ids, log a warning and return only the
     ids that brokers list. Brokers may also omit an id because they have forgotten it.
     """
-    names = {
+    prefixes_by_driver_id = {
         build_driver_id(prefix, number): prefix for prefix, numbers in numbers_by_prefix.items() for number in numbers
     }
     try:
-        descriptions = describe_transactions(client, names)
+        descriptions = describe_transactions(client, prefixes_by_driver_id)
     except AuthorizationError as error:
-        visible = set(list_ids_by_producer().values())
-        names = {name: prefix for name, prefix in names.items() if name in visible}
+        visible_ids = set(list_ids_by_producer().values())
+        prefixes_by_driver_id = {
+            driver_id: prefix for driver_id, prefix in prefixes_by_driver_id.items() if driver_id in visible_ids
+        }
         _log.warning(
             "Only %d of %d prefixes are shown. This user may not describe the driver ids of the others, or the brokers "
             "have forgotten them: %s",
-            *(len(set(names.values())), len(numbers_by_prefix), error),
+            len(set(prefixes_by_driver_id.values())),
+            len(numbers_by_prefix),
+            error,
         )
-        descriptions = describe_transactions(client, names)
+        descriptions = describe_transactions(client, prefixes_by_driver_id)
     ids_by_prefix = {
         prefix: DriverIds(prefix, lambda ids: describe_transactions(client, ids), list_ids_by_producer)
-        for prefix in dict.fromkeys(names.values())
+        for prefix in dict.fromkeys(prefixes_by_driver_id.values())
     }
     for prefix, driver_ids in ids_by_prefix.items():
         for number in numbers_by_prefix[prefix]:
@@ -309,14 +326,14 @@ def _describe_driver_ids(
     return ids_by_prefix
 
 
-def _is_task_id_of(transactional_id: str, prefixes: Iterable[str], only_prefix: str | None) -> bool:
-    """Return whether this is one of `only_prefix`'s task ids.
+def _is_listed_task_id(transactional_id: str, known_prefixes: Iterable[str], only_prefix: str | None) -> bool:
+    """Return whether this is a task id of `only_prefix`.
 
-    If `only_prefix` is None, return whether it is a task id of one of the prefixes or of a generated prefix.
+    If `only_prefix` is None, return whether this is a task id of a known prefix or of a generated prefix.
     """
     task_id = parse_task_id(transactional_id)
     if task_id is None:
         return False
     if only_prefix is not None:
         return task_id.prefix == only_prefix
-    return task_id.prefix in prefixes or task_id.prefix.startswith(GENERATED_PREFIX)
+    return task_id.prefix in known_prefixes or task_id.prefix.startswith(GENERATED_PREFIX)

@@ -412,8 +412,8 @@ class QueryTransactions:
         """
         listing, self._listing = self._listing if excluding else None, None
         listing = listing or TransactionListing(self.client, ONGOING, EMPTY)
-        names = {row.transactional_id for row in listing.wait_for_transactions()} - set(excluding)
-        task_ids = sorted(name for name in names if parse_task_attempt(self.prefix, name) is not None)
+        listed_ids = {transaction.transactional_id for transaction in listing.wait_for_transactions()} - set(excluding)
+        task_ids = sorted(name for name in listed_ids if parse_task_attempt(self.prefix, name) is not None)
         descriptions = describe_transactions(self.client, task_ids).values()
         return [description for description in descriptions if can_write(description)]
 

@@ -158,16 +158,16 @@ def _find_aborted_by_fences(
 
     The returned descriptions are current: the id has the next epoch, and no transaction has begun under that epoch.
     """
-    expected = {
+    expected_identities = {
         description.transactional_id: description.id_and_epoch._replace(epoch=description.id_and_epoch.epoch + 1)
         for description in fenced_descriptions
         if responses[description.transactional_id].error_code in OWNERSHIP_LOST_ERRORS
     }
-    current = describe_transactions(client, expected, timeout_ms)
+    current_descriptions = describe_transactions(client, expected_identities, timeout_ms)
     return [
         description
-        for name, description in current.items()
-        if description.state == COMPLETE_ABORT and description.id_and_epoch == expected[name]
+        for transactional_id, description in current_descriptions.items()
+        if description.state == COMPLETE_ABORT and description.id_and_epoch == expected_identities[transactional_id]
     ]
 
 
@@ -205,9 +205,10 @@ def _fence_at_leaders(
             transaction = TransactionIdentity(description.transactional_id, *next_identity, version=1)
             partitions = frozenset(TopicPartition(*partition) for partition in description.partitions)
             additions.append(_AddExistingPartitions(transaction, partitions))
-    added = client.send_all(additions, timeout_ms)
+    addition_responses = client.send_all(additions, timeout_ms)
     retries = [
-        addition.remove_unknown_partitions(added[addition.transaction.transactional_id]) for addition in additions
+        addition.remove_unknown_partitions(addition_responses[addition.transaction.transactional_id])
+        for addition in additions
     ]
     client.send_all([retry for retry in retries if retry is not None], timeout_ms)
     transactions = [addition.transaction for addition in additions]
@@ -224,13 +225,15 @@ class _AddExistingPartitions(AddPartitions):
 
     def remove_unknown_partitions(self, response: AddPartitionsToTxnResponse) -> _AddExistingPartitions | None:
         """Return the request without unknown partitions, or None if all or none of its partitions are unknown."""
-        codes = parse_partition_error_codes(response)
-        existing = frozenset(
-            partition for partition in self.partitions if codes.get(partition) != error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        codes_by_partition = parse_partition_error_codes(response)
+        existing_partitions = frozenset(
+            partition
+            for partition in self.partitions
+            if codes_by_partition.get(partition) != error_codes.UNKNOWN_TOPIC_OR_PARTITION
         )
-        if not existing or existing == self.partitions:
+        if not existing_partitions or existing_partitions == self.partitions:
             return None
-        return _AddExistingPartitions(self.transaction, existing)
+        return _AddExistingPartitions(self.transaction, existing_partitions)
 
 
 def _log_rejections(context: str, errors: Iterable[BrokerError]) -> None:

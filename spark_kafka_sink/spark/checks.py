@@ -132,10 +132,14 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
         checks = preflight(options.producer_config().client_config(), target)
         error = build_preflight_error(checks)
         if error is not None:
-            # With exactly-once delivery, the driver itself commits, so it must reach Kafka. If Kafka responded, the
-            # check would have the same result on the executors. In both cases, the remedy would not help.
-            is_unreachable = all(check.is_connectivity_failure for check in checks if check.outcome is Outcome.FAILED)
-            remedy = f"\n{_UNREACHABLE_REMEDY}" if is_unreachable and options.exactly_once is None else ""
+            # Turning the check off helps only if the driver does not need Kafka and the executors can reach it. With
+            # exactly-once delivery, the driver needs Kafka in order to commit. If Kafka responded to the driver, the
+            # executors would get the same response.
+            only_connectivity_failed = all(
+                check.is_connectivity_failure for check in checks if check.outcome is Outcome.FAILED
+            )
+            can_skip_check = only_connectivity_failed and options.exactly_once is None
+            remedy = f"\n{_UNREACHABLE_REMEDY}" if can_skip_check else ""
             raise PreflightError(add_kafka_prefix(f"{error}{remedy}"))
     return checks
 

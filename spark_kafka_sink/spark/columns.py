@@ -138,14 +138,18 @@ def _suggest_value_column(names: Sequence[str]) -> str:
     """List the existing columns, and suggest to rename a similar one or to build the value from all of them."""
     sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     existing_columns = describe_columns(names)
-    similar_name = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
-    for name in (name for name in sanitized_names if name.lower() == similar_name):
-        return f'. {existing_columns} Did you mean \'{name}\'? Rename it: .withColumnRenamed("{name}", "value")'
+    similar_lowercase_names = get_close_matches("value", [name.lower() for name in names], 1)
+    similar_name = next((name for name in sanitized_names if name.lower() in similar_lowercase_names), None)
+    if similar_name is not None:
+        return (
+            f". {existing_columns} Did you mean '{similar_name}'? Rename it: "
+            f'.withColumnRenamed("{similar_name}", "value")'
+        )
     return f'. {existing_columns} Create it, for instance from all columns: .selectExpr("to_json(struct(*)) AS value")'
 
 
 def _suggest_cast(name: str, sql_type: str) -> str:
-    """Return the expression that casts the column to the expected type, or an empty text if no cast does."""
+    """Return the hint that names a cast to the expected type, or an empty string if no cast leads to this type."""
     if name not in _CAST_TYPES or sql_type.upper() not in _CASTABLE_TYPES:
         return ""
     return f"; use CAST({name} AS {_CAST_TYPES[name]})"

@@ -23,10 +23,10 @@ def find_max_concurrent_tasks(session: Any) -> int | None:
         return None
     if session.conf.get(_DYNAMIC_ALLOCATION_CONF, "false").lower() == "true":
         return None
-    registered_slots = _count_registered_task_slots(session)
-    return (
-        registered_slots if _is_local(session) else max(registered_slots, _count_requested_task_slots(session))
-    ) or None
+    slot_count = _count_registered_task_slots(session)
+    if not _is_local(session):
+        slot_count = max(slot_count, _count_requested_task_slots(session))
+    return slot_count or None
 
 
 def _is_local(session: Any) -> bool:
@@ -48,6 +48,7 @@ def _count_registered_task_slots(session: Any) -> int:
 
 def _count_requested_task_slots(session: Any) -> int:
     """Return the number of task slots of the executors that the job requested, or 0 if it did not request a number."""
-    executors = int(session.conf.get("spark.executor.instances", "0"))
-    cores = int(session.conf.get("spark.executor.cores", "1"))
-    return executors * (cores // int(session.conf.get("spark.task.cpus", "1")))
+    executor_count = int(session.conf.get("spark.executor.instances", "0"))
+    cores_per_executor = int(session.conf.get("spark.executor.cores", "1"))
+    cores_per_task = int(session.conf.get("spark.task.cpus", "1"))
+    return executor_count * (cores_per_executor // cores_per_task)

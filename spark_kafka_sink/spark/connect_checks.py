@@ -34,22 +34,23 @@ def check_on_driver(
     tasks).
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
-    (name,) = reader.load().schema.fieldNames()
-    result = json.loads(name)
+    (result_json,) = reader.load().schema.fieldNames()
+    result = json.loads(result_json)
     if "error" in result:
         raise getattr(errors, result["error"])(result["message"])
     distribution = result["distribution"]
     return result["columns"], Distribution.from_json(distribution) if distribution else None
 
 
-def check_result_schema(options: Mapping[str, str]) -> StructType:
-    """Run all checks and return their result as the schema of a DataFrame. Called on the driver.
+def encode_check_result_as_schema(options: Mapping[str, str]) -> StructType:
+    """Run all checks on the driver, and encode their result as the schema of a DataFrame.
 
-    The name of the schema's only field is a JSON object. It contains the columns and the distribution if the checks
-    pass, and otherwise the error's class and message.
+    Until Spark runs a job, the schema is all that the client receives from the driver, so the result is the name of the
+    schema's only field. This name is a JSON object. It contains the columns and the distribution if the checks pass,
+    and otherwise the error's class and message.
     """
     write_options = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
-    schema_json = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)
+    (schema_json,) = (value for name, value in options.items() if name.lower() == CHECK_OPTION)
     try:
         schema = StructType.fromJson(json.loads(schema_json))
         sink_options, plan = check_all(write_options, schema, write_options.get(STREAM_START_OPTION))

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.arrow_types import to_struct_type
 from spark_kafka_sink.spark.checks import check_all
-from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, check_result_schema
+from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, encode_check_result_as_schema
 from spark_kafka_sink.spark.constants import (
     BATCH_ID_OPTION,
     DISTRIBUTION_NOT_SUPPORTED_MESSAGE,
@@ -57,7 +57,7 @@ class KafkaDataSource(DataSource):
 
     def schema(self) -> StructType:
         if CHECK_OPTION in self.options:
-            return check_result_schema(self.options)
+            return encode_check_result_as_schema(self.options)
         raise ConfigurationError(
             f"'{FORMAT_NAME}' writes to Kafka and cannot read from it. Read with Spark's own format('kafka')."
         )
@@ -130,5 +130,6 @@ def begin_batch_write(
 
 
 def _find_micro_batch(internal_options: Mapping[str, str]) -> MicroBatchId | None:
-    query_id, batch_id = (internal_options.get(name) for name in (QUERY_ID_OPTION, BATCH_ID_OPTION))
+    query_id = internal_options.get(QUERY_ID_OPTION)
+    batch_id = internal_options.get(BATCH_ID_OPTION)
     return None if query_id is None or batch_id is None else MicroBatchId(query_id, batch_id)

@@ -201,33 +201,42 @@ def distribute_rows(
         os.environ.setdefault(_CONNECT_MODE_VARIABLE, "1")
     names = frame.schema.fieldNames()
     renamed_frame = rename_by_position(frame)
-    order = [_build_sort_expression(position, is_descending) for position, is_descending in distribution.order]
+    sort_expressions = [
+        _build_sort_expression(position, is_descending) for position, is_descending in distribution.order
+    ]
     if distribution.by == BY_PARTITION:
-        shuffled_frame = _distribute_by_partition(renamed_frame, distribution, order, max_tasks)
-        target = [F.col(_TARGET_PARTITION_COLUMN)]
+        shuffled_frame = _distribute_by_partition(renamed_frame, distribution, sort_expressions, max_tasks)
+        extra_columns = [F.col(_TARGET_PARTITION_COLUMN)]
     else:
-        shuffled_frame = _distribute_by_key(renamed_frame, distribution, order, max_tasks)
-        target = []
-    return shuffled_frame.select(
-        *(F.col(build_positional_name(position)).alias(names[position]) for position in positions), *target
-    )
+        shuffled_frame = _distribute_by_key(renamed_frame, distribution, sort_expressions, max_tasks)
+        extra_columns = []
+    selected_columns = [F.col(build_positional_name(position)).alias(names[position]) for position in positions]
+    return shuffled_frame.select(*selected_columns, *extra_columns)
 
 
-def _distribute_by_key(frame: Any, distribution: Distribution, order: list[Any], max_tasks: int | None) -> Any:
+def _distribute_by_key(
+    frame: Any, distribution: Distribution, sort_expressions: list[Any], max_tasks: int | None
+) -> Any:
+    """Repartition the rows by their key columns and, if the key is null, by the hash of their content."""
     keys = [F.col(build_positional_name(position)) for position in distribution.key]
     hash_columns = keys
     if distribution.content:
-        hash_columns = [
-            *keys,
-            F.when(_build_all_null_condition(keys), F.xxhash64(*_select_content_columns(distribution))),
-        ]
+        content_hash = F.xxhash64(*_select_content_columns(distribution))
+        hash_columns = [*keys, F.when(_build_all_null_condition(keys), content_hash)]
     task_count = _find_task_count(distribution.task_count, max_tasks)
-    shuffled_frame = frame.repartition(*([] if task_count is None else [task_count]), *hash_columns)
-    return shuffled_frame.sortWithinPartitions(*keys, *order) if order else shuffled_frame
+    task_count_arguments = [] if task_count is None else [task_count]
+    shuffled_frame = frame.repartition(*task_count_arguments, *hash_columns)
+    return shuffled_frame.sortWithinPartitions(*keys, *sort_expressions) if sort_expressions else shuffled_frame
 
 
-def _distribute_by_partition(frame: Any, distribution: Distribution, order: list[Any], max_tasks: int | None) -> Any:
-    """Add a column with the target partition, and repartition the rows by it."""
+def _distribute_by_partition(
+    frame: Any, distribution: Distribution, sort_expressions: list[Any], max_tasks: int | None
+) -> Any:
+    """Add a column with each row's target partition, and repartition the rows by this column.
+
+    The target is the first of these that is not null: the `partition` column, the partition of the key, and the
+    partition of the content.
+    """
     partition_count = distribution.partition_count
     partition_candidates = (
         [] if distribution.partition is None else [F.col(build_positional_name(distribution.partition))]
@@ -246,19 +255,21 @@ def _distribute_by_partition(frame: Any, distribution: Distribution, order: list
     shuffled_frame = repartition_by_id(
         shuffled_frame, min(task_count, max_tasks or task_count), _TARGET_PARTITION_COLUMN
     )
-    return shuffled_frame.sortWithinPartitions(_TARGET_PARTITION_COLUMN, *order) if order else shuffled_frame
+    if not sort_expressions:
+        return shuffled_frame
+    return shuffled_frame.sortWithinPartitions(_TARGET_PARTITION_COLUMN, *sort_expressions)
 
 
 def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
     """Build a UDF that maps each key to the partition that the Java client would choose, and null to null."""
 
-    def key_partitions(keys: pa.Array) -> pa.Array:
-        partitions, keyless = compute_partitions_by_key(keys, partition_count)
-        mask = np.zeros(len(partitions), bool)
-        mask[keyless] = True
-        return pa.array(partitions, pa.int32(), mask=mask)
+    def map_keys_to_partitions(keys: pa.Array) -> pa.Array:
+        partitions, keyless_row_indices = compute_partitions_by_key(keys, partition_count)
+        null_mask = np.zeros(len(partitions), bool)
+        null_mask[keyless_row_indices] = True
+        return pa.array(partitions, pa.int32(), mask=null_mask)
 
-    return build_arrow_udf(key_partitions, IntegerType())
+    return build_arrow_udf(map_keys_to_partitions, IntegerType())
 
 
 def _read_shuffle_partition_count(session: Any) -> int:
@@ -325,10 +336,9 @@ def _select_content_columns(distribution: Distribution) -> list[Any]:
 
 def _build_all_null_condition(columns: Sequence[Any]) -> Any:
     """Build a condition that is true if all columns are null."""
-    first, *others = [column.isNull() for column in columns]
-    condition = first
-    for is_null in others:
-        condition = condition & is_null
+    condition, *other_conditions = [column.isNull() for column in columns]
+    for other_condition in other_conditions:
+        condition = condition & other_condition
     return condition
 
 

@@ -215,7 +215,7 @@ def begin_micro_batch(
 
     `stream_start`: an id of this start of the query, or None if `register` was not called.
     """
-    write = _begin(build_stream_delivery(options), build_driver_name(stream_start), is_stream=True)
+    write = _begin_write(build_stream_delivery(options), build_driver_name(stream_start), is_stream=True)
     return dataclasses.replace(write, micro_batch=micro_batch)
 
 
@@ -224,10 +224,11 @@ def begin_job(options: SinkOptions, driver_process_id: int | None = None) -> Exa
 
     `driver_process_id`: the driver's process id. If it is None, as in a planning worker, it is looked up.
     """
-    return _begin(build_job_delivery(options, driver_process_id), build_driver_name(uuid.uuid4().hex), is_stream=False)
+    delivery = build_job_delivery(options, driver_process_id)
+    return _begin_write(delivery, build_driver_name(uuid.uuid4().hex), is_stream=False)
 
 
-def _begin(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyOnceWrite:
+def _begin_write(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyOnceWrite:
     with Driver(delivery) as driver:
         return ExactlyOnceWrite(delivery, driver.begin(driver_name), is_stream)
 
@@ -235,8 +236,8 @@ def _begin(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyO
 def build_driver_name(stream_start: str | None) -> str:
     """Build the name of the driver that handles all micro-batches of one start of the query.
 
-    Without `register`, two starts of the query cannot be told apart and might make decisions under the same epoch. Each
-    micro-batch therefore gets a driver of its own.
+    Without `register`, two starts of the query cannot be told apart and might make decisions under the same epoch, so
+    each micro-batch gets a driver of its own.
     """
     start_name = build_start_name(stream_start)
     return start_name if stream_start is not None else build_batch_driver_name(start_name, uuid.uuid4().hex[:12])

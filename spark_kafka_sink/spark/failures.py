@@ -117,8 +117,8 @@ def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> lis
 def _describe_first_key(rows: RecordColumns) -> str:
     if rows.key is None:
         return "no key"
-    first = combine_chunks(rows.key.slice(0, 1))
-    key = first.cast(pa.large_binary())[0].as_py()
+    first_key_column = combine_chunks(rows.key.slice(0, 1))
+    key = first_key_column.cast(pa.large_binary())[0].as_py()
     if key is None:
         return "no key"
     text = repr(key.decode("utf-8", "backslashreplace"))

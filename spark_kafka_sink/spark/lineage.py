@@ -69,7 +69,7 @@ class LineageWrite:
         self._is_committed = False
         self._rows_by_topic: Counter[str] = Counter()
         self._bytes = 0
-        self._reports = 0
+        self._report_count = 0
 
     def options(self) -> dict[str, str]:
         """Return the internal option that passes the reports' folder to the write."""
@@ -135,16 +135,17 @@ class LineageWrite:
         with self._lock:
             self._read_reports()
             if error is None or (self._is_committed and not self._run.is_stream):
-                self._send_last(COMPLETE, None)
+                self._end_run(COMPLETE, None)
             else:
-                self._send_last(ABORT if is_interruption(error) else FAIL, self._describe(error))
+                self._end_run(ABORT if is_interruption(error) else FAIL, self._describe_error(error))
 
     def _abort(self, message: str) -> None:
         with self._lock:
             self._read_reports()
-            self._send_last(ABORT, message)
+            self._end_run(ABORT, message)
 
-    def _send_last(self, event_type: str, message: str | None) -> None:
+    def _end_run(self, event_type: str, message: str | None) -> None:
+        """Send the run's last event and delete the folder, unless the run has ended. The caller holds the lock."""
         if self._has_ended:
             return
         self._send(event_type, message)
@@ -157,20 +158,20 @@ class LineageWrite:
                 self._send(RUNNING)
 
     def _send(self, event_type: str, message: str | None = None) -> None:
-        statistics = WriteStatistics(dict(self._rows_by_topic), self._bytes) if self._reports else None
+        statistics = WriteStatistics(dict(self._rows_by_topic), self._bytes) if self._report_count else None
         self._sender.submit(build_event(self._run, event_type, datetime.now(timezone.utc), statistics, message))
 
     def _read_reports(self) -> bool:
         """Add the folder's reports to the statistics and delete them. Return whether there were any."""
         reports = list(_consume_reports(self._folder))
         for report in reports:
-            self._reports += 1
+            self._report_count += 1
             self._is_committed |= report.status == COMMITTED
             self._bytes += report.bytes
             self._rows_by_topic.update(_count_rows(report, self._run.topic))
         return bool(reports)
 
-    def _describe(self, error: BaseException) -> str:
+    def _describe_error(self, error: BaseException) -> str:
         """Return the error's class and message, without secrets and without the indented lines of stack traces."""
         error = parse_task_error(str(error)) or error
         lines = [
@@ -188,18 +189,18 @@ _senders: dict[tuple[tuple[str, str], ...], EventSender | None] = {}
 """Senders by their transport settings; None for invalid settings."""
 
 
-def plan_write(confs: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageWrite | None:
+def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageWrite | None:
     """Prepare to send the events of a write. Return None if they cannot be sent.
 
-    `confs`: the listener's settings, without the prefix `spark.openlineage.`. `options`: the write's options, with
+    `settings`: the listener's settings, without the prefix `spark.openlineage.`. `options`: the write's options, with
     lowercase names.
     """
-    sender = find_sender(confs)
+    sender = find_sender(settings)
     if sender is None:
         return None
-    secrets = find_secrets(confs)
+    secrets = find_secrets(settings)
     secrets += [value for name, value in options.items() if _SECRET_OPTION_PATTERN.search(name)]
-    run = build_run(str(generate_new_uuid()), confs, options, write)
+    run = build_run(str(generate_new_uuid()), settings, options, write)
     try:
         folder = tempfile.mkdtemp(prefix="pykafka-lineage-")
     except OSError as error:
@@ -208,14 +209,14 @@ def plan_write(confs: Mapping[str, str], options: Mapping[str, str], write: Spar
     return LineageWrite(run, sender, folder, secrets)
 
 
-def find_sender(confs: Mapping[str, str]) -> EventSender | None:
+def find_sender(settings: Mapping[str, str]) -> EventSender | None:
     """Return the sender for these settings. If they are invalid, log the error once and return None."""
-    key = tuple(sorted((name, value) for name, value in confs.items() if name.startswith("transport.")))
+    key = tuple(sorted((name, value) for name, value in settings.items() if name.startswith("transport.")))
     if key not in _senders:
         if not _senders:
             atexit.register(finish_at_exit)
         try:
-            _senders[key] = create_sender(confs)
+            _senders[key] = create_sender(settings)
         except ConfigurationError as error:
             _senders[key] = None
             LOGGER.warning("Sent no OpenLineage events: %s", error)

@@ -96,16 +96,16 @@ class LineageRun:
 
 @dataclass(frozen=True)
 class WriteStatistics:
-    """The rows that a run has written so far, by topic, and the total bytes."""
+    """The rows that a run has written so far to each topic, and their total size in all topics."""
 
-    rows: Mapping[str, int]
-    bytes: int
+    rows_by_topic: Mapping[str, int]
+    total_bytes: int
 
 
 def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageRun:
     """Build a run from the settings and the options of its write.
 
-    `confs`: the settings without the prefix `spark.openlineage.`. The names in `options` are lowercase.
+    `settings`: the listener's settings, without the prefix `spark.openlineage.`. The names in `options` are lowercase.
     """
     namespace = settings.get("namespace") or _DEFAULT_NAMESPACE
     app_name = normalize_name(settings.get("appName") or write.app_name)
@@ -265,7 +265,7 @@ def build_event(
 ) -> RunEvent:
     """Build an event of the run.
 
-    `statistics`: what the run has written until `time`; None at the run's start, or if it is unknown.
+    `statistics`: the rows that the run had written at `time`; None at the run's start, or if they are unknown.
     """
     return RunEvent(
         eventType=RunState[event_type],
@@ -331,12 +331,10 @@ def _build_job_facets(run: LineageRun) -> dict[str, Any]:
 
 
 def _build_outputs(run: LineageRun, statistics: WriteStatistics | None) -> list[OutputDataset]:
-    """Build a dataset for each topic that has rows, and for the topic in the options.
-
-    Only the total bytes of all topics are known, so a size is reported only if there is a single topic.
-    """
-    rows = {} if statistics is None else statistics.rows
-    topics = sorted({*rows, *([] if run.topic is None else [run.topic])})
+    """Build a dataset for each topic that received rows, plus the topic named in the options, if any."""
+    topics = set() if statistics is None else set(statistics.rows_by_topic)
+    if run.topic is not None:
+        topics.add(run.topic)
     fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=type_) for name, type_ in run.columns]
     return [
         OutputDataset(
@@ -344,15 +342,22 @@ def _build_outputs(run: LineageRun, statistics: WriteStatistics | None) -> list[
             name=topic,
             facets=_select_facets(run, {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)}),
             outputFacets=_select_facets(
-                run,
-                {
-                    "outputStatistics": None
-                    if statistics is None
-                    else output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-                        rowCount=rows.get(topic, 0), size=statistics.bytes if len(topics) == 1 else None
-                    )
-                },
+                run, {"outputStatistics": _build_statistics_facet(statistics, topic, is_only_topic=len(topics) == 1)}
             ),
         )
-        for topic in topics
+        for topic in sorted(topics)
     ]
+
+
+def _build_statistics_facet(
+    statistics: WriteStatistics | None, topic: str, *, is_only_topic: bool
+) -> output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet | None:
+    """Build the facet with a topic's row count and, if it is the only topic, its size.
+
+    The size of each topic is not known if there are several, because the bytes are counted across all topics.
+    """
+    if statistics is None:
+        return None
+    return output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+        rowCount=statistics.rows_by_topic.get(topic, 0), size=statistics.total_bytes if is_only_topic else None
+    )

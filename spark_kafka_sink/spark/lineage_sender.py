@@ -122,57 +122,59 @@ class EventSender:
             )
 
 
-def create_sender(confs: Mapping[str, str]) -> EventSender:
+def create_sender(settings: Mapping[str, str]) -> EventSender:
     """Create the sender for the listener's settings, without doing any I/O.
 
-    `confs`: the settings, without the prefix `spark.openlineage.`. Raise ConfigurationError if they are invalid or not
-    supported.
+    `settings`: the listener's settings, without the prefix `spark.openlineage.`. Raise ConfigurationError if they are
+    invalid or not supported.
     """
-    transport_type = confs.get("transport.type") or "console"
+    transport_type = settings.get("transport.type") or "console"
     if transport_type == "console":
         return EventSender(ConsoleTransport(ConsoleConfig()), "the log")
     if transport_type == "file":
-        location = confs.get("transport.location")
+        location = settings.get("transport.location")
         if not location:
             raise ConfigurationError(_LOCATION_MESSAGE)
         return EventSender(FileTransport(FileConfig(log_file_path=location, append=True)), location)
     if transport_type != "http":
         raise ConfigurationError(_TRANSPORT_MESSAGE.format(transport_type))
-    return _create_http_sender(confs)
+    return _create_http_sender(settings)
 
 
-def _create_http_sender(confs: Mapping[str, str]) -> EventSender:
+def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
     """Create a sender that posts events over HTTP.
 
     Settings are interpreted as the listener does: the scheme and the host come from the URL, the path from the setting
     `endpoint`, and an API key from the URL parameter `api_key`. The sender does not retry.
     """
-    parts = _split_url(confs)
+    parts = _split_url(settings)
     if parts is None or not parts.scheme or not parts.hostname:
         raise ConfigurationError(_URL_MESSAGE)
     host = parts.netloc.rpartition("@")[2]
     parameters = dict(parse_qsl(parts.query))
-    auth = _select(confs, "transport.auth.")
+    auth = _select(settings, "transport.auth.")
     if _API_KEY_PARAMETER in parameters:
         auth = {"type": "api_key", "apiKey": parameters.pop(_API_KEY_PARAMETER)}
+    if "tokenFields" in auth:
+        auth["tokenFields"] = _parse_token_fields(auth["tokenFields"])
     session = requests.Session()
-    session.headers.update(_select(confs, "transport.headers."))
-    session.params = parameters | _select(confs, "transport.urlParams.")
+    session.headers.update(_select(settings, "transport.headers."))
+    session.params = parameters | _select(settings, "transport.urlParams.")
     if parts.username is not None:
         session.auth = (unquote(parts.username), unquote(parts.password or ""))
     url = f"{parts.scheme}://{host}"
-    settings = {
+    transport_config = {
         "url": url,
-        "endpoint": "/" + (confs.get("transport.endpoint") or _DEFAULT_ENDPOINT).lstrip("/"),
-        "timeout": _parse_timeout(confs.get("transport.timeoutInMillis") or _DEFAULT_TIMEOUT_MS),
+        "endpoint": "/" + (settings.get("transport.endpoint") or _DEFAULT_ENDPOINT).lstrip("/"),
+        "timeout": _parse_timeout(settings.get("transport.timeoutInMillis") or _DEFAULT_TIMEOUT_MS),
         "session": session,
         "adapter": HTTPAdapter(max_retries=0),
-        "auth": auth | ({"tokenFields": _parse_token_fields(auth["tokenFields"])} if "tokenFields" in auth else {}),
+        "auth": auth,
     }
-    if confs.get("transport.compression"):
-        settings["compression"] = confs["transport.compression"]
+    if settings.get("transport.compression"):
+        transport_config["compression"] = settings["transport.compression"]
     try:
-        transport = HttpTransport(HttpConfig.from_dict(settings))
+        transport = HttpTransport(HttpConfig.from_dict(transport_config))
     except Exception as error:  # any error of the package or of a user's token provider
         raise ConfigurationError(
             f"The HTTP transport of OpenLineage rejects the settings ({type(error).__name__}). Check "
@@ -181,14 +183,14 @@ def _create_http_sender(confs: Mapping[str, str]) -> EventSender:
     return EventSender(transport, url, session)
 
 
-def find_secrets(confs: Mapping[str, str]) -> list[str]:
+def find_secrets(settings: Mapping[str, str]) -> list[str]:
     """Return the setting values that may be secret and must not be shown."""
-    parts = _split_url(confs)
+    parts = _split_url(settings)
     secrets: list[str | None] = []
     if parts is not None:
         secrets += [parts.username, parts.password, *(value for _, value in parse_qsl(parts.query))]
     for prefix in ("transport.auth.", "transport.headers.", "transport.urlParams."):
-        secrets += [value for name, value in _select(confs, prefix).items() if name != "type"]
+        secrets += [value for name, value in _select(settings, prefix).items() if name != "type"]
     return [secret for secret in secrets if secret]
 
 
@@ -207,14 +209,14 @@ def describe_error(error: Exception) -> str:
     return type(error).__name__
 
 
-def _select(confs: Mapping[str, str], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in confs.items() if name.startswith(prefix)}
+def _select(settings: Mapping[str, str], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
 
 
-def _split_url(confs: Mapping[str, str]) -> SplitResult | None:
+def _split_url(settings: Mapping[str, str]) -> SplitResult | None:
     """Return the parts of the transport's URL, or None if it is invalid, such as an incomplete IPv6 address."""
     try:
-        return urlsplit(confs.get("transport.url", ""))
+        return urlsplit(settings.get("transport.url", ""))
     except ValueError:
         return None
 

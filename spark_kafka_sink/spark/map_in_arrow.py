@@ -44,12 +44,12 @@ def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
     Raise ConfigurationError if this Spark version or session does not support the requested method. An invalid value of
     `writeMethod` is ignored here, because the option checks report it.
     """
-    requested = options.get(WRITE_METHOD_OPTION.name.lower(), "").strip().lower()
-    if requested == MAP_IN_ARROW.lower():
+    requested_method = options.get(WRITE_METHOD_OPTION.name.lower(), "").strip().lower()
+    if requested_method == MAP_IN_ARROW.lower():
         if is_connect:
             raise ConfigurationError(_CONNECT_MESSAGE)
         return True
-    if requested == DATA_SOURCE.lower() and not HAS_PYTHON_DATA_SOURCES:
+    if requested_method == DATA_SOURCE.lower() and not HAS_PYTHON_DATA_SOURCES:
         raise ConfigurationError(_NO_DATA_SOURCES_MESSAGE)
     return not HAS_PYTHON_DATA_SOURCES
 
@@ -80,21 +80,21 @@ def _run_tasks(frame: Any, writer: KafkaBatchWriter) -> list[WriterCommitMessage
 
 
 def _run_uninterrupted(commit: Callable[[], None]) -> None:
-    """Run the commit in a thread and wait until it ends, even if the user interrupts the wait.
+    """Run the commit in a thread and wait until it has ended, even if the user interrupts the wait.
 
-    If a commit stopped after recording its decision, it would leave transactions open. The interrupt is therefore
+    A commit that stopped after recording its decision would leave transactions open. A KeyboardInterrupt is therefore
     raised only after the commit has ended.
     """
     interrupt: KeyboardInterrupt | None = None
     with ThreadPoolExecutor(1, "pykafka-commit") as executor:
-        result = executor.submit(commit)
-        while not result.done():
+        future = executor.submit(commit)
+        while not future.done():
             try:
-                wait([result])
+                wait([future])
             except KeyboardInterrupt as error:  # noqa: PERF203 - the loop waits and runs once or twice
                 interrupt = error
                 LOGGER.warning("The write is being committed and cannot be interrupted now. Waiting for its end.")
-    result.result()
+    future.result()
     if interrupt is not None:
         raise interrupt
 

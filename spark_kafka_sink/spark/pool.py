@@ -59,7 +59,8 @@ def lease_producer(pool: ProducerPool, options: Mapping[str, str], idle_seconds:
 
 def find_idle_timeout_seconds(context: TaskContext | None) -> float:
     """Return how long to keep an idle producer. Spark passes the setting to tasks as a local property."""
-    return parse_duration((context and context.getLocalProperty(IDLE_TIMEOUT_CONF)) or _DEFAULT_IDLE_TIMEOUT)
+    configured_timeout = None if context is None else context.getLocalProperty(IDLE_TIMEOUT_CONF)
+    return parse_duration(configured_timeout or _DEFAULT_IDLE_TIMEOUT)
 
 
 def parse_duration(text: str) -> float:

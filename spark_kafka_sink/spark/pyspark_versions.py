@@ -76,7 +76,7 @@ _ALREADY_EXISTS = "DATA_SOURCE_ALREADY_EXISTS"
 
 
 def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> None:
-    """Register a data source, which is no error if pyspark 4.0 has already discovered it.
+    """Register a data source. It is not an error if pyspark 4.0 has already discovered it.
 
     With pyspark 3.5, which has no Python data sources, do nothing.
     """
@@ -120,11 +120,11 @@ def _import_pandas() -> Any:
     return pandas
 
 
-def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:
-    """Move all rows with the same id to the same task.
+def repartition_by_id(frame: DataFrame, partition_count: int, id_column: str) -> DataFrame:
+    """Move all rows with the same value in the id column to the same task.
 
-    pyspark 4.0 and older hash the ids, so rows with different ids may end up in the same task.
+    pyspark 4.0 and older hash the ids, so one task may get several ids while another gets none.
     """
     if hasattr(frame, "repartitionById"):
-        return frame.repartitionById(partitions, column)
-    return frame.repartition(partitions, column)
+        return frame.repartitionById(partition_count, id_column)
+    return frame.repartition(partition_count, id_column)

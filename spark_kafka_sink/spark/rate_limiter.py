@@ -29,11 +29,13 @@ class RateLimiter:
     waited_seconds: float = 0.0
     """The total time spent waiting."""
     _next_slice_at: float = 0.0
+    """The time of `clock` from which the next slice may be yielded."""
 
     def throttle(self, rows: TopicRows) -> Iterator[TopicRows]:
         """Yield the rows in order, in slices. Before each slice, wait long enough to keep the rate within the limit."""
-        seconds = rows.columns.payload_nbytes / self.bytes_per_second
-        slice_length = max(rows.columns.num_rows // max(ceil(seconds), 1), 1)
+        total_seconds = rows.columns.payload_nbytes / self.bytes_per_second
+        slice_count = max(ceil(total_seconds), 1)  # about one slice per second
+        slice_length = max(rows.columns.num_rows // slice_count, 1)
         for start in range(0, rows.columns.num_rows, slice_length):
             rows_slice = rows.slice(start, slice_length)
             now = self._wait()

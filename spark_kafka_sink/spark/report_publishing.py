@@ -70,7 +70,7 @@ def publish_report(options: SinkOptions, report: WriteReport) -> None:
     if path is not None:
         _try_to_publish(lambda: store.save_report(path, report), f"stored in {path}")
     if topic is not None:
-        _try_to_publish(lambda: _send(options, topic, report), f"written to topic {topic}")
+        _try_to_publish(lambda: _send_to_topic(options, topic, report), f"written to topic {topic}")
     if callback is not None:
         _try_to_publish(lambda: import_function(callback)(report), f"passed to {callback}")
     if options.lineage_folder is not None:
@@ -95,7 +95,7 @@ def _try_to_publish(publish: Callable[[], object], outcome: str) -> None:
         LOGGER.exception("The report could not be %s. The rows of the write are not affected.", outcome)
 
 
-def _send(options: SinkOptions, topic: str, report: WriteReport) -> None:
+def _send_to_topic(options: SinkOptions, topic: str, report: WriteReport) -> None:
     """Send the report with the write's producer options.
 
     All reports of a query or application have the same key, so they stay in order.

@@ -215,15 +215,15 @@ class TaskWriter:
             failed_columns = columns.take(failure.rows)
             written_bytes -= failed_columns.payload_nbytes
             self._handle_failure(sent_rows, failed_columns, failure)
-        count = result.rows_written
+        written_rows = result.rows_written
         if sent_rows.is_dead_letter:
-            self._counts.dead_letters += count
-            self._counts.dead_letters_cut += count if sent_rows.is_truncated else 0
+            self._counts.dead_letters += written_rows
+            self._counts.dead_letters_cut += written_rows if sent_rows.is_truncated else 0
             return
         self._offset_collector.add(result)
         if self._digests is not None:
             self._digests.add(result, columns)
-        self._counts.rows += count
+        self._counts.rows += written_rows
         self._counts.bytes += written_bytes
 
     def _handle_failure(self, sent_rows: _SentRows, failed_columns: RecordColumns, failure: FailedRows) -> None:
@@ -232,8 +232,8 @@ class TaskWriter:
         dead_letter_topic = self._options.dead_letter_topic
         if sent_rows.is_dead_letter:
             if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
-                truncated = TopicRows(topic, truncate(failed_columns), None)
-                self._send(_SentRows(truncated, is_dead_letter=True, is_truncated=True))
+                truncated_rows = TopicRows(topic, truncate(failed_columns), None)
+                self._send(_SentRows(truncated_rows, is_dead_letter=True, is_truncated=True))
                 return
             dead_letter_error = DeadLetterError(f"The dead-letter topic rejected the record, too: {error}")
             dead_letter_error.__cause__ = error

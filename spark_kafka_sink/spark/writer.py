@@ -149,9 +149,9 @@ def validate_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Tas
             f"{len(messages) - len(reports)} of {len(messages)} tasks have not reported what they wrote, so their rows "
             "may be missing from Kafka. Run the write again."
         )
-    duplicates = len(reports) - len({report.task.partition_id for report in reports})
-    if duplicates:
-        raise DeliveryError(f"{duplicates} partitions were committed by more than one task. Run the write again.")
+    duplicate_count = len(reports) - len({report.task.partition_id for report in reports})
+    if duplicate_count:
+        raise DeliveryError(f"{duplicate_count} partitions were committed by more than one task. Run the write again.")
     return reports
 
 

@@ -95,14 +95,14 @@ def test_log_is_lost_if_driver_that_claimed_has_no_entry() -> None:
 
 @pytest.mark.parametrize(("version", "epoch"), [(1, 2), (2, 3)])
 def test_driver_id_is_unused_while_it_has_the_epoch_after_the_entry(version: int, epoch: int) -> None:
-    written_by = ProducerIdAndEpoch(70, 2)
-    entry = Entry("p", EntryState.DONE, timeout_ms=60_000, written_by=written_by)
+    writer_identity = ProducerIdAndEpoch(70, 2)
+    entry = Entry("p", EntryState.DONE, timeout_ms=60_000, writer_identity=writer_identity)
     unused = TransactionDescription("p-driver", COMPLETE_COMMIT, ProducerIdAndEpoch(70, epoch))
     assert is_unused_since(entry, unused, version)
     used = TransactionDescription("p-driver", COMPLETE_COMMIT, ProducerIdAndEpoch(70, epoch + 1))
     aborted = TransactionDescription("p-driver", COMPLETE_ABORT, unused.id_and_epoch)
-    decided = Entry("p", EntryState.DECIDED, timeout_ms=60_000, written_by=written_by)
-    timeout_unknown = Entry("p", EntryState.DONE, written_by=written_by)
+    decided = Entry("p", EntryState.DECIDED, timeout_ms=60_000, writer_identity=writer_identity)
+    timeout_unknown = Entry("p", EntryState.DONE, writer_identity=writer_identity)
     assert not any(is_unused_since(entry, description, version) for description in (used, aborted))
     assert not any(is_unused_since(other, unused, version) for other in (decided, timeout_unknown))
 

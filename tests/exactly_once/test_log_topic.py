@@ -107,7 +107,7 @@ def test_retries_retriable_errors_and_raises_others(broker: EmbeddedBroker) -> N
     rule = broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=3).drop()
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=4).fail(error_codes.INVALID_CONFIG)
-    with pytest.raises(BrokerError, match="its settings was rejected: INVALID_CONFIG"):
+    with pytest.raises(BrokerError, match="settings was rejected: INVALID_CONFIG"):
         create_if_missing(broker)
     assert rule.request_count == 4
 
