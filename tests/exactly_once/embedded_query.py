@@ -261,14 +261,14 @@ def death_after_claim() -> Iterator[None]:
 @contextmanager
 def stale_end_offsets(old_end: int, times: int) -> Iterator[None]:
     """Let the first `times` end offset lookups return `old_end`, in a process that has read nothing before."""
-    original, left = DecisionLog._end_offset, [times]
+    original, left = DecisionLog._fetch_end_offset, [times]
 
     def end(log: DecisionLog, partition: int) -> int:
         left[0] -= 1
         return old_end if left[0] >= 0 else original(log, partition)
 
     decision_log._partition_cache.clear()
-    with patch.object(DecisionLog, "_end_offset", end):
+    with patch.object(DecisionLog, "_fetch_end_offset", end):
         yield
     decision_log._partition_cache.clear()
 

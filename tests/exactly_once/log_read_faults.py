@@ -12,7 +12,7 @@ from spark_kafka_sink.records.decoder import DecodedBatch
 from tests.exactly_once.scheduler import Scheduler
 from tests.simulated_cluster import SimulatedCluster
 
-_iterate_records, _end_offset = decision_log._iterate_records, DecisionLog._end_offset
+_iterate_records, _fetch_end_offset = decision_log._iterate_records, DecisionLog._fetch_end_offset
 
 
 class LogReadFaults:
@@ -45,7 +45,7 @@ class LogReadFaults:
         with ExitStack() as patches:
             patches.enter_context(patch.object(decision_log, "_iterate_records", self._read))
             patches.enter_context(
-                patch.object(DecisionLog, "_end_offset", lambda log, partition: self._find_end(log, partition))
+                patch.object(DecisionLog, "_fetch_end_offset", lambda log, partition: self._find_end(log, partition))
             )
             yield
 
@@ -55,7 +55,7 @@ class LogReadFaults:
                 yield record_key, record
 
     def _find_end(self, log: DecisionLog, partition: int) -> int:
-        end_offset = _end_offset(log, partition)
+        end_offset = _fetch_end_offset(log, partition)
         actor = "" if self._scheduler.current is None else self._scheduler.current.name
         missing_batches, reads = self._stale_reads.get(actor, (0, 0))
         if not reads:
