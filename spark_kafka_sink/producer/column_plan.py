@@ -63,7 +63,9 @@ class ColumnPlan:
             headers=self._build_headers(batch, value, key),
             timestamp=_get_column(batch, self.timestamp),
         )
-        partition = _get_column(batch, self.partition) if self.fixed_partition is None else self.fixed_partition
+        partition: int | ArrowColumn | None = self.fixed_partition
+        if partition is None:
+            partition = _get_column(batch, self.partition)
         if self.fixed_topic is not None:
             return RowsByTopic([self.fixed_topic], [TopicRows(self.fixed_topic, columns, partition)])
         return split_by_topic(batch.column(self.topic), columns, partition)

@@ -259,7 +259,7 @@ class RecordFutures:
         return self._build_metadata(outcome, position, row_index) if error is None else error
 
     def _build_metadata(self, outcome: _RowsOutcome, position: int, row_index: int) -> RecordMetadata:
-        if outcome.error is not None:
+        if outcome.error is not None:  # only the topic and perhaps the partition are known
             return RecordMetadata(self._topic, outcome.partition, offset=-1, timestamp_ms=-1)
         has_log_append_time = outcome.log_append_time >= 0
         return RecordMetadata(

@@ -218,9 +218,9 @@ class RecordAccumulator:
     def find_partition_loads(
         self, topic: str, snapshot: ClusterSnapshot, candidates: Sequence[int]
     ) -> PartitionLoads | None:
-        """Return the queue lengths of those candidate partitions whose leader is available.
+        """Return the queue lengths of the candidate partitions whose leader is available.
 
-        Return None if the topic is unknown, or if any of the candidates has never been written to.
+        Return None if the topic is unknown, or if any candidate has never been written to.
         """
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
