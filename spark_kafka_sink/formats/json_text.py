@@ -162,9 +162,8 @@ class _ObjectBuilder:
         label = b'"%s":%s' % (name, quote)
         if field.values.null_count:
             self._flush_constant()
-            self._pieces.append(
-                join(self._build_field_prefix(label), field.values, *([build_binary_scalar(quote)] if quote else []))
-            )
+            closing_quote = [build_binary_scalar(quote)] if quote else []
+            self._pieces.append(join(self._build_field_prefix(label), field.values, *closing_quote))
             if self._rows_with_fields is not True:
                 self._rows_with_fields = self._rows_with_fields | ~build_null_mask(field.values)
             return

@@ -33,7 +33,7 @@ from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, Byt
 from spark_kafka_sink.network.transport import MAX_SEGMENTS_PER_WRITE, Transport, raise_connect_error
 
 MAX_READ_BYTES_PER_POLL = 1024 * 1024
-"""Once a channel has read this many bytes, the other channels get their turn."""
+"""The number of bytes after which a channel stops reading, so that the other channels get their turn."""
 
 
 class ChannelStateKind(Enum):
@@ -157,6 +157,7 @@ class KafkaChannel:
         counts.connections_opened += not self.is_connecting
 
     def finish_connect(self) -> None:
+        """Complete the TCP connection. Raise OSError if the connection attempt failed."""
         raise_connect_error(self.transport.socket)
         self.is_connecting = False
         self._counts.connections_opened += 1
@@ -173,7 +174,7 @@ class KafkaChannel:
         self._record_authentication()
 
     def fail_authentication(self, error: KafkaSinkError) -> None:
-        """Record why the channel must be closed.
+        """Record that the channel must be closed because authentication failed, and count the failure.
 
         A TLS 1.3 server may reject the client's certificate only after the handshake. By then, the client has already
         counted the handshake as a successful authentication.
@@ -185,6 +186,7 @@ class KafkaChannel:
             self._counts.failed_authentications += 1
 
     def set_send(self, send: NetworkSend) -> None:
+        """Set the frame that `write` writes. Raise IllegalStateError if the previous one has not been completed."""
         if self._send is not None:
             raise IllegalStateError(f"channel {self.id}: cannot send a frame while another is being written")
         self._send_writer = FrameWriter(send.segments)
@@ -287,14 +289,16 @@ class KafkaChannel:
         return send
 
     def _read_frame(self) -> memoryview | None:
-        reader, max_bytes, budget = self._reader, self._compute_max_receive_bytes(), MAX_READ_BYTES_PER_POLL
+        """Read from the transport until a frame is complete. Return None if it stays incomplete in this poll."""
+        reader, max_bytes = self._reader, self._compute_max_receive_bytes()
+        remaining_bytes = MAX_READ_BYTES_PER_POLL
         frame = reader.next_frame(max_bytes)
-        while frame is None and budget > 0 and not reader.is_waiting_for_memory:
+        while frame is None and remaining_bytes > 0 and not reader.is_waiting_for_memory:
             received_bytes = self.transport.read_into(reader.get_buffer())
             if received_bytes == 0:
                 return None
             reader.advance(received_bytes)
-            budget -= received_bytes
+            remaining_bytes -= received_bytes
             self.bytes_received += received_bytes
             if self.is_ready:
                 for counts in self._traffic:

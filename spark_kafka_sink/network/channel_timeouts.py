@@ -17,10 +17,7 @@ class ChannelTimeouts:
     setup_ms: float = math.inf
     """Maximum time for connecting, the TLS handshake and authentication together, and for each re-authentication."""
     frame_ms: float = math.inf
-    """Maximum time from a frame's first byte to its last.
-
-    The time starts again when reading resumes after a pause.
-    """
+    """Maximum time from a frame's first byte to its last. Measured anew when reading resumes after a pause."""
 
     def update_deadline(self, channel: KafkaChannel, now_ms: float) -> float:
         """Record when the channel's setup and its current frame started, and return the channel's deadline.
@@ -39,13 +36,11 @@ class ChannelTimeouts:
 
     def deadline_ms(self, channel: KafkaChannel) -> float:
         """Return the time at which the channel must be closed if it makes no progress before then."""
-        idle_deadline_ms = channel.last_active_ms + self.idle_ms if self.idle_ms >= 0 else math.inf
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
-        return min(
-            idle_deadline_ms,
-            math.inf if setup_started_ms is None else setup_started_ms + self.setup_ms,
-            math.inf if frame_started_ms is None else frame_started_ms + self.frame_ms,
-        )
+        idle_deadline_ms = channel.last_active_ms + self.idle_ms if self.idle_ms >= 0 else math.inf
+        setup_deadline_ms = math.inf if setup_started_ms is None else setup_started_ms + self.setup_ms
+        frame_deadline_ms = math.inf if frame_started_ms is None else frame_started_ms + self.frame_ms
+        return min(idle_deadline_ms, setup_deadline_ms, frame_deadline_ms)
 
     def find_expired(self, channels: Iterable[KafkaChannel], now_ms: float) -> list[tuple[KafkaChannel, ChannelState]]:
         """Return the channels whose deadline has passed, each with its final state."""
@@ -57,11 +52,10 @@ class ChannelTimeouts:
 
     def _find_expired_state(self, channel: KafkaChannel, now_ms: float) -> ChannelState:
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
+        kind = channel.state.kind
         if setup_started_ms is not None and setup_started_ms + self.setup_ms <= now_ms:
-            kind = channel.state.kind
             reason = f"connecting or authenticating took longer than {self.setup_ms:.0f} ms"
         elif frame_started_ms is not None and frame_started_ms + self.frame_ms <= now_ms:
-            kind = channel.state.kind
             reason = f"a frame was incomplete after {self.frame_ms:.0f} ms"
         else:
             kind = ChannelStateKind.EXPIRED

@@ -151,11 +151,12 @@ class FrameReader:
 
         This is the case if the buffer contains the whole frame, or if the frame does not fit into the buffer.
         """
-        unread = self._unread_end - self._unread_start
-        if unread < _LENGTH.size or self.is_waiting_for_memory:
+        unread_bytes = self._unread_end - self._unread_start
+        if unread_bytes < _LENGTH.size or self.is_waiting_for_memory:
             return False
-        size: int = _LENGTH.size + _LENGTH.unpack_from(self._buffer, self._unread_start)[0]
-        return size <= unread or size > READ_AHEAD_BYTES
+        payload_size: int = _LENGTH.unpack_from(self._buffer, self._unread_start)[0]
+        frame_size = _LENGTH.size + payload_size
+        return frame_size <= unread_bytes or frame_size > READ_AHEAD_BYTES
 
     @property
     def has_partial_frame(self) -> bool:
@@ -176,23 +177,22 @@ class FrameReader:
             return self._finish_long_frame()
         if self.is_waiting_for_memory:
             return None
-        start = self._unread_start + _LENGTH.size
-        if start > self._unread_end:
+        payload_start = self._unread_start + _LENGTH.size
+        if payload_start > self._unread_end:
             return None
-        size = _LENGTH.unpack_from(self._buffer, self._unread_start)[0]
-        if not 0 <= size <= max_bytes:
-            raise DecodeError(
-                _describe_invalid_length(bytes(self._buffer[self._unread_start : start]), size, max_bytes)
-            )
-        end = start + size
-        if end > self._unread_end:
-            if _LENGTH.size + size > READ_AHEAD_BYTES:
-                self.is_waiting_for_memory = self._try_reserve is not None and not self._try_reserve(size)
+        payload_size = _LENGTH.unpack_from(self._buffer, self._unread_start)[0]
+        if not 0 <= payload_size <= max_bytes:
+            length_bytes = bytes(self._buffer[self._unread_start : payload_start])
+            raise DecodeError(_describe_invalid_length(length_bytes, payload_size, max_bytes))
+        payload_end = payload_start + payload_size
+        if payload_end > self._unread_end:
+            if _LENGTH.size + payload_size > READ_AHEAD_BYTES:
+                self.is_waiting_for_memory = self._try_reserve is not None and not self._try_reserve(payload_size)
                 if not self.is_waiting_for_memory:
                     self._begin_long_frame()
             return None
-        self._unread_start = end
-        return memoryview(bytearray(self._buffer[start:end]))
+        self._unread_start = payload_end
+        return memoryview(bytearray(self._buffer[payload_start:payload_end]))
 
     def get_buffer(self) -> memoryview:
         """Return the memory to read the next bytes into. Call this only after `next_frame` has returned None."""
@@ -201,9 +201,9 @@ class FrameReader:
                 self._grow_payload()
             return self._payload[self._received_payload_bytes :]
         if self._unread_start:
-            unread = self._unread_end - self._unread_start
-            self._buffer[:unread] = self._buffer[self._unread_start : self._unread_end]
-            self._unread_start, self._unread_end = 0, unread
+            unread_bytes = self._unread_end - self._unread_start
+            self._buffer[:unread_bytes] = self._buffer[self._unread_start : self._unread_end]
+            self._unread_start, self._unread_end = 0, unread_bytes
         return self._buffer[self._unread_end :]
 
     def advance(self, received: int) -> None:
@@ -214,16 +214,16 @@ class FrameReader:
             self._unread_end += received
 
     def _begin_long_frame(self) -> None:
-        beginning = self._buffer[self._unread_start + _LENGTH.size : self._unread_end]
-        self._payload_size, self._received_payload_bytes = (
-            _LENGTH.unpack_from(self._buffer, self._unread_start)[0],
-            len(beginning),
-        )
-        self._payload = beginning
-        self._grow_payload()
+        """Move the first bytes of a long frame from the buffer to memory of its own."""
+        received_payload = self._buffer[self._unread_start + _LENGTH.size : self._unread_end]
+        self._payload_size = _LENGTH.unpack_from(self._buffer, self._unread_start)[0]
+        self._received_payload_bytes = len(received_payload)
+        self._payload = received_payload
+        self._grow_payload()  # copies the received bytes, so the buffer can be reused
         self._unread_start = self._unread_end = 0
 
     def _grow_payload(self) -> None:
+        """Copy the bytes received so far to more memory, up to the size of the whole payload."""
         assert self._payload is not None
         initial_bytes = max(MIN_GROWTH_BYTES, min(self._longest_frame_bytes, MAX_TRUSTED_BYTES))
         capacity = min(self._payload_size, max(initial_bytes, GROWTH_FACTOR * self._received_payload_bytes))

@@ -48,6 +48,7 @@ class FrameMemory(Generic[OwnerT]):
         return self._reservations.pop(owner, 0)
 
     def release(self, size: int) -> None:
+        """Release reserved memory, and grant the queued reservations that now fit, oldest first."""
         self.available_bytes += size
         while self._queue and self._queue[0][1] <= self.available_bytes:
             owner, queued_size = self._queue.popleft()

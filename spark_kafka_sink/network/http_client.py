@@ -64,7 +64,8 @@ def find_url_error(url: str) -> str | None:
     """
     try:
         parts = urllib.parse.urlsplit(url)
-        host, _ = parts.hostname, parts.port
+        host = parts.hostname
+        _ = parts.port  # raises ValueError if the port is not a number from 0 to 65535
     except ValueError:
         return "is not a valid URL"
     if parts.scheme not in ("http", "https") or not host:
@@ -155,9 +156,10 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
 
 
 def _parse_date_s(text: str | None) -> float | None:
-    parts = None if text is None else email.utils.parsedate_tz(text)
+    """Parse a Date header to a Unix timestamp. Return None if there is none or it is invalid."""
+    date_fields = None if text is None else email.utils.parsedate_tz(text)
     try:
-        return None if parts is None else float(email.utils.mktime_tz(parts))
+        return None if date_fields is None else float(email.utils.mktime_tz(date_fields))
     except (ValueError, OverflowError):
         return None
 
@@ -193,7 +195,8 @@ def _connect_socket(host: str, port: int, deadline_s: float) -> socket.socket:
     for index, (family, kind, protocol, _, sockaddr) in enumerate(addresses):
         sock = socket.socket(family, kind, protocol)
         try:
-            sock.settimeout(_compute_remaining_s(deadline_s) / (len(addresses) - index))
+            untried_count = len(addresses) - index
+            sock.settimeout(_compute_remaining_s(deadline_s) / untried_count)
             sock.connect(sockaddr)
             return sock
         except OSError as error:
@@ -203,6 +206,7 @@ def _connect_socket(host: str, port: int, deadline_s: float) -> socket.socket:
 
 
 def _compute_remaining_s(deadline_s: float) -> float:
+    """Return the time until a deadline of the monotonic clock. Raise TimeoutError if it has passed."""
     remaining_s = deadline_s - time.monotonic()
     if remaining_s <= 0:
         raise TimeoutError("the connection timed out")
@@ -210,6 +214,7 @@ def _compute_remaining_s(deadline_s: float) -> float:
 
 
 def _abort(sock: socket.socket, timed_out: threading.Event) -> None:
+    """Shut down the connection, so that the thread that reads from it stops waiting."""
     timed_out.set()
     with contextlib.suppress(OSError):
         # Bypass SSLSocket.shutdown: it would discard the SSLObject that another thread is reading from.

@@ -44,6 +44,9 @@ from spark_kafka_sink.network.system import (
 MAX_WAIT_MS = 3_600_000.0
 """The longest wait of one poll. A limit is needed because pollers do not accept infinity."""
 
+_MAX_WAKEUP_BYTES = 64
+"""The most bytes to read after a wakeup. If any are left, they only end the next wait early."""
+
 
 class Selector:
     """Connects many channels and sends and receives their frames, using nonblocking sockets.
@@ -79,13 +82,13 @@ class Selector:
         self._frame_memory = frame_memory
         self._channels: dict[str, KafkaChannel] = {}
         self._closing_channels: dict[str, KafkaChannel] = {}
-        self._rejected_sends: set[str] = set()
-        self._ready_channels: dict[KafkaChannel, int] = {}
+        self._channels_with_rejected_sends: set[str] = set()
+        self._ready_channels: dict[KafkaChannel, int] = {}  # channel -> events to process without waiting
         self._earliest_deadline_ms = math.inf  # no channel's deadline is earlier than this
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
-        self._is_wakeup_requested = False  # set by any thread; cleared by the poll that it ends
+        self._is_wakeup_requested = False  # set by any thread; cleared by the poll that ends because of it
         self._may_be_waiting = False  # while set, a wakeup must write a byte to end the wait
 
     # --- channels
@@ -150,7 +153,7 @@ class Selector:
         channel = self._get_channel(send.channel_id)
         if channel.id in self._closing_channels:
             # The connection has ended, so no response can arrive. The next poll reports the channel in `disconnected`.
-            self._rejected_sends.add(channel.id)
+            self._channels_with_rejected_sends.add(channel.id)
             return
         channel.set_send(send)
         self._mark_ready(channel, EVENT_WRITE)
@@ -196,14 +199,15 @@ class Selector:
         started_ms = self._system.now()
         ready_channels, was_woken = self._select(timeout_ms)
         now_ms = self._system.now()
-        only_transferred = bool(ready_channels) and not was_woken
+        # A channel that is not ready is in a handshake, whose progress ends the poll.
+        has_only_transfers = bool(ready_channels) and not was_woken
         for channel, events in ready_channels.items():
-            only_transferred = only_transferred and channel.is_ready
+            has_only_transfers = has_only_transfers and channel.is_ready
             self._process_channel(channel, events, now_ms)
         if now_ms >= self._earliest_deadline_ms:
             self._close_expired(now_ms)
         self.counts.record_select(wait_ms=now_ms - started_ms, io_ms=self._system.now() - now_ms)
-        return only_transferred and not (self.completed_sends or self.completed_receives or self.disconnected)
+        return has_only_transfers and not (self.completed_sends or self.completed_receives or self.disconnected)
 
     def _clear_results(self) -> None:
         self.connected.clear()
@@ -212,11 +216,11 @@ class Selector:
         self.completed_receives.clear()
         if self._closing_channels:
             self._read_from_closing_channels(self._system.now())
-        self._rejected_sends.clear()
+        self._channels_with_rejected_sends.clear()
 
     def _read_from_closing_channels(self, now_ms: float) -> None:
         for channel in list(self._closing_channels.values()):
-            if channel.id in self._rejected_sends or not self._read_from_closing(channel, now_ms):
+            if channel.id in self._channels_with_rejected_sends or not self._read_from_closing(channel, now_ms):
                 self._finish_close(channel)
 
     def _select(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
@@ -331,7 +335,7 @@ class Selector:
         """Read once from a closing channel. Return whether to keep it, because it is muted or had bytes to read."""
         if channel.is_muted:
             return True
-        bytes_before = channel.bytes_received
+        previous_bytes_received = channel.bytes_received
         try:
             receive = channel.read(now_ms)
         except AuthenticationError as error:
@@ -347,7 +351,7 @@ class Selector:
             return False
         if receive is not None:
             self.completed_receives.append(receive)
-        return receive is not None or channel.bytes_received > bytes_before
+        return receive is not None or channel.bytes_received > previous_bytes_received
 
     def _finish_close(self, channel: KafkaChannel) -> None:
         self._closing_channels.pop(channel.id, None)
@@ -383,11 +387,11 @@ class Selector:
         return channel
 
     def _set_interest(self, channel: KafkaChannel, events: int) -> None:
-        registered = channel.registered_events
-        if events == registered:
+        """Let the poller watch the channel's socket for these events, or for none if `events` is 0."""
+        if events == channel.registered_events:
             return
         sock = channel.transport.socket
-        if not registered:
+        if not channel.registered_events:
             self._poller.register(sock, events, channel)
         elif events:
             self._poller.modify(sock, events, channel)
@@ -424,4 +428,5 @@ class Selector:
 
     def _drain_waker(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._wake_reader.recv(64)  # there may be several bytes, if an earlier wakeup wrote its byte too late
+            # There may be several bytes, because an earlier wakeup may have written its byte only after the wait ended.
+            self._wake_reader.recv(_MAX_WAKEUP_BYTES)

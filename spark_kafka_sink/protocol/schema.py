@@ -44,12 +44,10 @@ class VersionRange:
     @classmethod
     def parse(cls, text: str) -> VersionRange:
         """Parse Kafka's notation: "3", "3-12" or "3+"."""
-        min_text, dash, max_text = text.partition("-")
-        if dash:
-            return cls(int(min_text), int(max_text))
-        if min_text.endswith("+"):
-            return cls(int(min_text[:-1]), NO_MAX_VERSION)
-        return cls(int(min_text), int(min_text))
+        if text.endswith("+"):
+            return cls(int(text.removesuffix("+")), NO_MAX_VERSION)
+        min_text, _, max_text = text.partition("-")
+        return cls(int(min_text), int(max_text or min_text))
 
 
 Records = Buffer | Sequence[Buffer] | None

@@ -46,9 +46,10 @@ def build_null_mask(array: pa.Array) -> NDArray[np.bool_]:
     if array.null_count in (0, len(array)):
         return np.full(len(array), array.null_count > 0)
     first_bit, stop_bit = array.offset, array.offset + len(array)
-    first_byte = first_bit >> 3
-    bitmap = np.frombuffer(array.buffers()[0], np.uint8, ((stop_bit + 7) >> 3) - first_byte, first_byte)
-    bits = np.unpackbits(bitmap, bitorder="little")[first_bit - 8 * first_byte : stop_bit - 8 * first_byte]
+    first_byte, stop_byte = first_bit // 8, (stop_bit + 7) // 8
+    bitmap = np.frombuffer(array.buffers()[0], np.uint8, stop_byte - first_byte, first_byte)
+    skipped_bits = 8 * first_byte
+    bits = np.unpackbits(bitmap, bitorder="little")[first_bit - skipped_bits : stop_bit - skipped_bits]
     nulls: NDArray[np.bool_] = bits == 0
     return nulls
 

@@ -26,6 +26,9 @@ from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.record_sizes import COMMON_TIMESTAMP_DELTA_BYTES, MAX_OFFSET_DELTA_BYTES
 
+_MIN_DELTA_BYTES = 2
+"""Size of an offset delta and a timestamp delta that have one byte each."""
+
 
 class PartitionSlices(NamedTuple):
     """Rows [start, stop) of each partition, and the partition's open batch, to which rows can be appended.
@@ -111,31 +114,43 @@ def split_into_batches(
     cumulative_bytes = _compute_cumulative_sizes(sizes, slices, max_batch_bytes, times)
     batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + open_bytes
     unsplit = BatchSlices(range(len(starts)), starts, stops, open_records, base_timestamps)
-    split_indexes = ((batch_bytes > max_batch_bytes) | np.greater_equal(starts, stops)).nonzero()[0].tolist()
-    if not split_indexes:  # one batch per partition, the usual case with many partitions
+    # A partition stays as it is if its rows fit into one batch. If it has no rows, _split_partition drops it.
+    exceeds_batch, has_no_rows = batch_bytes > max_batch_bytes, np.greater_equal(starts, stops)
+    split_indices = (exceeds_batch | has_no_rows).nonzero()[0].tolist()
+    if not split_indices:  # one batch per partition, the usual case with many partitions
         return unsplit
     runs: list[BatchSlices] = []
-    for index, previous_index in zip(split_indexes, [-1, *split_indexes], strict=False):
-        runs.append(unsplit.select(previous_index + 1, index))
-        runs.append(_split_partition(index, cumulative_bytes, slices, max_batch_bytes))
-    runs.append(unsplit.select(split_indexes[-1] + 1, len(starts)))
-    return BatchSlices(*[[*chain.from_iterable(columns)] for columns in zip(*runs, strict=True)])
+    run_start = 0
+    for split_index in split_indices:
+        runs.append(unsplit.select(run_start, split_index))
+        runs.append(_split_partition(split_index, cumulative_bytes, slices, max_batch_bytes))
+        run_start = split_index + 1
+    runs.append(unsplit.select(run_start, len(starts)))
+    return _concatenate_slices(runs)
+
+
+def _concatenate_slices(runs: Sequence[BatchSlices]) -> BatchSlices:
+    columns = [list(chain.from_iterable(parts)) for parts in zip(*runs, strict=True)]
+    return BatchSlices(*columns)
 
 
 def _split_partition(
     index: int, cumulative_bytes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int
 ) -> BatchSlices:
     """Split the rows of one partition into batches. The first slice may be appended to the open batch."""
-    bytes_before, max_body_bytes = cumulative_bytes.data, max_batch_bytes - HEADER_BYTES
+    bytes_before = cumulative_bytes.data  # a memoryview, whose elements are accessed faster than an array's
+    max_body_bytes = max_batch_bytes - HEADER_BYTES
     start, stop, open_records = slices.starts[index], slices.stops[index], slices.open_records[index]
     edges = [start]
     if open_records:
         max_bytes_before = bytes_before[start] + max_batch_bytes - slices.open_bytes[index]
         append_stop = bisect_right(bytes_before, max_bytes_before, start, stop + 1) - 1
-        edges += [append_stop] if append_stop > start else []
+        if append_stop > start:
+            edges.append(append_stop)
     appends_to_open_batch = len(edges) > 1
     while (row := edges[-1]) < stop:
-        edges.append(max(row + 1, bisect_right(bytes_before, bytes_before[row] + max_body_bytes, row, stop + 1) - 1))
+        fitting_stop = bisect_right(bytes_before, bytes_before[row] + max_body_bytes, row, stop + 1) - 1
+        edges.append(max(row + 1, fitting_stop))  # a record that exceeds the limit gets a batch of its own
     batch_count = len(edges) - 1
     first_offset_deltas = [0] * batch_count
     base_timestamps: list[int | None] = [None] * batch_count
@@ -152,7 +167,7 @@ def _compute_cumulative_sizes(
     Deltas are counted at the maximum width that these rows need.
     """
     assumed_delta_bytes = MAX_OFFSET_DELTA_BYTES + COMMON_TIMESTAMP_DELTA_BYTES
-    min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + 2
+    min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + _MIN_DELTA_BYTES
     max_rows = max(map(sub, slices.stops, slices.starts))
     max_offset_delta = max(slices.open_records) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
     delta_bytes = len(encode_varint(max_offset_delta)) + _compute_max_timestamp_delta_bytes(slices, times)
@@ -166,8 +181,8 @@ def _compute_max_timestamp_delta_bytes(slices: PartitionSlices, times: Timestamp
 
     A delta refers to the open batch's base timestamp or, in a new batch, to the timestamp of its first row.
     """
-    bases = [base for base in slices.base_timestamps if base is not None]
-    max_delta = times.highest - min(bases, default=times.lowest)
-    min_delta = times.lowest - max(bases, default=times.highest)
+    open_bases = [base for base in slices.base_timestamps if base is not None]
+    max_delta = times.highest - min(open_bases, default=times.lowest)
+    min_delta = times.lowest - max(open_bases, default=times.highest)
     span = times.highest - times.lowest
     return max([len(encode_varint(delta)) for delta in (max_delta, min_delta, span, -span)])

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _POLYNOMIAL = 0x82F63B78
 """Castagnoli polynomial in reversed bit order."""
 _ALL_ONES = 0xFFFFFFFF
+_STATE_BYTES = 4
 _BLOCK_BYTES = 1024
 _BLOCKS_PER_LOOKUP = 64
 """A lookup takes 12 bytes of memory per byte of the blocks, so it stays below a megabyte."""
@@ -43,9 +44,8 @@ def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
     state = checksum ^ _ALL_ONES
     head_bytes = len(message) % _BLOCK_BYTES
     if head_bytes:
-        state = _shift_state(state, head_bytes) ^ int(
-            _compute_contributions(message[:head_bytes].reshape(1, head_bytes))[0]
-        )
+        head_block = message[:head_bytes].reshape(1, head_bytes)
+        state = _shift_state(state, head_bytes) ^ int(_compute_contributions(head_block)[0])
     blocks = message[head_bytes:].reshape(-1, _BLOCK_BYTES)
     for start in range(0, len(blocks), _BLOCKS_PER_LOOKUP):
         for contribution in _compute_contributions(blocks[start : start + _BLOCKS_PER_LOOKUP]).tolist():
@@ -56,18 +56,21 @@ def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
 def _compute_contributions(blocks: NDArray[np.uint8]) -> UInt32Array:
     """Return what each block contributes to the checksum state. `blocks` has one block per row."""
     size = blocks.shape[1]
-    rows = np.arange(size - 1, -1, -1, dtype=np.intp) * 256
-    contributions: UInt32Array = np.bitwise_xor.reduce(_build_contribution_table().ravel()[rows + blocks], axis=1)
+    flat_table = _build_contribution_table().ravel()
+    row_starts = np.arange(size - 1, -1, -1, dtype=np.intp) * 256  # the last byte is followed by 0 bytes
+    contributions: UInt32Array = np.bitwise_xor.reduce(flat_table[row_starts + blocks], axis=1)
     return contributions
 
 
 def _shift_state(state: int, zeros: int) -> int:
     """Return the state after `zeros` more zero bytes. Each of the first four shifts one byte out of the state."""
     table = _build_contribution_table()
-    shifted = state >> 8 * min(zeros, 4)
-    for index in range(min(zeros, 4)):
-        shifted ^= int(table[zeros - 1 - index, state >> 8 * index & 0xFF])
-    return shifted
+    shifted_out_bytes = min(zeros, _STATE_BYTES)
+    shifted_state = state >> (8 * shifted_out_bytes)
+    for index in range(shifted_out_bytes):
+        byte = (state >> (8 * index)) & 0xFF
+        shifted_state ^= int(table[zeros - 1 - index, byte])
+    return shifted_state
 
 
 @cache
@@ -75,9 +78,9 @@ def _build_contribution_table() -> UInt32Array:
     table = np.empty((_BLOCK_BYTES, 256), np.uint32)
     row = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        row = np.where(row & 1, row >> 1 ^ np.uint32(_POLYNOMIAL), row >> 1)
+        row = np.where(row & 1, (row >> 1) ^ np.uint32(_POLYNOMIAL), row >> 1)
     table[0] = row
     for zeros in range(1, _BLOCK_BYTES):
-        row = row >> 8 ^ table[0][row & 0xFF]
+        row = (row >> 8) ^ table[0][row & 0xFF]
         table[zeros] = row
     return table

@@ -100,13 +100,11 @@ class RecordColumns:
     ) -> RecordColumns:
         """Create an instance from columns that another instance's constructor has already checked."""
         result = cls.__new__(cls)
-        result.value, result.key, result.headers, result.timestamp, result.num_rows = (
-            value,
-            key,
-            headers,
-            timestamp,
-            len(value),
-        )
+        result.value = value
+        result.key = key
+        result.headers = headers
+        result.timestamp = timestamp
+        result.num_rows = len(value)
         result._nbytes = -1
         return result
 
@@ -174,9 +172,11 @@ class RecordColumns:
         if max_chunks <= 1 or self.nbytes < max_chunks * _MAX_JOINED_CHUNK_BYTES:
             yield self.to_contiguous()
             return
-        ends = sorted({0, *(end for column in chunked_columns for end in accumulate(map(len, column.chunks)))})
-        for start, end in pairwise(ends):
-            yield self.slice(start, end - start).to_contiguous()
+        boundaries = {0}
+        for column in chunked_columns:
+            boundaries.update(accumulate(map(len, column.chunks)))
+        for start, stop in pairwise(sorted(boundaries)):
+            yield self.slice(start, stop - start).to_contiguous()
 
     def to_contiguous(self) -> RecordColumns:
         """Return the same rows with every column as one plain array. Only columns with several chunks are copied."""
@@ -208,7 +208,7 @@ class RecordColumns:
 
 def _flatten_headers(headers: pa.Array) -> Sequence[pa.Array]:
     """Return an array of the keys and an array of the values of all headers in these rows."""
-    first_header, header_stop = (headers.offsets[end].as_py() for end in (0, -1))
+    first_header, header_stop = headers.offsets[0].as_py(), headers.offsets[-1].as_py()
     header_count = header_stop - first_header
     if pa.types.is_map(headers.type):
         return [field.slice(first_header, header_count) for field in (headers.keys, headers.items)]
@@ -283,9 +283,9 @@ def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
     The result has 64-bit offsets if 32 bits could overflow when every row holds the longest value.
     """
     value_type, chunks = column.type.value_type, list_chunks(column)
-    if not _has_32_bit_offsets(value_type) or any(
-        _find_max_byte_size(chunk.dictionary) * len(chunk) >= _MAX_32_BIT_OFFSET_BYTES for chunk in chunks
-    ):
+    max_decoded_sizes = [_find_max_byte_size(chunk.dictionary) * len(chunk) for chunk in chunks]
+    may_overflow = any(size >= _MAX_32_BIT_OFFSET_BYTES for size in max_decoded_sizes)
+    if may_overflow or not _has_32_bit_offsets(value_type):
         value_type = pa.large_binary()
     decoded_chunks = [pc.take(chunk.dictionary.cast(value_type), chunk.indices) for chunk in chunks]
     return decoded_chunks[0] if isinstance(column, pa.Array) else pa.chunked_array(decoded_chunks, value_type)
@@ -313,10 +313,10 @@ def _check_header_column(column: ArrowColumn) -> ArrowColumn | None:
 
 
 def _is_header_struct(data_type: pa.DataType) -> bool:
-    return pa.types.is_struct(data_type) and sorted(data_type.field(i).name for i in range(data_type.num_fields)) == [
-        "key",
-        "value",
-    ]
+    if not pa.types.is_struct(data_type):
+        return False
+    field_names = [data_type.field(position).name for position in range(data_type.num_fields)]
+    return sorted(field_names) == ["key", "value"]
 
 
 def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
@@ -333,9 +333,8 @@ def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
         raise SchemaError(f"column timestamp must be a timestamp or a count of milliseconds (bigint), not {data_type}")
     array = combine_chunks(column)
     ticks = integers_to_numpy(array.view(pa.int64()))
-    return numbers_to_arrow(
-        _ticks_to_ms(ticks, _TICKS_PER_SECOND[data_type.unit]), build_null_mask(array) if array.null_count else None
-    )
+    times_ms = _ticks_to_ms(ticks, _TICKS_PER_SECOND[data_type.unit])
+    return numbers_to_arrow(times_ms, build_null_mask(array) if array.null_count else None)
 
 
 def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:

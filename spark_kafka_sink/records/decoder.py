@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.records.arrays import bytes_to_arrow, numbers_to_arrow
 from spark_kafka_sink.records.compression import Codec, decompress
-from spark_kafka_sink.records.header import ATTRIBUTES_OFFSET, HEADER_BYTES, BatchHeader, crc32c, parse_header
+from spark_kafka_sink.records.header import (
+    ATTRIBUTES_OFFSET,
+    HEADER_BYTES,
+    MAGIC,
+    MAGIC_OFFSET,
+    BatchHeader,
+    crc32c,
+    parse_header,
+)
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Positions: TypeAlias = "NDArray[np.int64]"
@@ -96,7 +104,7 @@ def decode_records(
 
 def find_keyless_records(header: BatchHeader, body: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Positions:
     """Validate the records of a batch like `decode_records`, and return the indices of the records without a key."""
-    return _build_reader(header, body, max_bytes).check(header)
+    return _build_reader(header, body, max_bytes).find_keyless_records(header)
 
 
 def _build_reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _RecordReader:
@@ -119,11 +127,7 @@ def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Itera
     view, position = memoryview(buffer), 0
     while position < len(view):
         remaining_bytes = view[position:]
-        if (
-            len(remaining_bytes) < HEADER_BYTES
-            and allow_partial_last
-            and (len(remaining_bytes) < 17 or remaining_bytes[16] == 2)
-        ):
+        if allow_partial_last and _is_partial_header(remaining_bytes):
             return
         header = parse_header(remaining_bytes)
         if header.size_bytes > len(remaining_bytes):
@@ -136,6 +140,13 @@ def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Itera
             raise DecodeError(f"the batch at offset {header.base_offset} is corrupt: its CRC is wrong")
         yield header, batch
         position += header.size_bytes
+
+
+def _is_partial_header(data: memoryview) -> bool:
+    """Return whether the data ends within the header of a batch in the supported format."""
+    if len(data) >= HEADER_BYTES:
+        return False
+    return len(data) <= MAGIC_OFFSET or data[MAGIC_OFFSET] == MAGIC
 
 
 def _find_record_boundaries(data: bytearray, total: int, count: int) -> tuple[Positions, Positions]:
@@ -158,7 +169,8 @@ def _find_record_boundaries(data: bytearray, total: int, count: int) -> tuple[Po
         equal_count = equal_count + 1 if position - start == size else 0
         size = position - start
         if equal_count >= _MIN_RUN_RECORDS:
-            run_records = _count_equal_sizes(data, start, size, min(count - len(ends), (total - start) // size - 1))
+            max_run_records = min(count - len(ends), (total - start) // size - 1)
+            run_records = _count_equal_sizes(data, start, size, max_run_records)
             length_width, run_bytes = starts[-1] - start, run_records * size
             starts.extend(range(position + length_width, position + length_width + run_bytes, size))
             ends.extend(range(position + size, position + size + run_bytes, size))
@@ -170,15 +182,16 @@ def _find_record_boundaries(data: bytearray, total: int, count: int) -> tuple[Po
 
 
 def _read_varint(data: bytearray, position: int) -> tuple[int, int]:
-    code = shift = 0
+    """Read a signed varint of at most 5 bytes. Return its value and the next position."""
+    zigzag_value = shift = 0
     for _ in range(5):
         if position >= len(data):
             raise DecodeError("a batch ends before its last record")
         byte = data[position]
         position += 1
-        code |= (byte & 0x7F) << shift
+        zigzag_value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (code >> 1) ^ -(code & 1), position
+            return (zigzag_value >> 1) ^ -(zigzag_value & 1), position
         shift += 7
     raise DecodeError("the length of a record is a malformed varint")
 
@@ -229,10 +242,13 @@ class _RecordReader:
         self.positions = starts + 1  # the first byte of a record holds its attributes, which are unused
         self.ends = ends
 
-    def check(self, header: BatchHeader) -> Positions:
-        return np.flatnonzero(self._read_fields(header).key[1] < 0)
+    def find_keyless_records(self, header: BatchHeader) -> Positions:
+        """Read and validate all fields, and return the indices of the records without a key."""
+        _, key_lengths = self._read_fields(header).key
+        return np.flatnonzero(key_lengths < 0)
 
     def read(self, header: BatchHeader, *, preserve_header_keys: bool) -> pa.RecordBatch:
+        """Read all fields, and return the records with the columns of SCHEMA."""
         timestamp, offset, key_ranges, value_ranges, header_offsets, header_ranges = self._read_fields(header)
         key, value = extract_bytes(self.data, *key_ranges), extract_bytes(self.data, *value_ranges)
         header_keys = extract_bytes(self.data, header_ranges[0], header_ranges[1])
@@ -302,11 +318,15 @@ class _RecordReader:
     def _read_next_headers(self, row_indices: Positions, header_indices: Positions, ranges: NDArray[np.int64]) -> None:
         """Read the next header of each of these records."""
         position, ends = self.positions[row_indices], self.ends[row_indices]
-        for field in (0, 2):
+        for start_row, length_row, min_length in (
+            (0, 1, 0),
+            (2, 3, -1),
+        ):  # the key, which cannot be null, and the value
             lengths, position = read_varints(self.data, position, 5)
-            if ((lengths < (0 if field == 0 else -1)) | (lengths > ends - position)).any():
+            if ((lengths < min_length) | (lengths > ends - position)).any():
                 raise DecodeError("the length of a header is negative, or exceeds its record")
-            ranges[field, header_indices], ranges[field + 1, header_indices] = position, lengths
+            ranges[start_row, header_indices] = position
+            ranges[length_row, header_indices] = lengths
             position = position + np.maximum(lengths, 0)
         self.positions[row_indices] = position
 
@@ -318,7 +338,7 @@ class _RecordReader:
         position, end = int(self.positions[row_index]), int(self.ends[row_index])
         row_ranges = array("q")
         for _ in range(next_header, header_stop):
-            for min_length in (0, -1):
+            for min_length in (0, -1):  # the key, which cannot be null, and the value
                 length, position = _read_varint(data, position)  # type: ignore[arg-type]
                 if length < min_length or length > end - position:
                     raise DecodeError("the length of a header is negative, or exceeds its record")
@@ -347,19 +367,20 @@ def _decode_utf8(keys: pa.Array) -> pa.Array:
 def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) -> tuple[Positions, Positions]:
     """Read a signed varint of at most `max_bytes` at each position. Return the values and the next positions."""
     current_bytes = data.take(positions, mode="clip")
-    codes = (current_bytes & 0x7F).astype(np.uint64)  # zigzag codes of the values
+    zigzag_values = (current_bytes & 0x7F).astype(np.uint64)
     next_positions = positions + 1
     unfinished = np.nonzero(current_bytes > 0x7F)[0]  # indices of the varints that have more bytes
     for group in range(1, max_bytes):
         if not len(unfinished):
             break
         current_bytes = data.take(next_positions[unfinished], mode="clip")
-        codes[unfinished] |= (current_bytes & 0x7F).astype(np.uint64) << np.uint64(7 * group)
+        zigzag_values[unfinished] |= (current_bytes & 0x7F).astype(np.uint64) << np.uint64(7 * group)
         next_positions[unfinished] += 1
         unfinished = unfinished[current_bytes > 0x7F]
     if len(unfinished):
         raise DecodeError("a number in a record is a malformed varint")
-    values = (codes >> np.uint64(1)).view(np.int64) ^ -(codes & np.uint64(1)).view(np.int64)
+    halves, sign_bits = zigzag_values >> np.uint64(1), zigzag_values & np.uint64(1)
+    values = halves.view(np.int64) ^ -sign_bits.view(np.int64)
     return values, next_positions
 
 
@@ -371,9 +392,10 @@ def extract_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions
     offsets = np.empty(2 * row_count, np.int32)
     offsets[0::2] = starts
     offsets[1::2] = starts + np.maximum(lengths, 0)
-    alternating = pa.BinaryArray.from_buffers(
+    # The even elements are the ranges. The odd elements are the bytes in between.
+    ranges_and_gaps = pa.BinaryArray.from_buffers(
         pa.binary(), 2 * row_count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
     nulls: Any = lengths < 0
-    indices = numbers_to_arrow(np.arange(0, 2 * row_count, 2), nulls if nulls.any() else None)
-    return alternating.take(indices)
+    range_indices = numbers_to_arrow(np.arange(0, 2 * row_count, 2), nulls if nulls.any() else None)
+    return ranges_and_gaps.take(range_indices)

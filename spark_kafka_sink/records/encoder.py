@@ -121,6 +121,7 @@ def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list
 
 
 def _read_timestamps(column: ArrowColumn, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:
+    """Return the timestamps in milliseconds, in batch order. A null timestamp becomes `now_ms`."""
     times = integers_to_numpy(combine_chunks(column), null=now_ms)
     return times if order is None else times.take(order)
 
@@ -131,6 +132,7 @@ def _build_records(
     offset_deltas: NDArray[np.int32],
     order: NDArray[np.int32] | None,
 ) -> JoinedRowsBuilder:
+    """Add the fields of a record one after the other. The length, which comes first, depends on all others."""
     records = JoinedRowsBuilder(columns.num_rows, order)
     records.add_constant(_ATTRIBUTES)
     records.add_varints(timestamp_deltas)

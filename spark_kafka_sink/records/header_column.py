@@ -80,29 +80,29 @@ def append_headers(
         starts, keys, values = headers.starts, headers.keys.cast(key_type), headers.values.cast(pa.binary())
         if headers.present_mask is not None:
             keys = pc.if_else(pa.array(headers.present_mask), keys, pa.scalar(None, key_type))
-    rows_by_name = {
+    row_indices_by_name = {
         name: np.flatnonzero(~build_null_mask(row_values))
         if skip_nulls and row_values.null_count
         else np.arange(num_rows)
         for name, row_values in new_headers.items()
     }
     added_counts = np.zeros(num_rows, np.int64)
-    for rows in rows_by_name.values():
-        added_counts[rows] += 1
+    for row_indices in row_indices_by_name.values():
+        added_counts[row_indices] += 1
     ends = starts + np.append(0, np.cumsum(added_counts))
 
-    # `source` maps each header of the result to its index in the concatenated arrays below. These hold the rows' own
-    # headers first, followed by the columns of `new_headers` one after the other.
-    source = np.empty(int(ends[-1]), np.int64)
-    is_own = np.ones(len(source), np.bool_)
+    # `source_indices` maps each header of the result to its index in the concatenated arrays below. These hold the
+    # rows' own headers first, followed by the columns of `new_headers` one after the other.
+    source_indices = np.empty(int(ends[-1]), np.int64)
+    is_own = np.ones(len(source_indices), np.bool_)
     next_added = ends[1:] - added_counts
-    for position, rows in enumerate(rows_by_name.values()):
-        added_indices = next_added[rows]
-        source[added_indices] = len(keys) + position * num_rows + rows
+    for column_index, row_indices in enumerate(row_indices_by_name.values()):
+        added_indices = next_added[row_indices]
+        source_indices[added_indices] = len(keys) + column_index * num_rows + row_indices
         is_own[added_indices] = False
-        next_added[rows] += 1
-    source[is_own] = np.arange(len(keys))
-    indices = pa.array(source)
+        next_added[row_indices] += 1
+    source_indices[is_own] = np.arange(len(keys))
+    indices = pa.array(source_indices)
     added_keys = (pa.repeat(pa.scalar(name, pa.string()).cast(key_type), num_rows) for name in new_headers)
     all_keys = pa.concat_arrays([keys, *added_keys])
     all_values = pa.concat_arrays([values, *new_headers.values()])

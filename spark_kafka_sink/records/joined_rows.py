@@ -76,7 +76,7 @@ class JoinedRowsBuilder:
         self._payloads: list[pa.Array] = []  # the chunks of all payload columns
         self._payload_count = 0
         self._payload_bytes = 0
-        self._end = build_constant_field(b"")  # the end of every row, which is written before the next row
+        self._row_end = build_constant_field(b"")  # the last bytes of every row, written together with the next row
         self._sizes: NDArray[np.int32] = np.zeros(row_count, np.int32)
 
     def add_constant(self, data: bytes) -> None:
@@ -113,10 +113,10 @@ class JoinedRowsBuilder:
         """Insert the length of each row, as built so far, at the start of the row."""
         last_column = self._columns[-1]
         if isinstance(last_column, Field) and isinstance(last_column.word, int) and isinstance(last_column.width, int):
-            self._end = last_column
+            self._row_end = last_column
             del self._columns[-1]
         lengths = build_signed_varint_fields(self._sizes)
-        self._columns[:0] = [self._end, *lengths]
+        self._columns[:0] = [self._row_end, *lengths]
         for length in lengths:
             self._sizes += length.width
 
@@ -135,27 +135,30 @@ class JoinedRowsBuilder:
             short_views = table.view(_SHORT_VIEW_LAYOUT)
             for index, column in enumerate(columns):
                 if isinstance(column, Field):
-                    short_views["bytes"][:, index], short_views["length"][:, index], _ = column.slice_rows(start, stop)
+                    row_fields = column.slice_rows(start, stop)
+                    short_views["bytes"][:, index] = row_fields.word
+                    short_views["length"][:, index] = row_fields.width
+                elif order is None:
+                    table[:, index] = payloads[column, start:stop]
                 else:
-                    table[:, index] = (
-                        payloads[column, start:stop] if order is None else payloads[column].take(order[start:stop])
-                    )
-            views.view(_SHORT_VIEW_LAYOUT)[-1] = self._end.width, self._end.word
+                    table[:, index] = payloads[column].take(order[start:stop])
+            views.view(_SHORT_VIEW_LAYOUT)[-1] = self._row_end.width, self._row_end.word
             view_array = pa.Array.from_buffers(_VIEW, len(views), [None, pa.py_buffer(views), *buffers])
             _, offsets, data = pc.cast(view_array, _BINARY, memory_pool=_MEMORY_POOL).buffers()
             # No row precedes the first one, so skip the row end that was written before it.
-            yield data.slice(self._end.max_width), np.frombuffer(offsets, np.int32, len(views))[:: len(columns)]
+            yield data.slice(self._row_end.max_width), np.frombuffer(offsets, np.int32, len(views))[:: len(columns)]
 
     def to_array(self) -> pa.Array:
         """Return all rows as a binary array."""
-        ((data, edges),) = self.join([self._row_count])
-        return pa.BinaryArray.from_buffers(
-            _BINARY, self._row_count, [None, pa.py_buffer(edges.copy()), data], null_count=0
-        )
+        ((data, offsets),) = self.join([self._row_count])
+        contiguous_offsets = pa.py_buffer(offsets.copy())  # `offsets` is a view with a stride
+        return pa.BinaryArray.from_buffers(_BINARY, self._row_count, [None, contiguous_offsets, data], null_count=0)
 
     def _check_size(self) -> None:
+        """Raise RecordTooLargeError if the rows exceed MAX_JOINED_BYTES. Sum the exact widths only if needed."""
         fields = [column for column in self._columns if isinstance(column, Field)]
-        if self._payload_bytes + self._row_count * sum([field.max_width for field in fields]) <= MAX_JOINED_BYTES:
+        max_row_field_bytes = sum([field.max_width for field in fields])
+        if self._payload_bytes + self._row_count * max_row_field_bytes <= MAX_JOINED_BYTES:
             return
         widths = [np.broadcast_to(field.width, self._row_count) for field in fields]
         total_bytes = self._payload_bytes + sum([int(np.add.reduce(width, dtype=np.int64)) for width in widths])
@@ -169,9 +172,8 @@ class JoinedRowsBuilder:
         chunks = pa.chunked_array(self._payloads, _BINARY).cast(_VIEW).chunks
         self._payloads.clear()
         _, views, *buffers = pa.concat_arrays(chunks).buffers()
-        return np.frombuffer(views, _VIEW_LAYOUT, self._payload_count * self._row_count).reshape(
-            -1, self._row_count
-        ), buffers
+        all_views = np.frombuffer(views, _VIEW_LAYOUT, self._payload_count * self._row_count)
+        return all_views.reshape(-1, self._row_count), buffers
 
     def _add_payloads(self, chunks: Sequence[ByteColumn], lengths: NDArray[np.int32]) -> None:
         """Add a column of payloads. `lengths` must be in row order."""

@@ -91,13 +91,15 @@ def _hash_chunk(columns: RecordColumns) -> UInt64Array:
 
 def _sum_headers(headers: HeaderColumn) -> UInt64Array:
     """Return, for each record, the weighted sum of its header fields."""
-    by_header = _sum_fields(read_byte_column(headers.keys))
-    by_header += _FIELD_FACTOR * _sum_fields(read_byte_column(headers.values))
-    positions = np.arange(len(by_header)) - np.repeat(headers.starts[:-1], headers.counts)
-    by_header *= _compute_powers(_FIELD_FACTOR, 2 * int(headers.counts.max()) + 2)[2::2].take(positions)
-    totals = np.zeros(len(by_header) + 1, np.uint64)
-    np.cumsum(by_header, out=totals[1:])
-    return totals.take(headers.starts[1:]) - totals.take(headers.starts[:-1])
+    header_sums = _sum_fields(read_byte_column(headers.keys))
+    header_sums += _FIELD_FACTOR * _sum_fields(read_byte_column(headers.values))
+    positions = np.arange(len(header_sums)) - np.repeat(headers.starts[:-1], headers.counts)
+    field_powers = _compute_powers(_FIELD_FACTOR, 2 * int(headers.counts.max()) + 2)
+    key_powers = field_powers[2::2]  # the key of header i is field 2 + 2i
+    header_sums *= key_powers.take(positions)
+    cumulative_sums = np.zeros(len(header_sums) + 1, np.uint64)
+    np.cumsum(header_sums, out=cumulative_sums[1:])
+    return cumulative_sums.take(headers.starts[1:]) - cumulative_sums.take(headers.starts[:-1])
 
 
 def _sum_fields(column: ByteColumn) -> UInt64Array:

@@ -91,8 +91,9 @@ def _compute_size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.i
         overhead += 1
     else:
         sizes += _compute_header_sizes(chunk.headers)
-    largest = int(np.maximum.reduce(sizes, initial=0)) + overhead + MAX_OFFSET_DELTA_BYTES + _MAX_TIMESTAMP_DELTA_BYTES
-    sizes += overhead + delta_bytes + len(encode_varint(largest))
+    max_delta_bytes = MAX_OFFSET_DELTA_BYTES + _MAX_TIMESTAMP_DELTA_BYTES
+    max_record_length = int(np.maximum.reduce(sizes, initial=0)) + overhead + max_delta_bytes
+    sizes += overhead + delta_bytes + len(encode_varint(max_record_length))
     return sizes
 
 
@@ -105,17 +106,15 @@ def _compute_header_sizes(array: pa.Array) -> NDArray[np.int64]:
     keys, values = compute_byte_sizes(headers.keys), compute_byte_sizes(headers.values)
     header_bytes = keys + values + (_compute_max_length_width(keys) + _compute_max_length_width(values))
     bytes_before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(header_bytes)])
-    return (
-        _compute_max_length_width(headers.counts) + bytes_before[headers.starts[1:]] - bytes_before[headers.starts[:-1]]
-    )
+    row_bytes = bytes_before[headers.starts[1:]] - bytes_before[headers.starts[:-1]]
+    return row_bytes + _compute_max_length_width(headers.counts)
 
 
 def _compute_timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
     if timestamp is None:
         return COMMON_TIMESTAMP_DELTA_BYTES
-    times = integers_to_numpy(
-        combine_chunks(timestamp)
-    )  # null means now; it is read as 0, which does not change the result
+    # A null stands for the current time. It is read as 0, which does not change the result.
+    times = integers_to_numpy(combine_chunks(timestamp))
     min_time, max_time = np.minimum.reduce(times, initial=0), np.maximum.reduce(times, initial=0)
     is_common = min_time >= NO_TIMESTAMP and max_time < _MAX_COMMON_TIMESTAMP
     return COMMON_TIMESTAMP_DELTA_BYTES if is_common else _MAX_TIMESTAMP_DELTA_BYTES

@@ -53,6 +53,7 @@ class GssapiClient:
         return self._negotiate_security_layer(challenge)
 
     def _advance_context(self, token: bytes | None) -> bytes:
+        """Pass the broker's token to the security context, and return the token to send to the broker."""
         with _translate_errors(self._gssapi):
             response: bytes | None = self._context.step(token)
             self._has_established_context = bool(self._context.complete)
@@ -61,11 +62,13 @@ class GssapiClient:
     def _negotiate_security_layer(self, challenge: bytes) -> bytes:
         with _translate_errors(self._gssapi):
             offer: bytes = self._context.unwrap(challenge).message
+            # One byte with the offered layers as bits, and three bytes with the maximum message size.
             if len(offer) != 4 or not offer[0] & _NO_SECURITY_LAYER:
                 raise AuthenticationError(
                     "GSSAPI: the broker requires a security layer of SASL, which Kafka does not have"
                 )
-            response: bytes = self._context.wrap(bytes([_NO_SECURITY_LAYER, 0, 0, 0]), False).message
+            selection = bytes([_NO_SECURITY_LAYER, 0, 0, 0])
+            response: bytes = self._context.wrap(selection, encrypt=False).message
         self.is_complete = True
         return response
 

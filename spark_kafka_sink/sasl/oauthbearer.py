@@ -39,11 +39,9 @@ def find_extension_error(name: str, value: str) -> str | None:
     """Explain why an extension is invalid; return None if it is valid."""
     if name == "auth" or not _EXTENSION_NAME_PATTERN.fullmatch(name):
         return f"the name of extension {name!r} must be letters, and not 'auth'"
-    return (
-        None
-        if _EXTENSION_VALUE_PATTERN.fullmatch(value)
-        else f"the value of extension {name!r} must be printable ASCII"
-    )
+    if not _EXTENSION_VALUE_PATTERN.fullmatch(value):
+        return f"the value of extension {name!r} must be printable ASCII"
+    return None
 
 
 class OauthBearerClient:
@@ -64,7 +62,8 @@ class OauthBearerClient:
 
     def start(self) -> bytes:
         pairs = [f"auth=Bearer {self._token}", *(f"{name}={value}" for name, value in self._extensions.items())]
-        return (_GS2_HEADER + _SEPARATOR + "".join(pair + _SEPARATOR for pair in pairs) + _SEPARATOR).encode()
+        terminated_pairs = "".join(pair + _SEPARATOR for pair in pairs)
+        return f"{_GS2_HEADER}{_SEPARATOR}{terminated_pairs}{_SEPARATOR}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
         if self.is_complete:
@@ -155,8 +154,9 @@ def decode_token_part(token: str, index: int) -> dict[str, object]:
     """Decode a JSON Web Token's header (index 0) or claims (index 1) without verifying the signature."""
     parts = token.split(".")
     try:
-        encoded = parts[index]
-        content = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+        encoded_part = parts[index]
+        padding = "=" * (-len(encoded_part) % 4)  # a JSON Web Token omits the padding of base64
+        content = json.loads(base64.urlsafe_b64decode(encoded_part + padding))
     except (IndexError, ValueError, binascii.Error, RecursionError) as error:
         raise AuthenticationError("OAUTHBEARER: the token is not a JSON Web Token") from error
     if not isinstance(content, dict):

@@ -17,6 +17,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ _MAX_MESSAGE_BYTES = 16 * 1024
 _NONCE_BYTES = 24
 
 _HASH_NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+_ITERATIONS_PATTERN = re.compile("[0-9]{1,9}")
 
 _CHANNEL_BINDING = "biws"
 """The Base64 encoding of "n,,", which means that the client does not support channel binding."""
@@ -102,9 +105,9 @@ class ScramClient:
         client_key = _compute_client_key(self.name, salted_password)
         message_without_proof = f"c={_CHANNEL_BINDING},r={nonce}"
         auth_message = f"{self._client_first_bare},{server_first},{message_without_proof}".encode()
-        signature = _hmac(self.name, _hash(self.name, client_key), auth_message)
+        client_signature = _hmac(self.name, _hash(self.name, client_key), auth_message)
         self._server_signature = _hmac(self.name, _compute_server_key(self.name, salted_password), auth_message)
-        proof = base64.b64encode(_xor(client_key, signature)).decode()
+        proof = base64.b64encode(_xor(client_key, client_signature)).decode()
         return f"{message_without_proof},p={proof}".encode()
 
     def _parse_server_first_message(self, message: str) -> tuple[str, bytes, int]:
@@ -112,13 +115,14 @@ class ScramClient:
         fields = message.split(",")
         if fields[0].startswith("e="):
             raise self._build_rejected_error(fields[0])
-        if len(fields) < 3 or [part[:2] for part in fields[:3]] != ["r=", "s=", "i="]:
+        required_fields = fields[:3]  # optional extensions may follow
+        if [required_field[:2] for required_field in required_fields] != ["r=", "s=", "i="]:
             raise AuthenticationError(f"{self.name}: the broker's first message is malformed")
-        nonce, salt_text, iterations_text = (part[2:] for part in fields[:3])
+        nonce, salt_text, iterations_text = (required_field[2:] for required_field in required_fields)
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise AuthenticationError(f"{self.name}: the broker's nonce does not extend the client's nonce")
         salt = decode_base64(self.name, salt_text)
-        if not salt or not iterations_text.isascii() or not iterations_text.isdigit() or len(iterations_text) > 9:
+        if not salt or not _ITERATIONS_PATTERN.fullmatch(iterations_text):
             raise AuthenticationError(f"{self.name}: the broker's salt or iteration count is malformed")
         iterations = int(iterations_text)
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
@@ -129,13 +133,13 @@ class ScramClient:
         return nonce, salt, iterations
 
     def _verify_server_final_message(self, server_final: str) -> None:
-        first = server_final.split(",")[0]
-        if first.startswith("e="):
-            raise self._build_rejected_error(first)
-        if not first.startswith("v="):
+        first_field = server_final.split(",")[0]
+        if first_field.startswith("e="):
+            raise self._build_rejected_error(first_field)
+        if not first_field.startswith("v="):
             raise AuthenticationError(f"{self.name}: the broker's last message is malformed")
         assert self._server_signature is not None
-        if not hmac.compare_digest(decode_base64(self.name, first[2:]), self._server_signature):
+        if not hmac.compare_digest(decode_base64(self.name, first_field[2:]), self._server_signature):
             raise AuthenticationError(
                 f"{self.name}: the broker's signature is wrong. The server does not know "
                 "the credential of the user, so it is not the expected broker"
@@ -171,10 +175,11 @@ def _escape_name(name: str) -> str:
 
 def is_valid_proof(mechanism: str, proof: bytes, credential: ScramCredential, auth_message: bytes) -> bool:
     """Return whether the proof was computed from the password that the credential was derived from."""
-    signature = _hmac(mechanism, credential.stored_key, auth_message)
-    if len(proof) != len(signature):
+    client_signature = _hmac(mechanism, credential.stored_key, auth_message)
+    if len(proof) != len(client_signature):
         return False
-    return hmac.compare_digest(_hash(mechanism, _xor(proof, signature)), credential.stored_key)
+    client_key = _xor(proof, client_signature)
+    return hmac.compare_digest(_hash(mechanism, client_key), credential.stored_key)
 
 
 def compute_server_signature(mechanism: str, credential: ScramCredential, auth_message: bytes) -> bytes:

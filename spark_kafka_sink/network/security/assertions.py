@@ -86,10 +86,12 @@ def create_assertion(config: AssertionConfig, now_s: float) -> str:
     if config.file is not None:
         return read_token_file(config.file, f"{_PREFIX}.file", now_s)
     template = _read_template(config)
+    issued_at_s = int(now_s)
     header = {**template.get("header", {}), "alg": config.algorithm, "typ": "JWT"}
-    payload: dict[str, Any] = {name: value for name, value in _build_configured_claims(config) if value}
+    # The order matters: claims of the template replace configured ones, and the times replace both.
+    payload: dict[str, Any] = _build_configured_claims(config)
     payload |= template.get("payload", {})
-    payload |= {"iat": int(now_s), "nbf": int(now_s) - config.nbf_seconds, "exp": int(now_s) + config.exp_seconds}
+    payload |= {"iat": issued_at_s, "nbf": issued_at_s - config.nbf_seconds, "exp": issued_at_s + config.exp_seconds}
     if config.jti_include:
         payload["jti"] = str(uuid.uuid4())
     try:
@@ -106,16 +108,19 @@ def describe_assertion(config: AssertionConfig) -> str:
     """Describe the file or the claims of an assertion, for an error about its rejection."""
     if config.file is not None:
         return f"the assertion in {sanitize(config.file)}"
-    claims = ", ".join(f"{name} {sanitize(value)!r}" for name, value in _build_configured_claims(config) if value)
+    claims = ", ".join(f"{name} {sanitize(value)!r}" for name, value in _build_configured_claims(config).items())
     template = f" and the claims in {sanitize(config.template_file)}" if config.template_file else ""
     return f"the assertion with {claims or 'no iss, sub and aud'}{template}, signed with {config.algorithm}"
 
 
-def _build_configured_claims(config: AssertionConfig) -> tuple[tuple[str, str | None], ...]:
-    return ("iss", config.issuer), ("sub", config.subject), ("aud", config.audience)
+def _build_configured_claims(config: AssertionConfig) -> dict[str, str]:
+    """Return the claims whose options are set."""
+    claims = {"iss": config.issuer, "sub": config.subject, "aud": config.audience}
+    return {name: value for name, value in claims.items() if value}
 
 
 def _read_template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
+    """Return the members `header` and `payload` of the template file, or an empty dict if no file is set."""
     if config.template_file is None:
         return {}
     prefix = f"OAUTHBEARER: {_PREFIX}.template.file: {sanitize(config.template_file)}"
@@ -131,6 +136,7 @@ def _read_template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
 
 
 def _sign(config: AssertionConfig, data: bytes) -> bytes:
+    """Sign the data with the key that the key file contains now."""
     assert config.key_file is not None
     prefix = f"OAUTHBEARER: {_PREFIX}.private.key.file: {sanitize(config.key_file)}"
     try:

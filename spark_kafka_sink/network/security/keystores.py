@@ -47,7 +47,7 @@ class Store:
 
 
 def read_store(data: bytes, *, type_name: str | None, password: str | None, key_password: str | None) -> Store:
-    """Read a keystore or truststore. Raise ConfigurationError, which contains no secret, if that is not possible."""
+    """Read a keystore or truststore. Raise ConfigurationError if that fails; the error contains no secret."""
     store_type = _detect_store_type(data, type_name)
     if store_type == "PEM":
         return read_pem(data.decode("latin-1"), key_password)
@@ -97,6 +97,8 @@ def _detect_store_type(data: bytes, type_name: str | None) -> str:
 
 
 class _JksReader:
+    """Reads the values of a JKS file in order. Raises ConfigurationError if the file is too short."""
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.position = 0
@@ -162,23 +164,29 @@ def _decrypt_jks_key(envelope: bytes, password: str | None) -> str:
     protected = _read_der_content(envelope, start) if start >= 0 else b""
     if len(protected) < 2 * _SHA1_BYTES:
         raise ConfigurationError("has a private key whose encryption is not that of the JKS format")
-    stream, encrypted = protected[:_SHA1_BYTES], protected[_SHA1_BYTES:-_SHA1_BYTES]
+    salt, encrypted_key = protected[:_SHA1_BYTES], protected[_SHA1_BYTES:-_SHA1_BYTES]
+    stored_digest = protected[-_SHA1_BYTES:]
     secret, key = _to_utf16(password), bytearray()
-    for position in range(0, len(encrypted), _SHA1_BYTES):
-        stream = hashlib.sha1(secret + stream, usedforsecurity=False).digest()
-        key += bytes(a ^ b for a, b in zip(encrypted[position : position + _SHA1_BYTES], stream, strict=False))
-    if not hmac.compare_digest(hashlib.sha1(secret + key, usedforsecurity=False).digest(), protected[-_SHA1_BYTES:]):
+    stream_block = salt
+    for start in range(0, len(encrypted_key), _SHA1_BYTES):
+        stream_block = hashlib.sha1(secret + stream_block, usedforsecurity=False).digest()
+        encrypted_block = encrypted_key[start : start + _SHA1_BYTES]  # the last block may be shorter
+        key += bytes(a ^ b for a, b in zip(encrypted_block, stream_block, strict=False))
+    digest = hashlib.sha1(secret + key, usedforsecurity=False).digest()
+    if not hmac.compare_digest(digest, stored_digest):
         raise ConfigurationError("has another password for its private key")
     return _der_to_pem("PRIVATE KEY", bytes(key))
 
 
 def _read_der_content(der: bytes, start: int) -> bytes:
     """Return the content of the DER element at `start`."""
-    length, header = (der[start + 1], 2) if start + 1 < len(der) else (0, 2)
-    if length & 0x80:
-        header = 2 + (length & 0x7F)
-        length = int.from_bytes(der[start + 2 : start + header], "big")
-    return der[start + header : start + header + length]
+    header_bytes = 2  # the tag, and a length of less than 128
+    length = der[start + 1] if start + 1 < len(der) else 0
+    if length & 0x80:  # the other bits are the number of length bytes that follow
+        header_bytes = 2 + (length & 0x7F)
+        length = int.from_bytes(der[start + 2 : start + header_bytes], "big")
+    content_start = start + header_bytes
+    return der[content_start : content_start + length]
 
 
 def _to_utf16(password: str) -> bytes:
@@ -193,12 +201,12 @@ def _read_pkcs12(data: bytes, password: str | None) -> Store:
         raise ConfigurationError("has another password, or is not a readable PKCS#12 file") from error
     pem = serialization.Encoding.PEM
     certificate = pkcs12.cert.certificate.public_bytes(pem).decode() if pkcs12.cert else ""
-    additional = "".join(cert.certificate.public_bytes(pem).decode() for cert in pkcs12.additional_certs)
+    additional_certificates = "".join(cert.certificate.public_bytes(pem).decode() for cert in pkcs12.additional_certs)
     if pkcs12.key is None:
-        return Store(authorities=certificate + additional)
+        return Store(authorities=certificate + additional_certificates)
     key_format, no_encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     key = pkcs12.key.private_bytes(pem, key_format, no_encryption).decode()
-    return Store(key, certificate + additional, additional)
+    return Store(key, certificate + additional_certificates, additional_certificates)
 
 
 def _import_cryptography(module: str) -> Any:

@@ -22,6 +22,7 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, OptionFault
 from spark_kafka_sink.network.http_client import (
@@ -47,6 +48,7 @@ _MAX_LIFETIME_S = 10 * 365 * 86400
 _JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _JWT_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _ERROR_CODE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
+_MAX_ERROR_CODE_LENGTH = 63
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class OidcConfig:
     retry_backoff_max_ms: int = int(get_default("sasl.login.retry.backoff.max.ms"))
     refresh_window_factor: float = float(get_default("sasl.login.refresh.window.factor"))
     assertion: AssertionConfig | None = None
-    """Replaces the client secret."""
+    """The assertion that the client sends instead of its secret, or None if it sends the secret."""
     is_jwt_bearer: bool = False
     """Whether the assertion itself is exchanged for a token (grant jwt-bearer) instead of authenticating the client."""
 
@@ -87,6 +89,7 @@ def check_endpoint_url(url: str) -> None:
 class _TokenResponse:
     token: str = field(repr=False)
     expires_in: object
+    """The unvalidated member `expires_in` of the response: the lifetime in seconds, or None."""
 
 
 def _start_thread(work: Callable[[], None]) -> None:
@@ -117,13 +120,16 @@ class TokenSource:
         self._is_renewing = False
 
     def token(self) -> str:
-        """Return a valid token. Request one if necessary; raise AuthenticationError if that fails."""
+        """Return a valid token, and request it first if none is cached. Raise AuthenticationError if that fails.
+
+        If the cached token expires soon, start to renew it in the background.
+        """
         with self._lock:
             now_s = self._now_s()
             if now_s >= self._expires_at_s:
                 self._store(self._request_token(MAX_ATTEMPTS), now_s)
             elif now_s >= self._renewal_due_at_s and not self._is_renewing:
-                with contextlib.suppress(RuntimeError):  # no thread can be started, as at the end of the process
+                with contextlib.suppress(RuntimeError):  # Python cannot start threads while the process ends
                     self._run_in_background(self._renew)
                     self._is_renewing = True
             return self._token
@@ -146,6 +152,7 @@ class TokenSource:
                     self._store(response, request_time_s)
 
     def _store(self, response: _TokenResponse, request_time_s: float) -> None:
+        """Cache the token. Its lifetime counts from the request, so that it never seems valid for too long."""
         lifetime_s = self._compute_lifetime_s(response, request_time_s)
         self._token, self._expires_at_s = response.token, request_time_s + lifetime_s
         self._renewal_due_at_s = request_time_s + lifetime_s * self._config.refresh_window_factor
@@ -159,9 +166,9 @@ class TokenSource:
 
     def _compute_lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:
         """Return the lifetime that the response or the token itself states; 0 if neither states one."""
-        lifetime_s = response.expires_in
-        if isinstance(lifetime_s, int | float) and not isinstance(lifetime_s, bool) and lifetime_s > 0:
-            return float(min(lifetime_s, _MAX_LIFETIME_S))
+        expires_in = response.expires_in
+        if isinstance(expires_in, int | float) and not isinstance(expires_in, bool) and expires_in > 0:
+            return float(min(expires_in, _MAX_LIFETIME_S))
         try:
             expires_at_s = parse_token_expiry_s(decode_token_part(response.token, 1))
         except AuthenticationError:
@@ -205,10 +212,10 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
         timeout_s=config.read_timeout_ms / 1000,
         max_bytes=MAX_RESPONSE_BYTES,
     )
-    if response.status >= 500 or response.status == 429:
+    if response.status >= 500 or response.status == HTTPStatus.TOO_MANY_REQUESTS:
         raise _RetriableStatusError(f"the token endpoint returned status {response.status}")
     content = parse_json_object(response.data)
-    if response.status != 200:
+    if response.status != HTTPStatus.OK:
         raise AuthenticationError(
             f"OAUTHBEARER: the token endpoint rejected the request with status {response.status}"
             f"{_build_error_code_suffix(content)}{_build_assertion_suffix(config, response.date_s, now_s)}"
@@ -255,4 +262,6 @@ def _build_assertion_suffix(config: OidcConfig, date_s: float | None, now_s: flo
 def _build_error_code_suffix(content: dict[str, object]) -> str:
     """Return the error code of RFC 6749, such as `invalid_client`. Anything else in the response is not shown."""
     code = content.get("error")
-    return f": {code}" if isinstance(code, str) and len(code) < 64 and set(code) <= _ERROR_CODE_CHARACTERS else ""
+    if not isinstance(code, str) or len(code) > _MAX_ERROR_CODE_LENGTH or not set(code) <= _ERROR_CODE_CHARACTERS:
+        return ""
+    return f": {code}"
