@@ -32,7 +32,7 @@ MICRO_BATCHES = 2_000 if SOAK else 100
 """More than a worker writes until all its objects are looked at for garbage once."""
 ROWS_PER_BATCH = 1_000 if SOAK else 2_500
 LATE_GROWTH_BYTES_MAX = 4_000_000
-"""Of one process in the second half. If each task kept its 1,250 rows, it would be 7 MB in the short run."""
+"""Of one process in the second half. In the short run it was 8.5 MB when each task kept its 1,250 rows."""
 JVM_GROWTH_BYTES_MAX = 16_000_000
 """Of the objects that are alive, Spark's own records of past micro-batches among them."""
 
