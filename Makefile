@@ -139,7 +139,7 @@ test-prepare: setup $(SAIL)/.up-to-date
 	@if command -v java >/dev/null; then $(MAKE) --no-print-directory kafka; fi
 
 .PHONY: test-unit
-test-unit: setup ## no JVM, no network: five minutes on two cores
+test-unit: setup ## no JVM, no network: less than three minutes on two cores
 	$(BIN)/python -m $(UNIT_TESTS)
 
 .PHONY: fuzz
