@@ -151,7 +151,7 @@ soak: setup kafka $(ALL_SPARK_VENVS) ## schedules, hostile bytes, faults, killed
 	$(BIN)/python -m tests.runner.soak $(ALL_SPARKS)
 
 test-whole-pyspark-%: .venv-pyspark-%/.up-to-date
-	$(call SPARK_PYTEST,$*) tests/spark --ignore tests/spark/scenarios/test_examples.py --ignore tests/spark/scenarios/test_documented_examples.py
+	SOAK=1 $(call SPARK_PYTEST,$*) tests/spark --ignore tests/spark/scenarios/test_examples.py --ignore tests/spark/scenarios/test_documented_examples.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)
