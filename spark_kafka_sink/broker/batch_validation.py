@@ -28,6 +28,8 @@ MAX_RECORD_ERRORS = 100_000
 """Maximum number of invalid records that a response lists."""
 
 NO_PRODUCER_ID = -1
+_MAX_CODEC = 4
+"""The highest compression codec of record format v2 (zstd)."""
 
 
 class RecordValidator:
@@ -63,7 +65,10 @@ class RecordValidator:
             return None
         timestamps, offsets = columns.column("timestamp").to_numpy(), columns.column("offset").to_numpy()
         indices = np.flatnonzero(timestamps >= timestamp)
-        return (int(timestamps[indices[0]]), int(offsets[indices[0]])) if len(indices) else None
+        if not len(indices):
+            return None
+        first_index = indices[0]
+        return int(timestamps[first_index]), int(offsets[first_index])
 
 
 def validate_batch(data: Buffer, *, max_bytes: int) -> tuple[BatchHeader, memoryview]:
@@ -101,6 +106,7 @@ def _parse_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
 
 
 def _validate_header(header: BatchHeader) -> None:
+    """Raise ApiError with the first problem of the header's fields."""
     checks = [
         (header.record_count <= 0, f"The batch has {header.record_count} records."),
         (
@@ -112,7 +118,7 @@ def _validate_header(header: BatchHeader) -> None:
         (header.producer_id >= 0 and header.base_sequence < 0, "The batch has a producer id and no sequence number."),
         (header.producer_id >= 0 and header.producer_epoch < 0, "The batch has a producer id and no epoch."),
         (header.is_transactional and header.producer_id < 0, "The batch is transactional and has no producer id."),
-        (header.codec > 4, f"Compression codec {header.codec} is unknown."),
+        (header.codec > _MAX_CODEC, f"Compression codec {header.codec} is unknown."),
     ]
     for is_invalid, message in checks:
         if is_invalid:

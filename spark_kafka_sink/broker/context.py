@@ -53,9 +53,9 @@ class RequestContext:
         """Return (partition, 0) if this node leads the partition, else None and the error code to respond with."""
         if topic is None or not 0 <= index < len(topic.partitions):
             return None, error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        injected = self.find_injected_error(topic.name, index)
-        if injected:
-            return None, injected
+        injected_code = self.find_injected_error(topic.name, index)
+        if injected_code:
+            return None, injected_code
         partition = topic.partitions[index]
         if partition.leader != self.node:
             return None, error_codes.NOT_LEADER_OR_FOLLOWER
@@ -63,8 +63,8 @@ class RequestContext:
 
     def find_coordinator_error(self, key: str) -> int:
         """Return 0 if this node coordinates a transactional id or group, else the error code to respond with."""
-        injected = self.find_injected_error()
-        if injected:
-            return injected
+        injected_code = self.find_injected_error()
+        if injected_code:
+            return injected_code
         node = self.cluster.find_coordinator(key)
         return 0 if node is not None and node.id == self.node else error_codes.NOT_COORDINATOR

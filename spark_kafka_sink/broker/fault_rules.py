@@ -40,9 +40,9 @@ class InjectedError:
     """Whether the request is executed before the error is returned."""
 
     def applies_to(self, topic: str | None, partition: int | None) -> bool:
-        return (self.topic is None or topic is None or self.topic == topic) and (
-            self.partition is None or partition is None or self.partition == partition
-        )
+        is_same_topic = topic in (None, self.topic) or self.topic is None
+        is_same_partition = partition in (None, self.partition) or self.partition is None
+        return is_same_topic and is_same_partition
 
 
 @dataclass

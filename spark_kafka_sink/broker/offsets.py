@@ -46,13 +46,13 @@ class OffsetStore:
         return error_codes.POLICY_VIOLATION if self._offset_count >= MAX_OFFSETS else 0
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        self._update(self.committed.setdefault(group, {}), offsets)
+        self._store(self.committed.setdefault(group, {}), offsets)
 
     def commit_in_transaction(
         self, producer_id: int, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
         """Store offsets that become committed when the producer's transaction commits."""
-        self._update(self._pending.setdefault((producer_id, group), {}), offsets)
+        self._store(self._pending.setdefault((producer_id, group), {}), offsets)
 
     def end_transaction(self, producer_id: int, group: str, *, commit: bool) -> None:
         """Commit or discard the pending offsets of a transaction."""
@@ -61,12 +61,13 @@ class OffsetStore:
         if commit:
             self.commit(group, pending)
 
-    def _update(
-        self, stored: dict[TopicPartition, CommittedOffset], offsets: Mapping[TopicPartition, CommittedOffset]
+    def _store(
+        self, stored_offsets: dict[TopicPartition, CommittedOffset], offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        count_before = len(stored)
-        stored.update(offsets)
-        self._offset_count += len(stored) - count_before
+        """Add offsets to one group's stored offsets, and count the new topic-partitions."""
+        previous_count = len(stored_offsets)
+        stored_offsets.update(offsets)
+        self._offset_count += len(stored_offsets) - previous_count
 
     def get(self, group: str, topic_partition: TopicPartition) -> CommittedOffset | None:
         return self.committed.get(group, {}).get(topic_partition)
@@ -76,4 +77,7 @@ class OffsetStore:
 
     def has_pending(self, group: str, topic_partition: TopicPartition) -> bool:
         """Return whether an open transaction contains an offset for this partition and group."""
-        return any(name == group and topic_partition in offsets for (_, name), offsets in self._pending.items())
+        return any(
+            pending_group == group and topic_partition in offsets
+            for (_, pending_group), offsets in self._pending.items()
+        )

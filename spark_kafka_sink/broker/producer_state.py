@@ -52,7 +52,10 @@ class ProducerStateEntry:
         if header.producer_epoch != self.epoch:
             return None
         sequence_range = header.base_sequence, compute_last_sequence(header)
-        return next((b for b in self.batches if (b.first_sequence, b.last_sequence) == sequence_range), None)
+        for batch in self.batches:
+            if (batch.first_sequence, batch.last_sequence) == sequence_range:
+                return batch
+        return None
 
     def validate(self, header: BatchHeader, *, requires_sequence_zero: bool = False) -> None:
         """Raise ApiError unless the batch may be appended next. It must not be a duplicate.

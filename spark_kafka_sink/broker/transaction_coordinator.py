@@ -265,23 +265,25 @@ class TransactionCoordinator:
 
         Return their transactional ids. Raise ApiError if a marker cannot be stored.
         """
-        timed_out = [
-            t for t in self.transactions.values() if t.state is TransactionState.ONGOING and now_ms >= t.deadline_ms
-        ]
+        timed_out = [transaction for transaction in self._list_ongoing() if now_ms >= transaction.deadline_ms]
         for transaction in timed_out:
             self._fence_and_abort(transaction)
-        return [t.transactional_id for t in timed_out]
+        return [transaction.transactional_id for transaction in timed_out]
 
     def next_timeout_ms(self) -> float | None:
         """Return the earliest time at which an open transaction times out, or None if no transaction is open."""
-        deadlines = [t.deadline_ms for t in self.transactions.values() if t.state is TransactionState.ONGOING]
-        return min(deadlines, default=None)
+        return min((transaction.deadline_ms for transaction in self._list_ongoing()), default=None)
+
+    def _list_ongoing(self) -> list[Transaction]:
+        return [
+            transaction for transaction in self.transactions.values() if transaction.state is TransactionState.ONGOING
+        ]
 
     def _fence_and_abort(self, transaction: Transaction) -> None:
         """Increment the epoch and abort. Both versions increment it once (Kafka 4.0.0 did so twice in version 2).
 
-        Version 2 keeps the previous epoch as `previous_epoch`, as after an EndTxn from the client. Therefore a producer
-        that is fenced here and then requests its next epoch receives the epoch that fenced it.
+        Version 2 keeps the producer's epoch in `previous_epoch`, as after an EndTxn from the client. Therefore a
+        producer that is fenced here and then requests its next epoch receives the epoch that fenced it.
         """
         epoch = transaction.epoch
         self._write_end(transaction, min(epoch + 1, MAX_EPOCH), commit=False)
@@ -337,6 +339,7 @@ class TransactionCoordinator:
 
 
 def _is_expected_identity_valid(transaction: Transaction, expected: ProducerIdentity) -> bool:
+    """Return whether a producer with this identity may request the next epoch. Its epoch is checked separately."""
     return (
         transaction.epoch == -1
         or expected.producer_id == transaction.producer_id
@@ -360,9 +363,8 @@ def _find_final_code(transaction: Transaction, identity: ProducerIdentity, *, co
     if transaction.producer_id != identity.producer_id and not has_new_producer_id:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
     # In version 2, an ended transaction has a new epoch, so a repeated request has the previous epoch.
-    is_repeated = has_new_producer_id or (
-        has_ended and identity.epoch == (transaction.epoch - 1 if has_new_epoch else transaction.epoch)
-    )
+    request_epoch = transaction.epoch - 1 if has_new_epoch else transaction.epoch
+    is_repeated = has_new_producer_id or (has_ended and identity.epoch == request_epoch)
     if identity.epoch != transaction.epoch and not is_repeated:
         return error_codes.PRODUCER_FENCED
     if state is TransactionState.ONGOING:

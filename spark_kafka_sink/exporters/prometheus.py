@@ -109,7 +109,9 @@ def _add_unit(metric: str) -> tuple[str, float]:
     if suffix is None or "byte" in name:
         return name, factor
     stem, _, kind = name.rpartition("-")
-    return (f"{stem}-{suffix}-total" if kind == "total" and unit == SECONDS else f"{name}-{suffix}"), factor
+    if kind == "total" and unit == SECONDS:
+        return f"{stem}-{suffix}-total", factor
+    return f"{name}-{suffix}", factor
 
 
 def _create_family(name: str, stem: str, labels: list[str]) -> Metric:
@@ -275,12 +277,12 @@ def _build_histogram(
     """
     family = HistogramMetricFamily(name, documentation, labels=label_names)
     for label_values, histogram in latencies.items():
-        ends = [(compute_bucket_end_ms(bucket), record_count) for bucket, record_count in histogram.counts.items()]
-        buckets = [
-            (str(boundary_ms / 1000), float(sum(count for end_ms, count in ends if end_ms <= boundary_ms)))
-            for boundary_ms in _BUCKETS_MS
-        ]
+        counts_by_end_ms = {compute_bucket_end_ms(bucket): count for bucket, count in histogram.counts.items()}
+        buckets: list[tuple[str, float]] = []
+        for boundary_ms in _BUCKETS_MS:
+            cumulative_count = sum(count for end_ms, count in counts_by_end_ms.items() if end_ms <= boundary_ms)
+            buckets.append((str(boundary_ms / 1000), float(cumulative_count)))
         buckets.append(("+Inf", float(sum(histogram.counts.values()))))
-        sum_s = sum(end_ms * record_count for end_ms, record_count in ends) / 1000
+        sum_s = sum(end_ms * count for end_ms, count in counts_by_end_ms.items()) / 1000
         family.add_metric(list(label_values), buckets, sum_value=sum_s)
     return family

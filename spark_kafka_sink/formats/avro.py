@@ -184,15 +184,15 @@ class _RecordWriterBuilder:
         return build_scalar_writer(schema, data_type, path)
 
     def _build_struct(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
-        fields = range(data_type.num_fields)
+        positions = range(data_type.num_fields)
         write = self.build_record(
             schema,
             namespace,
-            [data_type.field(i).name for i in fields],
-            [data_type.field(i).type for i in fields],
-            f"{path}.",
+            column_names=[data_type.field(position).name for position in positions],
+            column_types=[data_type.field(position).type for position in positions],
+            path=f"{path}.",
         )
-        return lambda column, mask: write([column.field(i) for i in fields], mask)
+        return lambda column, mask: write([column.field(position) for position in positions], mask)
 
     def _build_default_writer(self, field: Mapping[str, Any], namespace: str, path: str) -> ColumnWriter:
         """Build a writer that writes null for a field without a column. Raise SchemaError if null is not allowed."""
@@ -215,6 +215,7 @@ def _encode_null_branch(schema: Any, path: str) -> bytes:
 
 
 def _reject_nulls(valid_or_unselected: Any, path: str) -> None:
+    """Raise InvalidRecordError if the mask is False for a row, which is then selected and null."""
     if not valid_or_unselected.all():
         null_count = np.count_nonzero(~valid_or_unselected)
         raise InvalidRecordError(
@@ -225,11 +226,9 @@ def _reject_nulls(valid_or_unselected: Any, path: str) -> None:
 
 def _encode_branch_indices(valid_mask: Any, nullable: _NullableWriter) -> Field:
     """Encode each row's branch index. An index takes one byte, because a union has at most 64 branches."""
-    value_index, null_index = nullable.value_branch or b"", nullable.null_branch or b""
-    word = np.where(
-        valid_mask, np.uint64(int.from_bytes(value_index, "little")), np.uint64(int.from_bytes(null_index, "little"))
-    )
-    return Field(word, 1, 1)
+    value_word = np.uint64(int.from_bytes(nullable.value_branch or b"", "little"))
+    null_word = np.uint64(int.from_bytes(nullable.null_branch or b"", "little"))
+    return Field(np.where(valid_mask, value_word, null_word), width=1, max_width=1)
 
 
 def _write_arrays(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> list[Piece]:

@@ -23,8 +23,8 @@ ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 
 _MICROS_PER_UNIT = {"micros": 1, "millis": 1_000}
 """Microseconds per unit, by the logical type's suffix."""
-_MAX_FIXED_DECIMAL_BYTES = 16
-"""Size of Arrow's decimal128."""
+_DECIMAL_BYTES = 16
+"""Size of Arrow's decimal128, and the largest fixed type to which decimals can be written."""
 
 
 def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
@@ -113,7 +113,7 @@ def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
 def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
     size = schema["size"]
     if logical_type == "decimal":
-        return _build_fixed_decimal(schema, data_type, path) if size <= _MAX_FIXED_DECIMAL_BYTES else None
+        return _build_fixed_decimal(schema, data_type, path) if size <= _DECIMAL_BYTES else None
     if not is_binary_type(data_type):
         return None
 
@@ -183,9 +183,11 @@ def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
 
 def _split_decimals(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Split each 128-bit number into its low and high 64-bit words. For a null, both words are 0."""
-    words = np.frombuffer(column.buffers()[1], np.uint64, 2 * len(column), 16 * column.offset).reshape(-1, 2)
+    data_buffer, data_start = column.buffers()[1], _DECIMAL_BYTES * column.offset
+    words = np.frombuffer(data_buffer, np.uint64, 2 * len(column), data_start).reshape(-1, 2)
     if column.null_count:
-        words = words * (integers_to_numpy(column.is_valid().cast(pa.uint8())).astype(np.uint64))[:, None]
+        valid_factors = integers_to_numpy(column.is_valid().cast(pa.uint8())).astype(np.uint64)  # 0 for null, else 1
+        words = words * valid_factors[:, None]
     return words[:, 0], np.ascontiguousarray(words[:, 1]).view(np.int64)
 
 
@@ -222,7 +224,7 @@ def _encode_big_endian(
 
 def _swap_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return words that start with the `widths` lowest bytes of each word, in big-endian order."""
-    shifts = ((8 - widths) << 3).astype(np.uint64)
+    shifts = (8 * (8 - widths)).astype(np.uint64)
     # Shifting by 64 bits is undefined in C, so words of width 0 are set to 0 separately.
     shifted = np.where(widths > 0, words << np.minimum(shifts, np.uint64(63)), np.uint64(0))
     swapped: NDArray[np.uint64] = shifted.byteswap()

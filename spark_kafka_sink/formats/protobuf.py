@@ -52,6 +52,7 @@ from spark_kafka_sink.records.fields import (
 
 # Wire types, named as in Protobuf's documentation.
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+_WIRE_TYPE_BITS = 3
 _WIRE_TYPES = {
     **dict.fromkeys(("fixed64", "sfixed64", "double"), _I64),
     **dict.fromkeys(("fixed32", "sfixed32", "float"), _I32),
@@ -107,25 +108,26 @@ def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) 
         return mask_pieces(_encode_repeated(field, column, present, path), present)
     if not field.has_presence:
         # A field without presence is written only if its value differs from the default.
-        has_value_names = field.type_name == "enum" and not pa.types.is_integer(column.type)
-        is_non_default = (
-            _find_enum_numbers(field, column, present, path) != 0 if has_value_names else _find_non_default(column)
-        )
+        if field.type_name == "enum" and not pa.types.is_integer(column.type):
+            is_non_default = _find_enum_numbers(field, column, present, path) != 0
+        else:
+            is_non_default = _find_non_default(column)
         present = combine_masks(present, None if is_non_default.all() else is_non_default)
     return mask_pieces([_encode_tag(field), *_encode_value(field, column, present, path)], present)
 
 
 def _encode_tag(field: MessageField) -> Piece:
     wire_type = _LEN if field.is_packed else _WIRE_TYPES.get(field.type_name, _VARINT)
-    return build_constant_field(_encode_unsigned_varint(field.number << 3 | wire_type))
+    return build_constant_field(_encode_unsigned_varint((field.number << _WIRE_TYPE_BITS) | wire_type))
 
 
 def _encode_unsigned_varint(number: int) -> bytes:
     encoded = bytearray()
     while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
+        encoded.append((number & 0x7F) | 0x80)
         number >>= 7
-    return bytes([*encoded, number])
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
@@ -139,7 +141,8 @@ def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
     elif types.is_integer(data_type):
         is_non_default = integers_to_numpy(column) != 0
     elif is_string_type(data_type) or is_binary_type(data_type):
-        is_non_default = split_lengths_and_bytes(column)[0] > 0
+        lengths, _ = split_lengths_and_bytes(column)
+        is_non_default = lengths > 0
     else:
         is_non_default = np.ones(len(column), np.bool_)
     return is_non_default
@@ -150,9 +153,8 @@ def _encode_value(field: MessageField, column: pa.Array, mask: Mask, path: str) 
     if field.type_name == "message":
         names = [column.type.field(index).name for index in range(column.type.num_fields)]
         columns = [column.field(index) for index in range(column.type.num_fields)]
-        return _prefix_lengths(
-            join_pieces(_encode_message(field.inner_fields, names, columns, mask, f"{path}."), len(column))
-        )
+        message_pieces = _encode_message(field.inner_fields, names, columns, mask, f"{path}.")
+        return _prefix_lengths(join_pieces(message_pieces, len(column)))
     if field.type_name == "timestamp":
         return _prefix_lengths(join_pieces(_encode_timestamps(column), len(column)))
     if field.type_name == "enum" and not pa.types.is_integer(column.type):
@@ -163,7 +165,9 @@ def _encode_value(field: MessageField, column: pa.Array, mask: Mask, path: str) 
 
 
 def _prefix_lengths(messages: pa.Array) -> list[Piece]:
-    return [*build_unsigned_varint_fields(compute_binary_lengths(messages).view(np.uint64)), messages]
+    """Return the pieces of length-delimited values: the length of each message, and the message."""
+    lengths = compute_binary_lengths(messages).view(np.uint64)
+    return [*build_unsigned_varint_fields(lengths), messages]
 
 
 def _encode_timestamps(column: pa.Array) -> list[Piece]:
@@ -182,6 +186,7 @@ def _encode_timestamps(column: pa.Array) -> list[Piece]:
 
 
 def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: str) -> NDArray[np.int64]:
+    """Return the number of each row's enum value name. Raise InvalidRecordError for an unknown name."""
     names = bytes_to_arrow([name.encode() for name, _ in field.enum_values]).view(pa.string())
     indices = integers_to_numpy(pc.index_in(column.cast(pa.string()), names), null=-1)
     is_unknown = indices < 0 if mask is None else (indices < 0) & mask
@@ -194,7 +199,7 @@ def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: 
 
 
 def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, path: str) -> None:
-    is_invalid = (numbers < 0) | (numbers.astype(np.int64) >> bits > 0)
+    is_invalid = (numbers < 0) | ((numbers.astype(np.int64) >> bits) > 0)
     if (is_invalid if mask is None else is_invalid & mask).any():
         raise InvalidRecordError(f"column {path} has a number that is out of range for the schema's unsigned type")
 

@@ -25,11 +25,14 @@ _LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 64, 62, 14, 30
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN, HEIGHT - _TOP_MARGIN - _BOTTOM_MARGIN
 _BAR_SPACING = 20
 """Distance from the top of one horizontal bar to the top of the next."""
+_CHARACTER_WIDTH, _LABEL_GAP = 8, 6
+"""Approximate width of a character in a label of the x axis, and the minimum gap between two labels."""
 _LABEL_WIDTH = 150
 _NUMBER_WIDTH = 70
 _MAX_LABEL_LENGTH = 23
 _PAUSE_FACTOR = 5
 """If the gap between two writes exceeds this multiple of the median gap, the line is interrupted there."""
+_ROUNDING_TOLERANCE = 1e-9
 _MIN_NAME_DISTANCE = 13
 """Minimum vertical distance between the names of two lines."""
 
@@ -116,7 +119,10 @@ def draw_bar_chart(
     """
     if not bars:
         return _build_empty_chart(title)
-    max_value = max([bar.value for bar in bars] + ([reference_line[1]] if reference_line else [])) or 1.0
+    values = [bar.value for bar in bars]
+    if reference_line is not None:
+        values.append(reference_line[1])
+    max_value = max(values) or 1.0  # 1.0 avoids a division by 0
     bar_area_width = WIDTH - _LABEL_WIDTH - _NUMBER_WIDTH
     height = len(bars) * _BAR_SPACING + 34
     elements = []
@@ -140,8 +146,11 @@ def compute_ticks(max_value: float, max_steps: int = 4) -> list[float]:
     if not max_value > 0:
         return [0.0, 1.0]
     power = 10 ** math.floor(math.log10(max_value / max_steps))
-    step = next(step * power for step in (1, 2, 5, 10) if step * power * max_steps >= max_value * (1 - 1e-9))
-    return [step * count for count in range(math.ceil(max_value / step - 1e-9) + 1)]
+    steps = [factor * power for factor in (1, 2, 5, 10)]
+    # The tolerance prevents an additional tick if a rounding error makes the maximum slightly larger than a tick.
+    step = next(step for step in steps if step * max_steps >= max_value * (1 - _ROUNDING_TOLERANCE))
+    step_count = math.ceil(max_value / step - _ROUNDING_TOLERANCE)
+    return [step * index for index in range(step_count + 1)]
 
 
 def _space_evenly(count: int) -> list[float]:
@@ -174,7 +183,8 @@ def _draw_grid(ticks: Sequence[float], format_number: NumberFormatter) -> Iterat
 
 def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
     """Draw the first and last labels, and those in between that fit without overlapping."""
-    previous_x, last_x, label_width = -math.inf, x_positions[-1], 8 * max(map(len, labels)) + 6
+    label_width = _CHARACTER_WIDTH * max(map(len, labels)) + _LABEL_GAP
+    previous_x, last_x = -math.inf, x_positions[-1]
     for index, (x, label) in enumerate(zip(x_positions, labels, strict=True)):
         is_last = index == len(x_positions) - 1
         if x - previous_x >= label_width and (is_last or last_x - x >= label_width):

@@ -88,7 +88,10 @@ def _build_throughput(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Fi
 
 
 def _build_latency(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
-    lines = [Line(name, [report.latency_ms(share) for report in reports], style) for name, share, style in _PERCENTILES]
+    lines = [
+        Line(name, [report.latency_ms(share) for report in reports], css_class)
+        for name, share, css_class in _PERCENTILES
+    ]
     latencies = merge_latencies(reports)
     caption = "No record was acknowledged."
     if latencies.counts:
@@ -109,7 +112,8 @@ def _build_latency_distribution(reports: Sequence[WriteReport]) -> Figure:
     bars = []
     if latencies.counts:
         for bucket in range(min(latencies.counts), max(latencies.counts) + 1):
-            record_count, label = latencies.counts.get(bucket, 0), format_milliseconds(compute_bucket_end_ms(bucket))
+            record_count = latencies.counts.get(bucket, 0)
+            label = format_milliseconds(compute_bucket_end_ms(bucket))
             bars.append(Bar(label, record_count, f"{record_count:,} records within {label}"))
     return Figure(
         "Distribution of latencies",
@@ -120,13 +124,13 @@ def _build_latency_distribution(reports: Sequence[WriteReport]) -> Figure:
 
 
 def _build_retries(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
-    bars = [
-        Bar(label, report.retries, f"{label}: {format_count(report.retries, 'record')} retried")
-        for label, report in zip(time_axis.labels, reports, strict=True)
-    ]
     retries = sum(report.retries for report in reports)
-    if not retries:
-        bars = []
+    bars: list[Bar] = []
+    if retries:
+        bars = [
+            Bar(label, report.retries, f"{label}: {format_count(report.retries, 'record')} retried")
+            for label, report in zip(time_axis.labels, reports, strict=True)
+        ]
     error_counts = sum_errors(report.errors for report in reports)
     dead_letters = ", ".join(f"{count:,} {name}" for name, count in sorted(error_counts.items()))
     caption = f"{format_count(retries, 'record')} retried. " if retries else "No record was retried. "
@@ -160,10 +164,8 @@ def _build_task_rows(reports: Sequence[WriteReport]) -> Figure:
     ]
     caption, mean = "No task was reported.", 0.0
     if longest_write is not None:
-        caption, mean = (
-            describe_task_skew(longest_write) + _describe_omitted(bars),
-            compute_mean_task_rows(longest_write),
-        )
+        caption = describe_task_skew(longest_write) + _describe_omitted(bars)
+        mean = compute_mean_task_rows(longest_write)
     return Figure("Rows by task of the longest write", _draw_row_counts("rows of each task", bars, mean), caption)
 
 
@@ -188,14 +190,15 @@ def _build_task_durations(reports: Sequence[WriteReport]) -> Figure:
         )
         for task in longest_write.task_list
     ]
-    median = statistics.median(task.duration_ms for task in longest_write.task_list)
-    blocked = format_percentage(longest_write.blocked_ms, sum(task.duration_ms for task in longest_write.task_list))
+    durations_ms = [task.duration_ms for task in longest_write.task_list]
+    median_ms = statistics.median(durations_ms)
+    blocked = format_percentage(longest_write.blocked_ms, sum(durations_ms))
     caption = (
         f"Tasks by number and host, for the write that started at {longest_write.started_at:%H:%M:%S} and took "
         f"{format_milliseconds(longest_write.duration_ms)}. Tasks waited for memory {blocked} of the time."
         f"{_describe_omitted(bars)}"
     )
-    reference_line = ("median", median) if len(bars) > 1 else None
+    reference_line = ("median", median_ms) if len(bars) > 1 else None
     svg = draw_bar_chart("tasks by duration", bars[:_MAX_BARS], format_milliseconds, reference_line)
     return Figure(title, svg, caption)
 
@@ -203,7 +206,9 @@ def _build_task_durations(reports: Sequence[WriteReport]) -> Figure:
 def _format_task(task: TaskSummary) -> str:
     """Return the task number and the end of the host name, because the names of pods and workers end with a number."""
     host = task.host.split(".")[0]
-    return f"{task.partition_id}, {host if len(host) <= _MAX_HOST_LENGTH else '…' + host[-_MAX_HOST_LENGTH:]}"
+    if len(host) > _MAX_HOST_LENGTH:
+        host = "…" + host[-_MAX_HOST_LENGTH:]
+    return f"{task.partition_id}, {host}"
 
 
 def _describe_omitted(bars: Sequence[Bar]) -> str:

@@ -204,12 +204,17 @@ def _render_row(report: WriteReport, has_several_jobs: bool) -> str:
         f"✗ {report.status}" if report.status == FAILED else report.status,
         report.batch if has_several_jobs else report.batch.partition("/")[2],
     )
-    return "".join(
-        f"<td{_build_class_attribute(name, is_failed=name == 'status' and report.status == FAILED)}>{escape(cell)}</td>"
-        for name, cell in zip(_COLUMNS, cells, strict=True)
-    )
+    elements: list[str] = []
+    for column, cell in zip(_COLUMNS, cells, strict=True):
+        is_failed = column == "status" and report.status == FAILED
+        elements.append(f"<td{_build_class_attribute(column, is_failed=is_failed)}>{escape(cell)}</td>")
+    return "".join(elements)
 
 
-def _build_class_attribute(name: str, *, is_failed: bool = False) -> str:
-    classes = ["text"] * (name in _TEXT_COLUMNS) + ["failed"] * is_failed
+def _build_class_attribute(column: str, *, is_failed: bool = False) -> str:
+    classes: list[str] = []
+    if column in _TEXT_COLUMNS:
+        classes.append("text")
+    if is_failed:
+        classes.append("failed")
     return f' class="{" ".join(classes)}"' if classes else ""

@@ -73,6 +73,7 @@ class FoundRecords:
         self.add_hashes(table["offset"].combine_chunks().to_numpy(zero_copy_only=False), hashes)
 
     def add_hashes(self, offsets: NDArray[np.int64], hashes: UInt64Array) -> None:
+        """Add records in offset order, given their offsets and hashes."""
         self.rows += len(offsets)
         self.digest = (self.digest + compute_digest(hashes)) % DIGEST_MODULUS
         if self.rows <= MAX_LOCATED_RECORDS:
@@ -91,21 +92,26 @@ class FoundRecords:
             return None
         offsets = np.concatenate([chunk_offsets for chunk_offsets, _ in self._chunks])
         hashes = np.concatenate([chunk_hashes for _, chunk_hashes in self._chunks])
-        extra = _find_run(hashes, count, digest)
-        if extra is None:
-            extra = _find_later_copies(hashes)
-            if len(extra) != count or compute_digest(hashes[extra]) != digest:
+        extra_positions = _find_run(hashes, count, digest)
+        if extra_positions is None:
+            extra_positions = _find_later_copies(hashes)
+            if len(extra_positions) != count or compute_digest(hashes[extra_positions]) != digest:
                 return None
-        has_copies = bool(np.isin(hashes[extra], np.delete(hashes, extra)).all())
-        return offsets[extra], has_copies
+        other_hashes = np.delete(hashes, extra_positions)
+        has_copies = bool(np.isin(hashes[extra_positions], other_hashes).all())
+        return offsets[extra_positions], has_copies
 
 
 def _find_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
     """Return the positions of the last `count` consecutive records whose hashes add up to `digest`."""
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])  # modulo 2^64
-    starts = np.flatnonzero(sums[count:] - sums[:-count] == np.uint64(digest % (1 << 64)))
-    runs = (np.arange(start, start + count) for start in reversed(starts.tolist()))
-    return next((run for run in runs if compute_digest(hashes[run]) == digest), None)
+    cumulative_sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])  # modulo 2^64
+    run_sums = cumulative_sums[count:] - cumulative_sums[:-count]
+    candidate_starts = np.flatnonzero(run_sums == np.uint64(digest % (1 << 64)))
+    for start in reversed(candidate_starts.tolist()):
+        run = np.arange(start, start + count)
+        if compute_digest(hashes[run]) == digest:  # the whole digest, modulo 2^128
+            return run
+    return None
 
 
 def _find_later_copies(hashes: UInt64Array) -> NDArray[np.int64]:
@@ -117,25 +123,27 @@ def _find_later_copies(hashes: UInt64Array) -> NDArray[np.int64]:
 def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundRecords]) -> dict[int, PartitionResult]:
     """Compare a topic's receipt with the records found in its offset ranges. Return the result for each partition."""
     results = {partition: compare_partition(written[partition], found[partition]) for partition in written}
-    failed = [partition for partition, result in results.items() if result.outcome.is_failure]
-    if len(failed) > 1 and all(written[partition].digest is not None for partition in failed):
-        rows = sum(found[partition].rows - written[partition].rows for partition in failed)
-        digest = sum(found[partition].digest - (written[partition].digest or 0) for partition in failed)
-        if rows == 0 and digest % DIGEST_MODULUS == 0:
-            for partition in failed:
+    failed_partitions = [partition for partition, result in results.items() if result.outcome.is_failure]
+    if len(failed_partitions) > 1 and all(written[partition].digest is not None for partition in failed_partitions):
+        extra_rows = sum(found[partition].rows - written[partition].rows for partition in failed_partitions)
+        digest_difference = sum(
+            found[partition].digest - (written[partition].digest or 0) for partition in failed_partitions
+        )
+        if extra_rows == 0 and digest_difference % DIGEST_MODULUS == 0:
+            for partition in failed_partitions:
                 results[partition] = PartitionResult(
                     Outcome.MOVED,
                     written[partition],
                     found[partition].rows,
-                    f"records are in another partition than they were written to: the partitions {sorted(failed)} "
-                    "together contain exactly the written records",
+                    "records are in another partition than they were written to: the partitions "
+                    f"{sorted(failed_partitions)} together contain exactly the written records",
                 )
     return results
 
 
 def compare_partition(written: OffsetRange, found: FoundRecords) -> PartitionResult:
     """Compare a partition's receipt with the records found in its offset range."""
-    outcome, detail = _compare(written, found)
+    outcome, detail = _determine_outcome(written, found)
     if written.rows_without_offset and outcome in (Outcome.MISSING, Outcome.ALTERED):
         outcome = Outcome.UNKNOWN
         detail = (
@@ -145,38 +153,41 @@ def compare_partition(written: OffsetRange, found: FoundRecords) -> PartitionRes
     return PartitionResult(outcome, written, found.rows, detail)
 
 
-def _compare(written: OffsetRange, found: FoundRecords) -> tuple[Outcome, str]:
+def _determine_outcome(written: OffsetRange, found: FoundRecords) -> tuple[Outcome, str]:
+    """Return the outcome and its explanation, without regard to rows whose offset is unknown."""
     if written.digest is None:
         return Outcome.UNKNOWN, "the report has no digest: set receipt=true for the write"
     if written.first_offset < 0:
         return Outcome.UNKNOWN, "the report has no offsets: the broker did not return them"
-    extra_rows, digest = found.rows - written.rows, (found.digest - written.digest) % DIGEST_MODULUS
+    extra_rows = found.rows - written.rows
+    digest_difference = (found.digest - written.digest) % DIGEST_MODULUS
     if extra_rows < 0:
-        return Outcome.MISSING, f"at least {format_count(-extra_rows, 'record')} missing: {_explain(written, found)}"
-    if not extra_rows and not digest:
+        cause = _describe_likely_cause(written, found)
+        return Outcome.MISSING, f"at least {format_count(-extra_rows, 'record')} missing: {cause}"
+    if not extra_rows and not digest_difference:
         return Outcome.INTACT, ""
     if not extra_rows:
         return Outcome.ALTERED, "the number of records is right, but at least one was altered or replaced"
-    extra = found.find_extra_records(extra_rows, digest)
-    if extra is None:
+    extra_records = found.find_extra_records(extra_rows, digest_difference)
+    if extra_records is None:
         return Outcome.EXTRA, (
             f"at least {format_count(extra_rows, 'record')} more than were written: duplicates, or records of other "
             "writers. Among so many, records may also be missing or altered"
         )
-    offsets, has_copies = extra
+    offsets, has_copies = extra_records
     first, last = int(offsets[0]), int(offsets[-1])
     if extra_rows == 1:
-        place = f"at offset {first:,}"
+        location = f"at offset {first:,}"
     elif last - first == extra_rows - 1:
-        place = f"at offsets {first:,} to {last:,}"
+        location = f"at offsets {first:,} to {last:,}"
     else:
-        place = f"between offsets {first:,} and {last:,}"
+        location = f"between offsets {first:,} and {last:,}"
     if has_copies:
-        return Outcome.DUPLICATED, f"{format_count(extra_rows, 'record')} duplicated, {place}"
-    return Outcome.OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {place}"
+        return Outcome.DUPLICATED, f"{format_count(extra_rows, 'record')} duplicated, {location}"
+    return Outcome.OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {location}"
 
 
-def _explain(written: OffsetRange, found: FoundRecords) -> str:
+def _describe_likely_cause(written: OffsetRange, found: FoundRecords) -> str:
     """Return the likely reason why records are missing."""
     if found.log_start_offset > written.first_offset:
         return (

@@ -185,8 +185,8 @@ class WriteReport(WriteTotals):
         document["requests_per_second"] = _round_number(self.requests_per_second)
         document["mean_batch_bytes"] = _round_number(self.mean_batch_bytes)
         document["latency_ms"] = {name: _round_number(self.latency_ms(share)) for name, share in _PERCENTILES.items()}
-        counts = sorted(self.latencies.counts.items())
-        document["latency_counts"] = [[compute_bucket_end_ms(bucket), records] for bucket, records in counts]
+        latency_counts = sorted(self.latencies.counts.items())
+        document["latency_counts"] = [[compute_bucket_end_ms(bucket), count] for bucket, count in latency_counts]
         return json.dumps(document, ensure_ascii=False)
 
 
@@ -223,10 +223,11 @@ def parse_report(line: str) -> WriteReport:
                 **_check_fields(OffsetRange, range_fields), digest=digest
             )
         latencies = LatencyHistogram()
-        for end_ms, record_count in document.pop("latency_counts", ()):
-            if not isinstance(end_ms, int | float) or not 0 < end_ms < _MAX_INTEGER:
-                raise ValueError(f"latency_counts has the invalid time {_describe_value(end_ms)}")
-            latencies.add(math.nextafter(end_ms, 0), _check_integer("latency_counts", record_count))
+        for bucket_end_ms, record_count in document.pop("latency_counts", ()):
+            if not isinstance(bucket_end_ms, int | float) or not 0 < bucket_end_ms < _MAX_INTEGER:
+                raise ValueError(f"latency_counts has the invalid time {_describe_value(bucket_end_ms)}")
+            # The end of a bucket belongs to the next bucket, so add the largest number below it.
+            latencies.add(math.nextafter(bucket_end_ms, 0), _check_integer("latency_counts", record_count))
         arguments = {name: value for name, value in document.items() if name not in _COMPUTED_FIELDS}
         producer_totals = {
             attribute: _check_integer(name, arguments.pop(name))
