@@ -77,6 +77,7 @@ class LogRecord:
 
     offset: int
     writer_identity: ProducerIdAndEpoch
+    """The producer id and epoch in the header of the record's batch."""
     value: bytes | None
     is_claim: bool = False
     last_invalid_offset: int = -1

@@ -87,7 +87,7 @@ def _append_headers(
     original_headers = None
     if headers is not None:
         original_headers = read_header_column(combine_chunks(headers))
-        # A header without a key may be the very error that makes the record a dead letter.
+        # Headers without a key get an empty one, because a missing key may be the error that the dead letter reports.
         original_headers = replace(
             original_headers, keys=original_headers.keys.cast(pa.string()).fill_null(""), present_mask=None
         )

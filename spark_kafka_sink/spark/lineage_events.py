@@ -136,9 +136,9 @@ def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, st
 
 def normalize_name(name: str) -> str:
     """Convert a name to snake case in the same way as the listener's class NameNormalizer."""
-    trimmed = re.sub(r"^[^A-Za-z0-9_]+|[^A-Za-z0-9_]+$", "", name)
-    decomposed = unicodedata.normalize("NFKD", trimmed)
-    text = "".join(character for character in decomposed if not unicodedata.category(character).startswith("M"))
+    trimmed_name = re.sub(r"^[^A-Za-z0-9_]+|[^A-Za-z0-9_]+$", "", name)
+    decomposed_name = unicodedata.normalize("NFKD", trimmed_name)
+    text = "".join(character for character in decomposed_name if not unicodedata.category(character).startswith("M"))
     text = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
     text = re.sub(r"(?<!^)([A-Z])([a-z])", r" \1\2", text)
     text = re.sub(r"([0-9])([A-Z])", r"\1 \2", text)

@@ -99,9 +99,8 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     dead_letter_topic = _parse_dead_letter_topic(parsed_options)
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
-    producer, parsed_producer_options, producer_faults = _read_kafka_options(
-        parse_client_rack(parsed_options, kafka_options)
-    )
+    shared_kafka_options = parse_client_rack(parsed_options, kafka_options)
+    producer_options, parsed_producer_options, producer_faults = _read_kafka_options(shared_kafka_options)
     check_rack_awareness(parsed_options, parsed_producer_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, parsed_producer_options)
     _check_producer_options(parsed_options, parsed_producer_options)
@@ -118,7 +117,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     if faults:
         raise ConfigurationError(faults)
     return SinkOptions(
-        producer=producer,
+        producer=producer_options,
         topic=topic,
         new_topic=None if ALREADY_CHECKED_OPTION in options_by_lowercase else new_topic,
         distribution=None if DISTRIBUTED_BY_OPTION in options_by_lowercase else distribution,
@@ -174,10 +173,10 @@ def _is_ignored(name: str, has_format: bool) -> bool:
     """Return whether the sink ignores the option. If a format is set, the sink uses `schema.registry.*`."""
     if has_format and name.startswith(REGISTRY_PREFIX):
         return False
-    unprefixed = name.removeprefix(KAFKA_PREFIX)
-    return (
-        name in _LOWERCASE_SOURCE_OPTIONS or unprefixed in CONSUMER_OPTIONS or unprefixed.startswith(REGISTRY_PREFIXES)
-    )
+    if name in _LOWERCASE_SOURCE_OPTIONS:
+        return True
+    unprefixed_name = name.removeprefix(KAFKA_PREFIX)
+    return unprefixed_name in CONSUMER_OPTIONS or unprefixed_name.startswith(REGISTRY_PREFIXES)
 
 
 def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:
@@ -213,8 +212,7 @@ def _suggest_option(name: str) -> str:
     known_options = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     return (
         f"Known options are: {known_options}, the options of schema.registry, and the producer's options with the "
-        "prefix "
-        "'kafka.'."
+        "prefix 'kafka.'."
     )
 
 
@@ -280,19 +278,19 @@ def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
 def _read_kafka_options(kafka_options: dict[str, str]) -> tuple[dict[str, str], ParsedOptions, list[str]]:
     """Return the options for KafkaProducer, their parsed values, and an error message for each invalid option."""
     faults = [message for name, message in _REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
-    producer = BULK_DEFAULTS | {
+    producer_options = BULK_DEFAULTS | {
         name: value for name, value in kafka_options.items() if name not in _REJECTED_OPTION_MESSAGES
     }
-    if not producer.get("bootstrap.servers", "").strip():
+    if not producer_options.get("bootstrap.servers", "").strip():
         faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
         # With this placeholder, the other options can still be checked.
-        producer["bootstrap.servers"] = "localhost:9092"
-    parsed_options = parse_producer_options(producer)
+        producer_options["bootstrap.servers"] = "localhost:9092"
+    parsed_options = parse_producer_options(producer_options)
     try:
         ProducerConfig.from_parsed_options(parsed_options)
     except ConfigurationError as error:
         faults.extend(_render_kafka_fault(fault) for fault in error.unrendered_faults)
-    return producer, parsed_options, faults
+    return producer_options, parsed_options, faults
 
 
 def _render_kafka_fault(fault: str | OptionFault) -> str:

@@ -22,11 +22,11 @@ def parse_topic_name(value: object) -> str:
 
 def build_count_parser(highest: int) -> Parser:
     """Return a parser that accepts a number from 1 to `highest`, or -1 for the brokers' default."""
-    parse_whole = build_integer_parser(BROKER_DEFAULT, highest)
+    parse_integer = build_integer_parser(BROKER_DEFAULT, highest)
 
     def parse(value: object) -> int:
         try:
-            number = int(str(parse_whole(value)))
+            number = int(str(parse_integer(value)))
         except ValueError:
             number = 0
         if number == 0:
@@ -47,10 +47,10 @@ def build_checked_text_parser(find_error: Callable[[str], str | None]) -> Parser
     """
 
     def parse(value: object) -> str | None:
-        parsed = parse_text(value)
-        error = find_error(parsed)
+        text = parse_text(value)
+        error = find_error(text)
         if error is not None:
             raise HiddenValueError(f"cannot be used: {error.rstrip('.')}")
-        return parsed or None
+        return text or None
 
     return parse

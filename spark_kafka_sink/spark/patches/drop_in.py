@@ -124,9 +124,9 @@ def _warn_about_python_mismatch(master: str, worker_python: str) -> None:
     PYSPARK_PYTHON set.
     """
     worker_path = shutil.which(worker_python)
-    if not master.startswith("local") or (
-        worker_path and os.path.dirname(worker_path) == os.path.dirname(sys.executable)
-    ):
+    if not master.startswith("local"):
+        return
+    if worker_path and os.path.dirname(worker_path) == os.path.dirname(sys.executable):
         return
     _log.warning(
         'Spark runs its Python workers with %s, but this program runs with %s. If a write fails with "No module named '

@@ -59,8 +59,8 @@ def _plan_write(
     session = frame.sparkSession
     if MICRO_BATCH_OPTION in options or type(session).__module__.startswith("pyspark.sql.connect"):
         return None
-    confs = read_confs(session)
-    if not confs or _is_disabled(confs):
+    settings = read_lineage_settings(session)
+    if not settings or _is_disabled(settings):
         return None
     try:
         from spark_kafka_sink.spark.lineage import plan_write
@@ -71,14 +71,11 @@ def _plan_write(
     fields = [frame.schema.fields[position] for position in positions]
     columns = tuple((field.name, field.dataType.simpleString()) for field in fields)
     app_name = session.sparkContext.appName
-    return plan_write(
-        confs,
-        options,
-        SparkWrite(app_name, session.version, columns, is_stream=is_stream, is_map_in_arrow=is_map_in_arrow),
-    )
+    write = SparkWrite(app_name, session.version, columns, is_stream=is_stream, is_map_in_arrow=is_map_in_arrow)
+    return plan_write(settings, options, write)
 
 
-def read_confs(session: Any) -> dict[str, str]:
+def read_lineage_settings(session: Any) -> dict[str, str]:
     """Return the application's OpenLineage settings, without their prefix. A session cannot change them.
 
     If the platform rejects this call to the JVM, return an empty dict.
@@ -93,8 +90,8 @@ def read_confs(session: Any) -> dict[str, str]:
         return {}
 
 
-def _is_disabled(confs: Mapping[str, str]) -> bool:
-    return "true" in (confs.get("disabled", "").lower(), os.environ.get("OPENLINEAGE_DISABLED", "").lower())
+def _is_disabled(settings: Mapping[str, str]) -> bool:
+    return "true" in (settings.get("disabled", "").lower(), os.environ.get("OPENLINEAGE_DISABLED", "").lower())
 
 
 @cache

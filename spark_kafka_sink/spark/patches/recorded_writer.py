@@ -98,8 +98,9 @@ def get_writer_dataframe(writer: Any) -> Any:
 def rebuild_writer(writer: Any, frame: Any, excluding: Collection[str]) -> Any:
     """Create a writer for another DataFrame and repeat the recorded calls, except calls to the excluded methods."""
     recorded_calls: RecordedCalls = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
-    source = {"df": frame} if "df" in recorded_calls.constructor_arguments else {"plan": frame._plan}
-    new_writer = type(writer)(**(recorded_calls.constructor_arguments | source))
+    is_classic = "df" in recorded_calls.constructor_arguments
+    frame_argument = {"df": frame} if is_classic else {"plan": frame._plan}
+    new_writer = type(writer)(**(recorded_calls.constructor_arguments | frame_argument))
     for call in recorded_calls.calls:
         if call.method not in excluding:
             getattr(new_writer, call.method)(*call.args, **call.kwargs)
@@ -113,7 +114,7 @@ def _wrap_constructor(original: Callable[..., None]) -> Callable[..., None]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         bound_arguments = signature.bind(self, *args, **kwargs).arguments
-        constructor_arguments = dict(list(bound_arguments.items())[1:])
+        constructor_arguments = dict(list(bound_arguments.items())[1:])  # without `self`
         setattr(self, _RECORDED_CALLS_ATTRIBUTE, RecordedCalls(constructor_arguments))
 
     return init

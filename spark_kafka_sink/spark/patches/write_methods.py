@@ -205,13 +205,13 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         extra_options = _ALREADY_CHECKED_OPTIONS | {STREAM_START_OPTION: uuid.uuid4().hex}
 
         def start_query(lineage_options: dict[str, str]) -> Any:
-            options = extra_options | lineage_options
+            internal_options = extra_options | lineage_options
             if _get_output_mode(calls) != "update" and distribution is None and not is_map_in_arrow:
                 writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
-                return original(writer.options(**options))
+                return original(writer.options(**internal_options))
             writer = rebuild_writer(self, frame, excluding=["format", "option", "options", *_TABLE_LAYOUT_METHODS])
             query_options = {name: value for name, value in calls.options().items() if name in _STREAMING_QUERY_OPTIONS}
-            write_micro_batch = MicroBatchWriter(calls.options() | options | {MICRO_BATCH_OPTION: "true"})
+            write_micro_batch = MicroBatchWriter(calls.options() | internal_options | {MICRO_BATCH_OPTION: "true"})
             return original(writer.options(**query_options).foreachBatch(write_micro_batch))
 
         return trace_query(get_writer_dataframe(self), calls.options(), positions, start_query)
@@ -288,6 +288,7 @@ class MicroBatchWriter:
 
 
 def _prepare_stream(writer: Any, calls: RecordedCalls, options: Mapping[str, Any], **settings: Any) -> None:
+    """Apply the arguments of `start` or `toTable` to the writer, and check the trigger and the exactly-once options."""
     writer.options(**options)
     _apply_settings(writer, **settings)
     _check_trigger(calls)
@@ -302,10 +303,10 @@ def _apply_settings(writer: Any, **settings: Any) -> None:
 
 
 def _is_pykafka_write(writer: Any, calls: RecordedCalls, format: str | None) -> bool:
-    name = format if format is not None else calls.format()
-    if name is None:
-        name = get_writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
-    return name.lower() == FORMAT_NAME
+    format_name = format if format is not None else calls.format()
+    if format_name is None:
+        format_name = get_writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
+    return format_name.lower() == FORMAT_NAME
 
 
 def _check_save_mode(calls: RecordedCalls) -> None:
@@ -384,9 +385,9 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
     if _is_connect(writer):
         return {}
     context = get_writer_dataframe(writer).sparkSession.sparkContext
-    properties = {QUERY_ID_OPTION: QUERY_ID_PROPERTY, BATCH_ID_OPTION: BATCH_ID_PROPERTY}
-    values = {option: context.getLocalProperty(name) for option, name in properties.items()}
-    return {option: value for option, value in values.items() if value is not None}
+    properties_by_option = {QUERY_ID_OPTION: QUERY_ID_PROPERTY, BATCH_ID_OPTION: BATCH_ID_PROPERTY}
+    ids = {option: context.getLocalProperty(local_property) for option, local_property in properties_by_option.items()}
+    return {option: id_text for option, id_text in ids.items() if id_text is not None}
 
 
 def _check_table_write(writer: Any, calls: RecordedCalls) -> None:
@@ -415,20 +416,21 @@ def _check_write(writer: Any, calls: RecordedCalls) -> tuple[list[int], Distribu
 def _set_concurrent_tasks_option(writer: Any, calls: RecordedCalls) -> None:
     """Set the internal option from which each task's share of maxBytesPerSecond is computed."""
     options = calls.options()
-    limits = [
+    task_limits = [
         _parse_task_count(options[name]) for name in (_MAX_TASKS_OPTION, _DISTRIBUTION_TASKS_OPTION) if name in options
     ]
     if _MAX_BYTES_PER_SECOND_OPTION in options:
         task_slots = find_max_concurrent_tasks(get_writer_dataframe(writer).sparkSession)
-        if task_slots is None and not limits:
+        if task_slots is not None:
+            task_limits.append(task_slots)
+        elif not task_limits:
             raise ConfigurationError(_MAX_TASKS_REQUIRED_MESSAGE)
-        limits += [] if task_slots is None else [task_slots]
-    if limits:
-        writer.option(CONCURRENT_TASKS_OPTION, str(min(limits)))
+    if task_limits:
+        writer.option(CONCURRENT_TASKS_OPTION, str(min(task_limits)))
 
 
 def _parse_task_count(text: str) -> int:
-    """Parse an option value. Return 1 if it is invalid, because the option checks that follow report the error."""
+    """Parse a number of tasks. Return 1 if it is invalid, because the option checks that follow report the error."""
     try:
         return max(int(text), 1)
     except ValueError:
