@@ -7,8 +7,15 @@ import pytest
 from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from spark_kafka_sink.requests.request import Role
-from spark_kafka_sink.requests.topics import CreateTopic, DescribeTopics, ValidateTopic
+from spark_kafka_sink.requests.topics import (
+    CreateTopic,
+    DescribeTopic,
+    DescribeTopicConfigs,
+    DescribeTopics,
+    ValidateTopic,
+)
 from spark_kafka_sink.requests.verdicts import Verdict
 
 
@@ -37,3 +44,18 @@ def test_any_broker_validates_topic_and_controller_creates_it(
     assert request.build_message(7).validate_only == (kind is ValidateTopic)
     response = CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=codes.NOT_CONTROLLER)])
     assert request.classify(response).verdict is verdict
+
+
+def test_any_broker_describes_topics_and_their_settings() -> None:
+    requests = [DescribeTopic("t"), DescribeTopics(["t", "u"]), DescribeTopicConfigs("t", ["cleanup.policy"])]
+    assert [(list(request.keys), request.route(request.keys[0])) for request in requests] == [
+        (["t"], Role.ANY_BROKER),
+        ([""], Role.ANY_BROKER),
+        (["t"], Role.ANY_BROKER),
+    ]
+    assert CreateTopic(NewTopic("t", 3, 1)).keys == ("t",)
+
+
+def test_description_of_several_topics_is_final_whatever_their_errors() -> None:
+    topic = MetadataResponseTopic(name="t", error_code=codes.LEADER_NOT_AVAILABLE)
+    assert DescribeTopics(["t"]).classify(MetadataResponse(topics=[topic])).verdict is Verdict.DONE

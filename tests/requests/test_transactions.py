@@ -7,13 +7,17 @@ import pytest
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.messages.describe_transactions import (
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
+)
 from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata
 from spark_kafka_sink.requests.find_coordinator import FIRST_SEVERAL_KEYS_VERSION, FindCoordinator
-from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Role
+from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, Role
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from spark_kafka_sink.requests.transactions import CommitOffsets, ListTransactions
+from spark_kafka_sink.requests.transactions import AddOffsets, CommitOffsets, DescribeTransactions, ListTransactions
 from spark_kafka_sink.requests.verdicts import Verdict
 
 
@@ -59,3 +63,28 @@ def test_list_of_transactions_is_rejected_with_the_name_of_its_broker() -> None:
     request = ListTransactions(Node(1, "b1", 9092))
     rejection = request.classify(ListTransactionsResponse(error_code=codes.CLUSTER_AUTHORIZATION_FAILED))
     assert str(request.build_rejection_error(request.keys[0], rejection)).startswith("broker 1 (b1:9092): the attempt")
+
+
+def test_adding_a_group_names_the_transaction() -> None:
+    message = AddOffsets(TransactionIdentity("x", 70, 3, 1), "g").build_message(3)
+    assert (message.transactional_id, message.producer_id, message.producer_epoch) == ("x", 70, 3)
+    assert message.group_id == "g"
+
+
+def test_description_is_classified_by_its_most_severe_id() -> None:
+    request = DescribeTransactions(["a", "b", "c"])
+    rows = [
+        DescribeTransactionsResponseTransactionState(transactional_id=name, error_code=code)
+        for name, code in [("a", codes.NONE), ("b", codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)]
+    ]
+    classification = request.classify(DescribeTransactionsResponse(transaction_states=rows))
+    assert (classification.verdict, classification.item) == (Verdict.UNAUTHORIZED, "b")
+    assert request.build_message(0).transactional_ids == ["a", "b", "c"]
+
+
+def test_list_of_a_broker_has_filters() -> None:
+    node = Node(1, "b1", 9092)
+    assert ListTransactions(node).route("") == Broker(node)
+    assert ListTransactions(None).route("") is Role.ANY_BROKER
+    message = ListTransactions(node, ("Ongoing",), (70,)).build_message(0)
+    assert (message.state_filters, message.producer_id_filters) == (["Ongoing"], [70])

@@ -14,10 +14,11 @@ from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, UnsupportedVersionError
 from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall, ClusterRequests
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS
+from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS, Call
 from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.requests.transactions import DescribeTransactions
 from tests.requests.test_pending import descriptions_response
@@ -151,3 +152,66 @@ def test_end_of_producer_does_not_change_results_of_ended_call(sender: Sender) -
     sender.respond(InitProducerIdResponse(producer_id=7))
     sender.requests.fail(ProducerClosedError("closed"))
     assert [response.producer_id for response in call.results().values()] == [7]
+
+
+def describing_call(sender: Sender) -> BlockingCall[DescribeTransactionsResponse]:
+    """Submit a call for the coordinator of the id "a", which is known."""
+    call = BlockingCall([DescribeTransactions(["a"])])
+    sender.requests._pending.routing.add_coordinator(CoordinatorKey(TRANSACTION, "a"), NODE)
+    sender.requests.submit(call)
+    return call
+
+
+@pytest.mark.parametrize("is_reason_known", [True, False])
+def test_unreachable_coordinator_is_looked_up_again_and_its_failure_reported(
+    sender: Sender, is_reason_known: bool
+) -> None:
+    loss = Mock(reason="broker 1 refused the connection")
+    sender.client.losses = {NODE.id: loss} if is_reason_known else {}
+    sender.client.connection_failed.return_value = True
+    sender.is_ready = False
+    call = describing_call(sender)
+    assert sender.requests.send_due(0) == 0
+    assert str(call.last_failure) == (loss.reason if is_reason_known else "")
+    sender.is_ready = True
+    sender.requests.send_due(100)
+    assert sender.client.version_for.call_args.args[1] is ApiKey.FIND_COORDINATOR
+
+
+def test_request_for_any_broker_waits_for_a_connection(sender: Sender) -> None:
+    sender.client.connection_failed.return_value = True
+    sender.is_ready = False
+    call = new_call()
+    sender.requests.submit(call)
+    assert sender.requests.send_due(0) == POLL_INTERVAL_MS
+    assert call.last_failure is None
+
+
+def test_request_that_its_call_revokes_is_not_sent(sender: Sender) -> None:
+    call = describing_call(sender)
+    call.may_send = lambda request: False  # type: ignore[method-assign]
+    assert sender.requests.send_due(0) == 0
+    assert sender.sent == []
+
+
+def test_unsupported_version_in_the_response_ends_the_call(sender: Sender) -> None:
+    call = new_call()
+    sender.requests.submit(call)
+    sender.requests.send_due(0)
+    error = UnsupportedVersionError("broker 1 does not support it")
+    sender.requests.handle_response(ClientResponse(sender.sent[-1], 0, 0, message=None, version_error=error))
+    with pytest.raises(UnsupportedVersionError):
+        call.results()
+
+
+def test_backoff_is_that_of_requests(sender: Sender) -> None:
+    assert sender.requests.compute_backoff_ms(0) == 100
+
+
+def test_added_call_is_sent_until_it_is_removed(sender: Sender) -> None:
+    calls = [Call([InitProducerId(None)]) for _ in range(2)]
+    for call in calls:
+        sender.requests.add(call)
+    sender.requests.remove(calls[0])
+    sender.requests.send_due(0)
+    assert len(sender.sent) == 1
