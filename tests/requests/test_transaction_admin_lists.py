@@ -48,6 +48,14 @@ def test_listed_transactions_have_their_epochs(
     }
 
 
+def test_list_is_requested_before_its_rows_are_awaited(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    TransactionListing(client, ONGOING)
+    client.fetch_nodes()
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
+
+
 def test_rejected_list_fails_without_waiting(cluster: Cluster, client: BlockingClient) -> None:
     cluster.control.when(api=ApiKey.LIST_TRANSACTIONS).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     started = cluster.system.now()
