@@ -42,6 +42,7 @@ def open_lines(
 def _read_line_columns(
     stream: BufferedReader | BytesIO, separator: bytes | None, max_line_bytes: int
 ) -> Iterator[list[pa.Array]]:
+    """Yield the columns of all lines that each read completes. Raise DataError if a line is too long."""
     line_count = 0
     partial_line = b""
     while data := stream.read1(MAX_READ_BYTES):
@@ -100,11 +101,12 @@ def open_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.R
     roles = [("value", columns.value), ("key", columns.key), ("timestamp", columns.timestamp)]
     names_by_role = {role: name for role, name in roles if name is not None}
     try:
-        fields = [
-            pa.field(role, _find_converted_type(role, schema.field(name).type)) for role, name in names_by_role.items()
-        ]
+        types_by_role = {
+            role: _find_converted_type(role, schema.field(name).type) for role, name in names_by_role.items()
+        }
     except pa.ArrowNotImplementedError as error:
         raise DataError(f"--file: {path}: {error}") from error
+    fields = [pa.field(role, data_type) for role, data_type in types_by_role.items()]
     return _build_reader(fields, _convert_batches(batches, names_by_role, path), headers), row_count
 
 
@@ -150,17 +152,18 @@ def _convert_batches(
 ) -> Iterator[list[pa.Array]]:
     try:
         for batch in batches:
-            yield [
-                (_convert_timestamps if role == "timestamp" else _convert_bytes)(batch.column(name))
-                for role, name in names_by_role.items()
-            ]
+            yield [_convert_column(role, batch.column(name)) for role, name in names_by_role.items()]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(f"--file: {path}: {error}") from error
 
 
 def _find_converted_type(role: str, data_type: pa.DataType) -> pa.DataType:
     """Return the type that a column will have after conversion, without reading any row."""
-    return (_convert_timestamps if role == "timestamp" else _convert_bytes)(pa.nulls(0, data_type)).type
+    return _convert_column(role, pa.nulls(0, data_type)).type
+
+
+def _convert_column(role: str, column: pa.Array) -> pa.Array:
+    return _convert_timestamps(column) if role == "timestamp" else _convert_bytes(column)
 
 
 def _convert_bytes(column: pa.Array) -> pa.Array:

@@ -19,6 +19,7 @@ from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer, encode_compact_length
 
 ZERO_UUID = UUID(int=0)
+_UUID_BYTES = 16
 _UUID_CACHE_SIZE = 4096
 
 FIXED_SIZE_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q"}
@@ -74,13 +75,13 @@ class ScalarCodec:
 
 
 class UuidCodec:
-    min_bytes = 16
+    min_bytes = _UUID_BYTES
 
     def write(self, writer: Writer, value: UUID) -> None:
         writer.put(value.bytes)
 
     def read(self, reader: Reader) -> UUID:
-        return _parse_uuid(bytes(reader.read_view(16)))
+        return _parse_uuid(bytes(reader.read_view(_UUID_BYTES)))
 
 
 @lru_cache(_UUID_CACHE_SIZE)  # responses keep repeating the ids of a few topics, and UUID() is slow
