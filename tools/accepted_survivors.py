@@ -34,10 +34,6 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "self._thread.join()  # the thread has only a few instructions left": (
         "the thread has released its lock in its last statement, and ends at once without being joined"
     ),
-    "spark_kafka_sink/producer/sending/deliveries.py: Deliveries.fail_uncompleted_batches: "
-    "self._accumulator.remove_completed(batch)": (
-        "shut_down, which called the method, removes the batches that are left, and their futures are already complete"
-    ),
     "spark_kafka_sink/exactly_once/driver.py: Driver.__init__: self._may_be_decided = False  "
     "# whether a decision's commit was requested and its outcome is not known yet": (
         "declares the attribute: _write_decision sets it before it is read"

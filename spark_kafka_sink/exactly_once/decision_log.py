@@ -400,10 +400,10 @@ def _compute_precedence(record: LogRecord, ids: DriverIds) -> tuple[int, int]:
 def _find_candidate_driver_numbers(records: Iterable[LogRecord]) -> set[int]:
     """Return the numbers of the driver ids under which these records may have been written.
 
-    A record was written either under the driver id that it names or under the one before it.
+    A record was written either under the driver id that it names or under the one before it, if there is one.
     """
     named_numbers = {record.driver_number for record in records if record.driver_number}
-    return named_numbers | {number - 1 for number in named_numbers}
+    return named_numbers | {number - 1 for number in named_numbers if number > FIRST_DRIVER_NUMBER}
 
 
 def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], ids: DriverIds) -> bool:

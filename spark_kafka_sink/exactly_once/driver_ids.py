@@ -77,8 +77,7 @@ class DriverIds:
 
     def describe_missing(self, numbers: Iterable[int]) -> None:
         """Describe the driver ids with these numbers, except those that have already been described."""
-        valid_numbers = {number for number in numbers if number >= FIRST_DRIVER_NUMBER}
-        missing_numbers = sorted(valid_numbers - self._producer_ids.keys())
+        missing_numbers = sorted(set(numbers) - self._producer_ids.keys())
         if missing_numbers:
             driver_ids = [build_driver_id(self.prefix, number) for number in missing_numbers]
             descriptions = self.describe_transactions(driver_ids)
