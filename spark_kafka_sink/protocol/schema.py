@@ -46,8 +46,8 @@ class VersionRange:
         """Parse Kafka's notation: "3", "3-12" or "3+"."""
         if text.endswith("+"):
             return cls(int(text.removesuffix("+")), NO_MAX_VERSION)
-        min_text, _, max_text = text.partition("-")
-        return cls(int(min_text), int(max_text or min_text))
+        min_text, dash, max_text = text.partition("-")
+        return cls(int(min_text), int(max_text if dash else min_text))
 
 
 Records = Buffer | Sequence[Buffer] | None
