@@ -3,9 +3,9 @@
     batch  ->  rows by topic  ->  send_columns()  ->  pending calls  ->  results, in the order of the calls
 
 The caller attaches a context to each call and gets it back with the result. A Spark task attaches the rows, for errors
-and dead letters; send_table() attaches the positions of the rows in the table. Pending calls and their
-contexts may occupy up to buffer.memory, in addition to the memory of the producer itself. Above that limit, the writer
-waits for the oldest results, so memory stays bounded even if a stream is endless or its calls are small.
+and dead letters; send_table() attaches the positions of the rows in the table. Pending calls and their contexts may
+occupy up to buffer.memory, in addition to the memory of the producer itself. Above that limit, the writer waits for the
+oldest results, so memory stays bounded even if a stream is endless or its calls are small.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ColumnsWriter(Generic[ContextT]):
             _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
 
     def send(self, rows: TopicRows, context: ContextT, context_bytes: int) -> None:
-        """Send the rows and add the call to the pending calls. Any error of send_columns() is raised.
+        """Send the rows and add the call to the pending calls. Raise the errors of send_columns().
 
         `context_bytes`: the memory that `context` keeps alive until the result is collected.
         """
@@ -179,6 +179,7 @@ class ColumnsWriter(Generic[ContextT]):
             yield collected_result
 
     def _await_oldest(self) -> tuple[ContextT, ColumnsResult]:
+        """Wait for the oldest pending call, remove it, and return its context and its result."""
         call = self._pending_calls[0]
         result = call.future.result(self._max_result_seconds)
         # The call is removed only after the wait. If a signal handler raises during the wait, the call stays pending,

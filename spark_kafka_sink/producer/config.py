@@ -1,6 +1,6 @@
 """ProducerConfig: the Java producer's options, parsed and validated together.
 
-One ConfigurationError reports all invalid options. It has one sentence per option, which begins with the option's name.
+One ConfigurationError reports all invalid options, with one sentence per option that begins with the option's name.
 Unknown options are errors too, because otherwise a misspelled option would go unnoticed until production. Errors show
 invalid values but never secrets: secrets are parsed in network/security_config.py, and the value of an unknown option
 is not shown, because it may be a secret.
@@ -141,9 +141,9 @@ def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
 def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
     """Merge the options with keyword arguments, such as `linger_ms` for linger.ms.
 
-    A keyword that is no option name after its underscores are replaced with dots is kept unchanged, because it may be
-    an option name of another client, for which the later error suggests a replacement. Raise ConfigurationError if an
-    option is set in both.
+    A keyword that matches no option name, even with dots instead of underscores, is kept unchanged: it may be an option
+    name of another client, and the later error then suggests a replacement. Raise ConfigurationError if an option is
+    set in both, or if `options` is not a mapping.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigurationError(
@@ -173,6 +173,7 @@ def _find_compression_level(parsed_options: ParsedOptions) -> int | None:
 
 
 def _check_codec(parsed_options: ParsedOptions) -> None:
+    """Add a fault if the codec of compression.type is not available in this Python environment."""
     if "compression_type" in parsed_options.invalid_fields:
         return
     try:
@@ -182,6 +183,7 @@ def _check_codec(parsed_options: ParsedOptions) -> None:
 
 
 def _check_rack(parsed_options: ParsedOptions) -> None:
+    """Add a fault for each reason why partitioner.rack.aware cannot take effect."""
     values = parsed_options.values
     if not values["partitioner_rack_aware"]:
         return
@@ -246,7 +248,7 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
 
 
 def find_idempotence_conflicts(parsed_options: ParsedOptions) -> dict[str, str]:
-    """Return the requirement of idempotence for each option that conflicts with it: {"acks": "must be all"}."""
+    """Map each option that conflicts with idempotence to the requirement it violates, as in {"acks": "must be all"}."""
     values = parsed_options.values
     conflicts = {}
     if values["acks"] != -1:

@@ -288,6 +288,7 @@ class RecordFutures:
                         complete_safely(future.complete, row_outcome)
 
     def _run_callbacks(self, outcome: _RowsOutcome) -> BaseException | None:
+        """Run each callback of the rows once. Return the last BaseException that is not an Exception, or None."""
         interruption: BaseException | None = None
         for position, row_index in enumerate(outcome.row_indices.tolist()):
             error = outcome.error_at(position)

@@ -186,6 +186,7 @@ class ProducerMetrics:
                 self._send_counts[topic].add(batches.values())
 
     def record_response(self, node_id: int, latency_ms: float, throttle_ms: float, now_ms: float) -> None:
+        """Record a response to a produce request. `throttle_ms`: the throttle time that the response reports."""
         with self._lock:
             self._network.record_latency(node_id, latency_ms, now_ms)
             self._averages["request-latency"].record(latency_ms, now_ms)
@@ -199,12 +200,14 @@ class ProducerMetrics:
             self._counts.add_acknowledged(batches, now_ms)
 
     def record_retries(self, topic: str, record_count: int, now_ms: float) -> None:
+        """Count records that are sent again, once per retry, for the producer and for their topic."""
         with self._lock:
             self._counts.retries += record_count
             self._meters["record-retry"].mark(record_count, now_ms)
             self._ensure_topic_metrics(topic).retries.mark(record_count, now_ms)
 
     def record_failures(self, topic: str, record_count: int, now_ms: float) -> None:
+        """Count records that failed after they were staged, for the producer and for their topic."""
         with self._lock:
             self._counts.errors += record_count
             self._meters["record-error"].mark(record_count, now_ms)
@@ -215,7 +218,7 @@ class ProducerMetrics:
             self._meters["batch-split"].mark(1, now_ms)
 
     def record_wait(self, name: str, milliseconds: float) -> None:
-        """Add the time that a calling thread has waited to a metric. `name`: one of WAIT_TIME_METRICS."""
+        """Add a calling thread's waiting time to the total of a metric. `name`: one of WAIT_TIME_METRICS."""
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 
@@ -264,7 +267,7 @@ class ProducerMetrics:
             return values
 
     def read(self, name: str, now_ms: float) -> float:
-        """Return one metric without computing the others. Raise KeyError for an unknown name."""
+        """Return one metric without computing the others. Raise KeyError for an unknown name, topic or node."""
         with self._lock:
             self._update_windows(now_ms)
             stem, tag, tag_value = parse_metric_name(name)
@@ -302,6 +305,7 @@ class MetricName(NamedTuple):
 
 
 def parse_metric_name(name: str) -> MetricName:
+    """Split a metric name into its stem and its tag. A name without a known tag is all stem."""
     match = _TAG_PATTERN.search(name)
     return MetricName(name) if match is None else MetricName(name[: match.start()], match[1], match[2])
 

@@ -60,7 +60,8 @@ def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int
     """
     hashes = murmur2(keys)
     hashes &= _NON_NEGATIVE_MASK
-    # numpy divides by a scalar without a division instruction per row, but computes remainders with one.
+    # numpy divides by a scalar without a division instruction per row, but computes remainders with one. So the
+    # remainders are computed from the quotients.
     divisor = _to_uint32_scalar(partition_count)
     multiples = hashes // divisor
     multiples *= divisor
@@ -156,7 +157,7 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
 def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slice, list[int]]:
     """Return the order of the keys by length and, for each word number, the first key in this order with this word.
 
-    If all keys have the same number of words, they are not sorted.
+    If all keys have the same number of words, they are not sorted, and the order is a slice that selects all keys.
     """
     min_length, max_length = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
     if min_length >> 2 == max_length >> 2:
@@ -198,6 +199,7 @@ def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint6
 def _gather_words(
     word_pairs: NDArray[np.uint64], pair_indices: NDArray[np.intp], bit_shifts: NDArray[np.uint64]
 ) -> NDArray[np.uint32]:
+    """Return one word per key, shifted out of the pair that contains it (see `_read_word_pairs`)."""
     gathered_words = word_pairs.take(pair_indices)
     gathered_words >>= bit_shifts
     return gathered_words.astype(np.uint32)

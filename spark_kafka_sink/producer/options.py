@@ -1,8 +1,8 @@
 """Table of all Java producer options, with their current defaults and limits.
 
 Each option has a parser. An option that cannot work in Python has an `unsupported_reason`, and only its default is
-accepted. An option without effect says so in its description. The options for connections, requests and
-metadata come from client/options.py. The TLS and SASL options are in network/security_options.py.
+accepted. An option without effect says so in its description. The options for connections, requests and metadata come
+from client/options.py. The TLS and SASL options are in network/security_options.py.
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ class _TopicState:
     def update(self, topic: str, snapshot: ClusterSnapshot, rack: str | None) -> None:
         """Update the partitions from the snapshot if the topic or the nodes have changed.
 
-        `rack`: the client's rack; None without rack awareness.
+        `rack`: the client's rack; None without rack awareness. Raise MetadataTimeoutError if the snapshot does not have
+        the topic's partitions.
         """
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
@@ -137,7 +138,8 @@ class Partitioner:
         """Return the partition of each row.
 
         `requested_partitions` (see parse_requested_partitions): a partition of the topic for each row, or
-        UNSPECIFIED_PARTITION. The array may be modified in place and returned.
+        UNSPECIFIED_PARTITION. The array may be modified in place and returned. Raise MetadataTimeoutError if `snapshot`
+        does not have the topic's partitions.
         """
         topic_state = self._update_topic(topic, snapshot)
         partitions = requested_partitions  # None as long as all rows are unassigned
@@ -152,6 +154,7 @@ class Partitioner:
         return partitions
 
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
+        """Return the topic's updated state. Warn, once per producer, if no broker has the client's rack."""
         with self._lock:
             state = self._topics.get(topic)
             if state is None:
@@ -165,6 +168,7 @@ class Partitioner:
     def _assign_keyless(
         self, state: _TopicState, sizes: NDArray[np.int64], find_loads: FindPartitionLoads
     ) -> NDArray[np.int32]:
+        """Assign rows without a key or a requested partition."""
         with self._lock:
             if self._is_round_robin:
                 return _assign_round_robin(state, len(sizes))
@@ -202,6 +206,7 @@ class Partitioner:
 
 
 def _assign_round_robin(state: _TopicState, row_count: int) -> NDArray[np.int32]:
+    """Assign rows to the available partitions in turn, continuing where the previous call has stopped."""
     partitions = np.array(state.available_partitions, np.int32)
     positions = (state.next_position + np.arange(row_count)) % len(partitions)
     state.next_position = (state.next_position + row_count) % len(partitions)
@@ -246,7 +251,10 @@ def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: i
 
 
 def strip_key_prefix(columns: RecordColumns, prefix_bytes: int) -> RecordColumns:
-    """Remove the first bytes of each key, which the partitioner must ignore. Null keys stay null."""
+    """Return columns for the partitioner only: the values, and the keys without their first `prefix_bytes` bytes.
+
+    Null keys stay null. Without a key column, return `columns` unchanged.
+    """
     if columns.key is None:
         return columns
     return RecordColumns(columns.value, pc.binary_replace_slice(columns.key, 0, prefix_bytes, b""))
@@ -325,7 +333,7 @@ def _weigh_partitions(state: _TopicState, find_loads: FindPartitionLoads | None)
         if rack_loads is None or rack_loads.partitions:
             return _weigh_by_load(rack_loads) or _WeightedPartitions(state.rack_partitions)
         outside_partitions = sorted(set(state.available_partitions) - set(state.rack_partitions))
-        if outside_partitions:
+        if outside_partitions:  # no leader in the rack accepts batches
             candidates = uniform_partitions = outside_partitions
     loads = None if find_loads is None else find_loads(candidates)
     return _weigh_by_load(loads) or _WeightedPartitions(uniform_partitions)

@@ -261,7 +261,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _send_record(
         self, record: ProducerRecord, callback: Callback | None, check_open: OpenTransactionCheck | None
     ) -> SendFuture:
-        """Validate a record, call the interceptors and send the record. Return its future."""
+        """Validate a record, call the interceptors and send the record. Return its future.
+
+        Invalid types and misuse of the producer raise. Any other KafkaSinkError fails the future.
+        """
         try:
             record = validate_record(record)
         except InvalidRecordError as error:  # interceptors do not see invalid records
@@ -346,7 +349,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         keep_row_indices: bool,
         ignored_key_bytes: int,
     ) -> ColumnsFuture:
-        """Send all rows of the columns, in the transaction of `check_open` if there is one."""
+        """Send all rows of the columns, in the transaction of `check_open` if there is one. Return their future."""
         now_ms = self._system.now()
         try:
             check_columns(columns)
@@ -408,6 +411,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         check_open: OpenTransactionCheck | None,
         ignored_key_bytes: int,
     ) -> None:
+        """Assign rows to partitions and stage them. Fail the rows that cannot be staged.
+
+        If no row can be staged because of an IllegalStateError, raise that error instead.
+        """
         find_loads = partial(self._accumulator.find_partition_loads, topic, snapshot)
         columns = strip_key_prefix(rows.columns, ignored_key_bytes) if ignored_key_bytes else rows.columns
         rows.assign(
@@ -433,6 +440,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _send(
         self, record: ProducerRecord, callbacks: tuple[Callback, ...], check_open: OpenTransactionCheck | None
     ) -> SendFuture:
+        """Serialize and stage a validated record, and return its future. Raise KafkaSinkError if that fails."""
         topic, _, _, _, partition, timestamp_ms = record
         now_ms = self._system.now()
         snapshot = self._await_topic(topic, now_ms, partition)
@@ -483,6 +491,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _call_record_partitioner(
         self, topic: str, key: bytes | None, value: bytes | None, snapshot: ClusterSnapshot
     ) -> int:
+        """Return the partition that the custom partitioner chooses.
+
+        Raise InvalidRecordError if the partitioner raises an exception or the topic has no such partition.
+        """
         assert self._record_partitioner is not None
         try:
             partition = index(self._record_partitioner(topic, key, value, snapshot.topics[topic].partitions))
@@ -600,7 +612,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return self._metrics.totals(self._system.now())
 
     def _await_topic(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
-        """Wait for the topic's partitions until max.block.ms after `now_ms`."""
+        """Return metadata with the topic's partitions, including `partition` unless it is None.
+
+        Wait until max.block.ms after `now_ms`. Raise the errors of TopicMetadataWaiter.await_partitions.
+        """
         try:
             return self._topics.await_partitions(topic, now_ms, partition)
         except ProducerClosedError:

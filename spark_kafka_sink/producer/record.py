@@ -108,10 +108,10 @@ def check_columns(columns: object) -> None:
 
 
 def validate_record(record: object) -> ProducerRecord:
-    """Check the types of a record and return it with a copy of its headers.
+    """Return the record with a copy of its headers. Raise InvalidRecordError if a field is invalid.
 
     The headers are copied because the caller may change them after the call. Types are checked within the call, so that
-    the traceback of an InvalidRecordError shows the caller.
+    the traceback of an InvalidRecordError shows the caller. The serializers check the key and the value.
     """
     if not isinstance(record, ProducerRecord):
         raise InvalidRecordError(f"send() takes a ProducerRecord, not {type(record).__name__}.")

@@ -36,7 +36,7 @@ class DigestCollector:
             self._add_ranges(result.topic, range_array, row_indices, hashes)
 
     def attach_to(self, ranges_by_topic: dict[str, dict[int, OffsetRange]]) -> dict[str, dict[int, OffsetRange]]:
-        """Return the offset ranges by topic and partition, with their digests. They must cover the added rows."""
+        """Return the offset ranges by topic and partition, with their digests. The ranges must cover the added rows."""
         return {
             topic: {
                 partition: replace(offset_range, digest=join_sums(*self._digests[topic][partition].tolist()))

@@ -54,6 +54,7 @@ class OffsetRange:
     range."""
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
+        """Merge two ranges of one partition. The digest is None unless both ranges have one."""
         known_first_offsets = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
         return OffsetRange(
             first_offset=min(known_first_offsets, default=-1),
@@ -74,7 +75,7 @@ def _add_digests(first_digest: int | None, second_digest: int | None) -> int | N
 
 
 def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, OffsetRange]:
-    """Merge the stored ranges of one or several calls for one topic into one OffsetRange per partition."""
+    """Merge the stored ranges of calls for one topic. Return one OffsetRange per partition, keyed by partition."""
     no_ranges = np.empty((0, len(StoredRange._fields)), np.int64)
     ranges = np.concatenate([no_ranges, *map(np.asarray, stored_ranges)])
     _, _, partition_column, _, _ = ranges.T

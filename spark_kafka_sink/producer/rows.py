@@ -105,7 +105,7 @@ class Rows:
         )
 
     def _take(self, positions: NDArray[np.int64]) -> Rows:
-        """Return the rows at these positions of the columns."""
+        """Return a copy of the rows at these positions. The copy is not assigned to partitions."""
         return Rows(
             call=self.call,
             row_indices=self.row_indices[positions],
@@ -150,14 +150,16 @@ def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[F
 def find_missing_partition_rows(
     topic: str, rows: Rows, snapshot: ClusterSnapshot, partition: int | ArrowColumn | None
 ) -> list[FailedRows]:
-    """Find the rows that request a partition the topic does not have.
+    """Find the rows that request a partition the topic does not have. Return one failure, or an empty list.
 
     `partition` is the argument of send_columns(). It supplies the partition numbers for the error message.
     """
     if rows.requested_partitions is None or partition is None:
         return []
     info = snapshot.topics[topic]
+    # Below 0 if a row has INVALID_PARTITION or UNSPECIFIED_PARTITION. Only the search below tells these two apart.
     lowest_partition = int(np.minimum.reduce(rows.requested_partitions, initial=0))
+    # `info.partitions` is sorted by index, so the last index shows whether a broker has omitted any partition.
     are_partitions_contiguous = info.partitions[-1].index + 1 == len(info.partitions)
     if are_partitions_contiguous and lowest_partition >= 0 and rows.highest_requested_partition < len(info.partitions):
         return []  # the usual case, which needs no search

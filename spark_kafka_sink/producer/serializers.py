@@ -1,8 +1,8 @@
 """Serializers, which convert the key and the value of a ProducerRecord to bytes.
 
 A serializer is any callable of (topic, object) that returns bytes, or None for null. Without a serializer, bytes are
-sent unchanged, a str as UTF-8 and None as null. Any other type raises an error at the call. Guessing a conversion would
-risk wrong bytes that stay in the topic.
+sent unchanged, a str as UTF-8 and None as null. Any other type raises an error at the call, because a guessed
+conversion could leave wrong bytes in the topic.
 
 A serializer that needs the record's headers is an object with a method `serialize(topic, headers, data)`, as in the
 Java client and in kafka-python. `headers` is a list of the record's headers. Headers that the serializer adds to the
@@ -84,32 +84,32 @@ def serialize_json(topic: str, value: object) -> bytes | None:
 
 
 def serialize_short(topic: str, value: object) -> bytes | None:
-    """Serialize a 16-bit integer."""
+    """Serialize a signed 16-bit integer. None becomes null."""
     return _pack_integer(topic, value, 2)
 
 
 def serialize_integer(topic: str, value: object) -> bytes | None:
-    """Serialize a 32-bit integer."""
+    """Serialize a signed 32-bit integer. None becomes null."""
     return _pack_integer(topic, value, 4)
 
 
 def serialize_long(topic: str, value: object) -> bytes | None:
-    """Serialize a 64-bit integer."""
+    """Serialize a signed 64-bit integer. None becomes null."""
     return _pack_integer(topic, value, 8)
 
 
 def serialize_float(topic: str, value: object) -> bytes | None:
-    """Serialize a 32-bit floating-point number. The value is rounded to 32 bits."""
+    """Serialize a floating-point number, rounded to 32 bits. None becomes null."""
     return _pack_float(topic, value, _FLOAT)
 
 
 def serialize_double(topic: str, value: object) -> bytes | None:
-    """Serialize a 64-bit floating-point number."""
+    """Serialize a 64-bit floating-point number. None becomes null."""
     return _pack_float(topic, value, _DOUBLE)
 
 
 def serialize_uuid(topic: str, value: object) -> bytes | None:
-    """Serialize a uuid.UUID as text."""
+    """Serialize a uuid.UUID as text. None becomes null."""
     if value is None:
         return None
     if not isinstance(value, UUID):
@@ -118,6 +118,7 @@ def serialize_uuid(topic: str, value: object) -> bytes | None:
 
 
 def _pack_integer(topic: str, value: object, byte_count: int) -> bytes | None:
+    """Encode a signed big-endian integer. Raise InvalidRecordError for other types and for numbers that do not fit."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
@@ -132,6 +133,7 @@ def _pack_integer(topic: str, value: object, byte_count: int) -> bytes | None:
 
 
 def _pack_float(topic: str, value: object, layout: Struct) -> bytes | None:
+    """Encode a floating-point number. Raise InvalidRecordError for other types and for numbers that do not fit."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
@@ -189,6 +191,10 @@ class Serializers:
 
 
 def _check_serializer(side: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
+    """Return the serializer, or serialize_plain for None. Raise ConfigurationError if it cannot be a serializer.
+
+    `side`: `key` or `value`.
+    """
     if serializer is None:
         return serialize_plain
     if callable(serializer) or callable(getattr(serializer, "serialize", None)):
@@ -228,6 +234,10 @@ def _call_serializer(
     headers: list[tuple[str, bytes | None]],
     value: object,
 ) -> bytes | None:
+    """Return the bytes of a key or value. Raise InvalidRecordError if the serializer fails or returns another type.
+
+    `headers`: the record's headers, to which a HeaderSerializer may add its own.
+    """
     try:
         result = serializer(topic, value) if callable(serializer) else serializer.serialize(topic, headers, value)
     except InvalidRecordError:

@@ -228,7 +228,10 @@ def _prepare_table(
     failed_rows_max: int,
     formats: TableOptions,
 ) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
-    """Check the arguments of a call and open its table. Return the sender, the table's reader and its row count."""
+    """Validate the arguments of a send_table() call and open the table.
+
+    Return the sender, the table's reader, and the number of rows if it is known.
+    """
     from spark_kafka_sink.producer.table_plan import plan_table
     from spark_kafka_sink.producer.tables import TableSender, open_table
 

@@ -91,10 +91,12 @@ class ArrowColumns:
         return [field.name for field in self._fields]
 
     def field(self, position: int) -> pa.Field:
+        """Return the field at a position, with its Spark type."""
         field = self._fields[position]
         return pa.field(field.name, to_spark_type(field.type), field.nullable)
 
     def struct_fields(self, position: int) -> ArrowColumns | None:
+        """Return the fields of a struct column, or None for a column of another type."""
         data_type = self._fields[position].type
         return ArrowColumns(list(data_type)) if pa.types.is_struct(data_type) else None
 

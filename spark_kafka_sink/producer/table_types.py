@@ -144,7 +144,7 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
 
 
 def _to_days(column: pa.Array) -> pa.Array:
-    """Convert milliseconds to days. Arrow's own cast silently overflows."""
+    """Convert milliseconds to days. Raise ArrowInvalid for a day that does not fit: Arrow's own cast overflows."""
     days = integers_to_numpy(column.view(pa.int64())) // _MS_PER_DAY
     null_mask = build_null_mask(column)
     is_out_of_range = (days < _MIN_DAYS) | (days > _MAX_DAYS)
@@ -155,6 +155,7 @@ def _to_days(column: pa.Array) -> pa.Array:
 
 
 def _build_null_mask_array(column: pa.Array) -> pa.Array | None:
+    """Return a mask that is True for nulls, or None if there are none."""
     return column.is_null() if column.null_count else None
 
 
@@ -205,6 +206,7 @@ def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
 
 
 def _compute_dictionary_value_sizes(column: pa.Array) -> NDArray[np.int64]:
+    """Return, for each row, the size in bytes of the dictionary entry that the row refers to; 0 for a null."""
     entry_sizes = _compute_decoded_value_sizes(column.dictionary)
     indices = integers_to_numpy(column.indices)
     # An index outside the dictionary counts as null here: convert_column() raises an error for it.
@@ -215,12 +217,14 @@ def _compute_dictionary_value_sizes(column: pa.Array) -> NDArray[np.int64]:
 
 
 def _compute_list_sizes(lists: pa.Array) -> NDArray[np.int64]:
+    """Return the total size in bytes of each list's elements; 0 for a null."""
     element_ends = np.append(0, np.cumsum(_compute_decoded_value_sizes(lists.flatten())))
     sizes: NDArray[np.int64] = np.diff(element_ends[integers_to_numpy(_flatten_offsets(lists))])
     return sizes
 
 
 def _compute_view_value_sizes(column: pa.Array) -> NDArray[np.int64]:
+    """Return the size in bytes of each view's value, which the view itself states; 0 for a null."""
     view_integers = np.frombuffer(
         column.buffers()[1], np.int32, count=_VIEW_INTEGERS * len(column), offset=_VIEW_BYTES * column.offset
     )

@@ -62,7 +62,7 @@ class TopicMetadataWaiter:
         """The number of partitions that each topic had when a requested partition was last missing."""
 
     def await_partitions(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
-        """Wait until the topic's partitions are known, including `partition` unless it is None.
+        """Wait until the topic's partitions are known, including `partition` unless it is None. Return the metadata.
 
         `now_ms` is the time at which the call began. If the topic is still unknown max.block.ms after that time, raise
         MetadataTimeoutError. If only `partition` is missing, raise InvalidRecordError, usually earlier. Raise permanent
@@ -113,6 +113,7 @@ class TopicMetadataWaiter:
             self._metrics.record_wait("metadata-wait-time", self._system.now() - wait_started_ms)
 
     def _await_metadata(self, version: int, deadline_ms: float) -> bool:
+        """Wait for metadata that is newer than `version`. Return False after the deadline."""
         remaining_ms = deadline_ms - self._system.now()
         if remaining_ms <= 0:
             return False

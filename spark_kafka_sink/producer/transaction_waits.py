@@ -37,7 +37,7 @@ from spark_kafka_sink.requests.transactions import DescribeTransactions, collect
 _log = logging.getLogger(__name__)
 
 _MIN_REMAINING_SECONDS = 0.001
-"""Minimum time that is left for the sender after the wait for a transaction, so that it can still end by itself."""
+"""Minimum time left for the sender after the wait for a transaction, so that the sender can still end by itself."""
 
 Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
 """Maps (topic, partition) to the offset of the next record to read."""
@@ -52,7 +52,10 @@ class WaitContext(NamedTuple):
 
 
 class ProducerTransactions:
-    """The transactional calls of one producer. Thread-safe; `manager` holds the state."""
+    """The transactional calls of one producer, as documented in TransactionalProducer.
+
+    Thread-safe; `manager` holds the state.
+    """
 
     def __init__(
         self,

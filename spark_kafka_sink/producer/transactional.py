@@ -55,9 +55,9 @@ class TransactionalProducer:
     def init_transactions(self, transactional_id: str | None = None) -> None:
         """Get a producer id for the transactional id. Call this method before the first transaction.
 
-        Earlier producers with the same id are fenced, and their open transaction is aborted. Call it again after
-        another process has ended a transaction of this producer. `transactional_id` replaces the configured id, so that
-        a program that runs tasks one after another can reuse one producer with each task's id.
+        Earlier producers with the same id are fenced, and their open transaction is aborted. Call the method again
+        after another process has ended a transaction of this producer. `transactional_id` replaces the configured id,
+        so that a program that runs tasks one after another can reuse one producer with each task's id.
 
         Example:
 
@@ -140,9 +140,9 @@ class TransactionalProducer:
     def prepare_transaction(self) -> TransactionIdentity | None:
         """Wait for all acknowledgements and leave the transaction open, so that another process can end it.
 
-        Return the identity of the transaction for take_over_transaction(). If nothing was sent in the
-        transaction, end it and return None. The call also waits at most max.block.ms for the offsets of consumer
-        groups; it may be repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after it began.
+        Return the identity of the transaction for take_over_transaction(). If nothing was sent in the transaction, end
+        it and return None. The call also waits at most max.block.ms for the offsets of consumer groups; it may be
+        repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after it began.
 
         Example:
 
@@ -185,6 +185,10 @@ class TransactionalProducer:
     # --- checks of the producer's state
 
     def _require_transactions(self) -> ProducerTransactions:
+        """Return the object that implements the transactional calls.
+
+        Raise IllegalStateError without a transactional.id or in a forked child, and ProducerClosedError after close().
+        """
         self._ensure_same_process()
         if self._transactions is None:
             raise IllegalStateError("The producer has no transactional.id. Set it to use transactions.")
@@ -218,8 +222,8 @@ class TransactionalProducer:
     def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:
         """Raise if the producer cannot send now.
 
-        In a transaction, return a check that raises if the transaction ends while the call waits.
-        `transaction_number`: if set, also raise if the open transaction has another number.
+        In a transaction, return a check that raises if the transaction ends while the call waits; otherwise return
+        None. `transaction_number`: if set, also raise if the open transaction has another number.
         """
         check_open = None
         if self._transactions is not None and not self._is_closed:
@@ -237,6 +241,7 @@ class TransactionalProducer:
             )
 
     def _ensure_usable(self) -> None:
+        """Raise if the process was forked, or if the producer is closed or has failed permanently."""
         self._ensure_same_process()
         if self._is_closed or self._sender.fatal_error is not None:
             raise self._build_closed_error()

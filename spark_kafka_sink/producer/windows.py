@@ -48,15 +48,17 @@ class WindowedStat:
         sample.maximum = max(sample.maximum, value if maximum is None else maximum)
 
     def average(self, now_ms: float) -> float:
+        """Return the average of the recent values, or nan if there are none."""
         samples = self._select_recent_samples(now_ms)
         count = sum(sample.count for sample in samples)
         return sum(sample.sum for sample in samples) / count if count else NAN
 
     def maximum(self, now_ms: float) -> float:
+        """Return the maximum of the recent values, or nan if there are none."""
         return max((sample.maximum for sample in self._select_recent_samples(now_ms)), default=NAN)
 
     def rate(self, now_ms: float) -> float:
-        """Return the sum of values per second.
+        """Return the sum of the recent values, divided by the elapsed seconds; 0 if there are none.
 
         The elapsed time is taken to be at least the length of all windows but one, and of one window if there is only
         one. Otherwise a single record in the first millisecond would count as a rate of a thousand per second.
@@ -89,7 +91,7 @@ class Meter:
         self.windowed.record(value, now_ms, count)
 
     def mark_total(self, total: float, now_ms: float, count: float = 1) -> None:
-        """Add the increase of a total that is counted elsewhere since the last call. `total`: its current value."""
+        """Add the increase since the last call of a total that is counted elsewhere. `total`: its current value."""
         if total != self.total:
             self.mark(total - self.total, now_ms, count)
             self.total = total  # the exact total, without the rounding errors of the differences
@@ -146,6 +148,7 @@ class LatencyHistogram:
         return merged_histogram
 
     def merge(self, other: LatencyHistogram) -> None:
+        """Add the counts of another histogram to this one, in place."""
         for bucket, record_count in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + record_count
 

@@ -14,11 +14,11 @@ Memory. The memory reserved for staged rows is enough for the larger of their Ar
 encoded form is counted at its upper bound, and twice if compression is enabled, because the compressed records are
 allocated before the uncompressed ones are freed. So encoding and compression never wait for memory. If they did, a
 thread could wait for memory that is released only after its own rows have been sent. While a thread encodes a stage,
-its rows exist in both forms, and the second form is not counted against buffer.memory. It takes half of buffer.memory
-for a stage that has just become full, more if new rows joined rows left over from a split, and at most all of
-buffer.memory if the stages of several topics are encoded concurrently. The encoded rows of one buffer share a lease
-(buffer_pool.py). When memory is short, the last few batches that still use a buffer are copied out of it, so that it
-can be freed.
+its rows exist in both forms, and the second form is not counted against buffer.memory. The second form takes half of
+buffer.memory for a stage that has just become full, more if new rows joined rows left over from a split, and at most
+all of buffer.memory if the stages of several topics are encoded concurrently. The encoded rows of one buffer share a
+lease (buffer_pool.py). When memory is short, the last few batches that still use a buffer are copied out of it, so that
+the buffer can be freed.
 
 The rows of a call that is larger than the pool are staged in chunks. max.block.ms applies to each chunk, so that a
 large call to slow brokers does not fail while it makes progress. Each record passed to send() also reserves memory for
@@ -70,15 +70,15 @@ _CHUNK_DIVISOR = 16
 
 
 CountRows = Callable[[int, int, int, float], None]
-"""Count rows for the metrics. Arguments: the number of rows, their total size, the size of the largest row, and the
-time."""
+"""Count rows for the metrics. Arguments: the number of rows, their total size and the size of the largest row in bytes,
+and the current time."""
 
 
 class _LingerSuspension:
     """A running `without_linger` block.
 
-    Only the block holds a strong reference to it. So the suspension ends with the block even if an interrupt prevents
-    its removal from the accumulator's weak set.
+    Only the block holds a strong reference to this object. So the suspension ends with the block even if an interrupt
+    prevents its removal from the accumulator's weak set.
     """
 
 
@@ -192,8 +192,10 @@ class RecordAccumulator:
         """Stage a single record of at most `size` bytes and return its future.
 
         The record is assigned to a partition later, based on `snapshot` or newer metadata. `max_block_ms`: called only
-        if the record has to wait for memory. `check_open`: as for append_columns. Raise BufferExhaustedError if the
-        memory does not become available within max_block_ms.
+        if the record has to wait for memory. `check_open`: as for append_columns, but its error is raised here.
+
+        Raise BufferExhaustedError if the memory does not become available within max_block_ms, RecordTooLargeError if
+        the record does not fit into buffer.memory, and ProducerClosedError if the producer was closed.
         """
         reserved_bytes = self._compute_reserved_bytes(size, size, FUTURE_BYTES)
         if not self.pool.try_reserve(reserved_bytes):
@@ -256,7 +258,10 @@ class RecordAccumulator:
         max_block_ms: float | None,
         check_open: Callable[[], None] | None,
     ) -> None:
-        """Reserve memory for rows and add them to their topic's stage."""
+        """Reserve memory for rows and stage them. If their topic's stage is then full, fill batches on this thread.
+
+        `encoded_bytes`: upper bound of the rows' encoded size. Raise KafkaSinkError if the rows cannot be staged.
+        """
         reserved_bytes = self._compute_reserved_bytes(encoded_bytes, rows.columns.nbytes, rows.row_indices.nbytes)
         if not self.pool.try_reserve(reserved_bytes):
             self._wait_and_reserve(reserved_bytes, max_block_ms)
@@ -315,12 +320,20 @@ class RecordAccumulator:
         return self.pool.total_bytes
 
     def _wait_and_reserve(self, reserved_bytes: int, max_block_ms: float | None) -> None:
+        """Free the buffers of sparse leases, then reserve memory, waiting up to `max_block_ms` (None: max.block.ms).
+
+        Raise the errors of BufferPool.reserve.
+        """
         with self._lock:
             self._filler.free_sparse_leases()
         max_block_ms = self._config.max_block_ms if max_block_ms is None else max_block_ms
         self.pool.reserve(reserved_bytes, max_block_ms, self._wait_for_memory)
 
     def _wait_for_memory(self, wake_event: threading.Event, timeout_ms: float | None) -> bool:
+        """Wake the sender, which does not wait for linger.ms while memory is short, and wait for the event.
+
+        Return whether the event is set.
+        """
         self._wakeup()
         return self._wait(wake_event, timeout_ms)
 
@@ -342,7 +355,8 @@ class RecordAccumulator:
 
         The lock is released while batches are filled, because encoding and compression take a long time. Meanwhile,
         other threads may stage rows, fill batches from full stages and begin flushes. Each of these events wakes the
-        sender, so the next call handles them. A flush in the plan may also end because its caller has stopped waiting.
+        sender, so the next call handles them. A flush in the plan may also end because its caller has stopped waiting,
+        which does no harm.
         """
         with self._lock:
             plan = self._plan_fill(snapshot, now_ms)
@@ -413,7 +427,7 @@ class RecordAccumulator:
         """Return the time at which a stage's rows must become batches unless the stage fills up earlier.
 
         While linger is suspended, rows are due immediately unless each of the topic's leaders already has enough
-        batches to fill a request.
+        batches to fill a request. A fill pause and the extra linger (partition_queues.py) postpone the time.
         """
         if is_linger_suspended and not self._queues.extra_linger_ms(stage.topic):
             return stage.oldest_row_ms
@@ -422,6 +436,7 @@ class RecordAccumulator:
         return due_ms if due_ms > now_ms else due_ms + self._queues.extra_linger_ms(stage.topic)
 
     def _build_ready_check_result(self, now_ms: float, next_due_ms: float) -> ReadyCheckResult:
+        """Return the ready nodes. The caller must hold the lock. `next_due_ms`: time at which the next stage is due."""
         delay_ms = max(0.0, min(next_due_ms, self._queues.find_next_due_ms()) - now_ms)
         return ReadyCheckResult(self._queues.ready_node_ids(), delay_ms, self._queues.unknown_leader_topics())
 
@@ -436,7 +451,7 @@ class RecordAccumulator:
         """Remove the next batches from their queues, close them, mark them IN_FLIGHT, and return them by node.
 
         A node gets at most one batch per partition and at most `max_request_size` bytes, unless its first batch alone
-        is larger. `admit`: decides whether a batch may be sent now.
+        is larger. `admit`: decides whether a batch may be sent now (see AdmitBatch).
         """
         drained_by_node: dict[int, list[ProducerBatch]] = {}
         with self._lock:
@@ -609,7 +624,7 @@ class RecordAccumulator:
     def abort_incomplete_batches(self, error: Exception, *, include_in_flight: bool = True) -> list[ProducerBatch]:
         """Fail all staged and queued rows and, by default, those in flight. Return the failed batches.
 
-        Only the sender thread may call this. It must fail the futures and then call remove_completed.
+        Only the sender thread may call this, and it must then fail the futures and call remove_completed.
         """
         aborted_batches: list[ProducerBatch] = []
         for topic in self._filler.list_topics():

@@ -178,7 +178,8 @@ class ProducerBatch:
     def append(self, pieces: EncodedPieces, piece_index: int) -> None:
         """Append a piece's records. Their offset deltas must continue those of the batch.
 
-        The caller must have added the batch to the holders of `pieces.lease`.
+        The caller must have added the batch to the holders of `pieces.lease`. Raise IllegalStateError unless the batch
+        is OPEN or PINNED.
         """
         if self.state is not OPEN and self.state is not PINNED:
             raise IllegalStateError(f"Records cannot be appended to {self!r}.")
@@ -227,7 +228,10 @@ class ProducerBatch:
         return [call_rows for rows in self.rows for call_rows in rows.split_by_call()]
 
     def is_full(self, max_bytes: int) -> bool:
-        """Return whether one more record of average size would make the batch larger than `max_bytes`."""
+        """Return whether one more record of average size would make the batch larger than `max_bytes`.
+
+        The batch must have at least one record.
+        """
         return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > max_bytes
 
     def pin(self) -> None:
@@ -365,7 +369,7 @@ class ProducerBatch:
         return now_ms >= self.deadline_ms
 
     def mark_drained(self, leader_epoch: int | None) -> None:
-        """Record that the batch was drained for a leader with this epoch. OPEN -> DRAINED."""
+        """Record that the batch was drained for a leader with this epoch. OPEN -> DRAINED; CLOSED does not change."""
         self.leader_epoch = leader_epoch
         if self.state is OPEN:
             self._transition_to(DRAINED)
@@ -423,6 +427,7 @@ class ProducerBatch:
         return self.base_offset + record_index if self.base_offset >= 0 else -1
 
     def _release_leases_unless_in_flight(self) -> None:
+        """Release the batch's memory unless a socket may still be reading it. Idempotent."""
         if self.has_request_in_flight:
             return
         leases = self.leases

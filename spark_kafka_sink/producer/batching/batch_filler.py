@@ -238,7 +238,8 @@ class BatchFiller:
     def _take_stage(self, topic: str, *, only_full: bool) -> Stage | None:
         """Take a topic's stage for exclusive use by this thread. Rows that arrive later are added to a new stage.
 
-        Return None if there is nothing to do, or if a thread was interrupted while it was filling this topic's batches.
+        Return None if no rows are staged or a thread was interrupted while it was filling this topic's batches. With
+        `only_full`, also return None if the stage is not full and no assignment of single records is scheduled.
         """
         with self._lock:
             stage = self.stages.get(topic)
@@ -271,7 +272,9 @@ class BatchFiller:
     def _split_into_runs(self, stage: Stage, *, only_full: bool) -> list[list[Rows]]:
         """Assign all rows to partitions, and split them into runs. Each run's rows are encoded together.
 
-        `only_full`: first return the rows that do not fill batches to the topic's stage.
+        `only_full`: after the assignment, put the rows that do not fill batches back into the topic's stage.
+
+        The memory reserved for the rows in the runs becomes the first of the stage's leases.
         """
         assign_partitions = partial(self._assign_partitions, stage.topic)
         stage.assign_partitions(partial(convert_records, assign_partitions=assign_partitions))
@@ -283,9 +286,10 @@ class BatchFiller:
         return list(split_into_compatible_runs(stage.rows))
 
     def _return_sparse_partitions(self, stage: Stage) -> None:
-        """Return the rows of sparse partitions to the topic's stage, ahead of rows that were staged in the meantime.
+        """Put the rows of sparse partitions back into the topic's stage, ahead of rows staged in the meantime.
 
-        If the stage is not full once its single records are assigned to partitions, return all rows.
+        If the stage is not full once its single records are assigned to partitions, put all rows back. Do nothing if
+        all rows should become batches.
         """
         max_body_bytes = self.compute_max_batch_body_bytes(stage.topic)
         ready_partition_mask = stage.find_ready_partitions(max_body_bytes)
@@ -328,7 +332,7 @@ class BatchFiller:
         batches: list[ProducerBatch] = []
         for index, first_offset_delta in zip(slices.partition_indices, slices.first_offset_deltas, strict=True):
             batch = last_batches[index]
-            if batch is None or not first_offset_delta:
+            if batch is None or not first_offset_delta:  # offset delta 0 begins a new batch
                 batch = ProducerBatch(queues[index].topic_partition, stage.oldest_row_ms, deadline_ms)
                 last_batches[index] = batch
             batches.append(batch)
@@ -361,6 +365,7 @@ class BatchFiller:
         """Append the encoded records to their batches and the new batches to their queues. Close full batches."""
         full_batches: list[ProducerBatch] = []
         with self._lock:
+            # A single statement, so that wherever an interrupt occurs, the rows are in one of the two fields.
             stage.entries, stage.pending_appends = stage.entries[len(run) :], appends
             next_piece = 0
             for pieces in appends.buffers:
@@ -371,7 +376,7 @@ class BatchFiller:
                 pieces.lease.add_holders(batches, pieces.charged_bytes)
                 for index, (batch, queue) in enumerate(zip(batches, appends.queues[buffer_range], strict=True)):
                     if not pieces.first_offset_deltas[index]:  # the batch is new
-                        if queue.batches and queue.batches[-1].state is PINNED:
+                        if queue.batches and queue.batches[-1].state is PINNED:  # full, since a new batch follows it
                             full_batches.append(queue.batches[-1])
                         batch.pin()
                         queue.batches.append(batch)

@@ -199,7 +199,7 @@ class MemoryLease:
             self._needed_bytes += sum(sizes)
 
     def remove_holder(self, holder: object) -> None:
-        """Remove a holder, and return all bytes to the pool if it was the last one. Ignore other objects."""
+        """Remove a holder, and return all bytes to the pool if it was the last one. Idempotent."""
         with self._lock:
             self._needed_bytes -= self._holders.pop(holder, 0)
             if self._holders:

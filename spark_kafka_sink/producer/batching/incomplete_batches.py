@@ -70,7 +70,7 @@ class IncompleteBatches:
     def take_expired(self, now_ms: float) -> list[ProducerBatch]:
         """Return the batches whose deadline has passed, ordered by deadline, each only once.
 
-        A pinned batch is left for a later call, after it has been unpinned.
+        A pinned batch is left for a later call, after it has been unpinned. A batch that is already DONE is skipped.
         """
         expired_batches = [
             batch

@@ -137,7 +137,7 @@ class PartitionQueues:
         return queue
 
     def get_many(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
-        """Return the queues of the given partitions of a topic. They are created on first use."""
+        """Return the queues of these partitions of a topic, in the same order. They are created on first use."""
         queues = self._queues_by_topic.get(topic, {})
         return [queues.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
 
@@ -170,6 +170,7 @@ class PartitionQueues:
             self._update_leaders(self.find_topic_queues(topic), now_ms)
 
     def _update_leaders(self, queues: Iterable[PartitionQueue], now_ms: float) -> None:
+        """Read the leaders of these queues from the current snapshot, and schedule the queues again."""
         for queue in queues:
             previous_leader = (queue.leader_id, queue.leader_epoch)
             self._remove_from_ready(queue)
@@ -299,9 +300,10 @@ class PartitionQueues:
     # -- drain --------------------------------------------------------------------------------------------------------
 
     def drain_node(self, node_id: int, max_bytes: int, now_ms: float, admit: AdmitBatch) -> list[ProducerBatch]:
-        """Remove and return the heads of a node's ready queues, at most one of each.
+        """Remove and return the heads of a node's ready queues, at most one batch per queue.
 
-        The total size of the batches is at most `max_bytes`, except for a first batch that is larger.
+        The total size of the batches is at most `max_bytes`, unless the first batch alone is larger. A queue is muted
+        if `admit` rejects its head.
         """
         drained_batches: list[ProducerBatch] = []
         drained_bytes = 0

@@ -107,7 +107,7 @@ class StagedRecords:
 
 
 StageEntry = StagedRecords | Rows
-"""Consecutive rows of one call. Only Rows have partitions."""
+"""Consecutive rows of one call. Only Rows are already assigned to partitions."""
 
 
 class BatchAppends(NamedTuple):
@@ -185,7 +185,7 @@ class Stage:
 
     @property
     def rows(self) -> list[Rows]:
-        """The entries that have partitions. After `assign_partitions`, these are all entries."""
+        """The entries that are already assigned to partitions. After `assign_partitions`, these are all entries."""
         return [entry for entry in self.entries if isinstance(entry, Rows)]
 
     def add(self, rows: Rows, reserved_bytes: int) -> None:
@@ -216,7 +216,7 @@ class Stage:
         return last_entry.add(record, callbacks)
 
     def assign_partitions(self, convert_records: Callable[[StagedRecords], Rows]) -> None:
-        """Convert all single records to rows with partitions. Do nothing if there are no single records."""
+        """Convert all single records to rows that are assigned to partitions. Do nothing if there are none."""
         entries: list[StageEntry] = []
         for entry in self.entries if self.unassigned_bytes else ():
             rows = convert_records(entry) if isinstance(entry, StagedRecords) else entry
@@ -227,6 +227,7 @@ class Stage:
             self.entries, self.unassigned_bytes = entries, 0
 
     def _add_sizes(self, rows: Rows) -> None:
+        """Add the upper bounds of the rows' sizes to `assigned_bytes`, and lower bounds to _bytes_by_partition."""
         sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
         self._ensure_partitions(len(sizes))
         self._bytes_by_partition[: len(sizes)] += sizes - _MAX_ROW_SIZE_EXCESS_BYTES * rows.row_counts
@@ -322,9 +323,10 @@ class Stage:
         return full_partitions if should_split else None
 
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Stage, Stage]:
-        """Return a new stage with the rows of the partitions in the mask, and a new stage with the remaining rows.
+        """Split the rows into two new stages: those whose partitions are True in `partition_mask`, and the rest.
 
-        All entries must have partitions. Both new stages keep `oldest_row_ms`. This stage itself does not change.
+        Every entry must already be assigned to partitions. Both stages keep `oldest_row_ms`, and they divide the
+        reserved memory. This stage itself does not change.
         """
         ready_stage, remaining_stage = self._create_empty_copy(), self._create_empty_copy()
         remaining_stage._split_count = self._split_count

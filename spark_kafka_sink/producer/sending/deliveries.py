@@ -2,7 +2,8 @@
 
 For each batch, in this order:
 
-    batch.mark_request_ended    no socket reads the bytes any more, so the memory may be released (rule 5)
+    batch.mark_request_ended    no socket reads the bytes any more, so the memory may be released (rule 5 of
+                                docs/producer-guarantees.md)
     idempotence                 records that the batch is stored, or that it is no longer in flight
     decide_outcome              Done | Retry | Split | Fail
     batch.complete              or reenqueue, split or fail; none of them if the batch has failed before
@@ -316,6 +317,7 @@ def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[Prod
 
 
 def complete_futures(stored_rows: Sequence[StoredRows]) -> None:
+    """Pass stored rows to their calls, in order. An exception from a user's callback is only logged."""
     for call, row_indices, stored_ranges, row_count in stored_rows:
         complete_safely(call.complete_rows, row_indices, stored_ranges, row_count)
 
@@ -325,7 +327,8 @@ def fail_futures(
 ) -> None:
     """Fail the futures of all records of a batch.
 
-    `record_errors`: errors of the records that the broker named, keyed by their index in the batch (rule 6).
+    `record_errors`: errors of the records that the broker named, keyed by their index in the batch. All other records
+    fail with `error`.
     """
     topic, partition = batch.topic_partition
     for call, row_indices, first_record_index in batch.split_rows_by_call():

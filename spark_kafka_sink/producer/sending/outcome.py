@@ -84,6 +84,7 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
     """Return the outcome of an attempt.
 
     `code`: the broker's error code for the partition; NETWORK_EXCEPTION if the connection was lost.
+    `log_start_offset`: the first offset of the partition's log; -1 if the broker did not report it.
     """
     error_code = lookup_error_code(code)
     if code in SUCCESS_OUTCOMES:

@@ -187,7 +187,7 @@ class PartitionState:
 
 
 def find_violations(state: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
-    """Describe the violated invariants of a partition's state. Tests and the schedule explorer call this every step."""
+    """Describe the violated invariants of a partition's state. Tests and the schedule explorer check every step."""
     invariants = {
         "at most max.in.flight requests are in flight": len(state.in_flight_batches) <= max_in_flight,
         "all requests in flight are to one node": set(state.in_flight_batches.values()) <= {state.in_flight_node_id},
@@ -198,6 +198,7 @@ def find_violations(state: PartitionState, max_in_flight: int, *, idempotent: bo
 
 
 def _check_any_phase(state: PartitionState) -> dict[str, bool]:
+    """Return whether each invariant that applies in every phase holds."""
     pending = state.pending_batches
     return {
         "no pending batch is done": not any(batch.is_done for batch in pending),
@@ -222,6 +223,7 @@ def _is_only_head_in_flight(state: PartitionState) -> bool:
 
 
 def _find_batches_before_gap(state: PartitionState) -> list[ProducerBatch]:
+    """Return the pending batches before the gap; all of them if there is no gap."""
     return [
         batch
         for batch in state.pending_batches

@@ -89,7 +89,10 @@ _NO_RECORD_MESSAGES: Mapping[int, str] = {}
 
 
 class PartitionResponse(NamedTuple):
-    """The response to one batch. If the broker sent none, it is derived from the way in which the request ended."""
+    """The response to one batch. If the broker sent none, it is derived from the way in which the request ended.
+
+    An offset of -1 is unknown. A `log_append_time` of -1 means that the records keep their own timestamps.
+    """
 
     code: int
     base_offset: int = -1
@@ -145,7 +148,10 @@ def build_disconnect_response(reason: str) -> PartitionResponse:
 
 
 def build_missing_response(response: ClientResponse, acks: int) -> PartitionResponse:
-    """Build the response to a batch that the broker sent no response for."""
+    """Build the response to a batch that the broker sent no response for.
+
+    With acks=0, brokers never respond, so the batch counts as stored unless its request failed.
+    """
     if response.version_error is not None:
         return PartitionResponse(codes.UNSUPPORTED_VERSION, cause=response.version_error)
     if response.disconnected:

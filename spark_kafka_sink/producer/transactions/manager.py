@@ -153,7 +153,7 @@ class TransactionManager:
             self._calls.reject_while_pending(BEGIN)
             self._calls.raise_if_failed()
             self._calls.transition_to(_State.IN_TRANSACTION)
-            version = (self._version or 1) if version is None else version
+            version = (self._version or 1) if version is None else version  # if unknown: as before, or 1
             if self._version == 1 and (version >= 2 or self._has_delayable_request):
                 # Brokers expect the first transaction of version 2 to have a new epoch.
                 self._needs_producer_id, self._expected_identity = True, self.id_and_epoch
@@ -207,6 +207,7 @@ class TransactionManager:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, transaction.version)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
+        """Add a consumer group's offsets to the transaction. Return an operation that ends when they are written."""
         with self._lock:
             self._calls.ensure_in_transaction(SEND_OFFSETS)
             if not self._require_transaction().accepts_records:
@@ -437,6 +438,7 @@ class TransactionManager:
         return self._transaction is None or self._transaction.is_empty(aborting=self.state is _State.ABORTING)
 
     def _derive_request(self, is_flushed: bool) -> Request | None:
+        """Return the next request in the current state, or None if none can be sent now."""
         if self.state in (_State.FATAL_ERROR, _State.ABORTABLE_ERROR):
             return None
         if self._needs_producer_id:
@@ -472,7 +474,7 @@ class TransactionManager:
         self.id_and_epoch = id_and_epoch
         self._needs_producer_id = self._has_delayable_request = False
         if self._transaction is None:
-            self._version = 0
+            self._version = 0  # no transaction was begun under the new epoch yet
         if self.state is _State.INITIALIZING:
             self._calls.transition_to(_State.READY)
             self._calls.finish()
@@ -529,6 +531,7 @@ class TransactionManager:
     # --- helpers
 
     def _mark_in_doubt(self, request: Request) -> None:
+        """Mark the transaction as in doubt if the request adds partitions or a group to it."""
         if self._transaction is not None:
             self._transaction.in_doubt |= request.adds_to_transaction
 

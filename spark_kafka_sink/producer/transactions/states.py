@@ -214,6 +214,7 @@ class TransactionCalls:
         )
 
     def ensure_in_transaction(self, call: str) -> None:
+        """Raise if an operation is pending, the producer has failed, or no transaction is open."""
         self.reject_while_pending(call)
         self.raise_if_failed()
         if self.state is not _State.IN_TRANSACTION:
