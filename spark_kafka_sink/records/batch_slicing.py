@@ -33,8 +33,9 @@ _MIN_DELTA_BYTES = 2
 class PartitionSlices(NamedTuple):
     """Rows [start, stop) of each partition, and the partition's open batch, to which rows can be appended.
 
-    `open_bytes` includes the open batch's header. The slices are stored as columns, because with thousands of
-    partitions the garbage collector would spend most of its time on one object per partition.
+    `open_records` and `open_bytes` are the open batch's number of records and its size, header included. Without an
+    open batch, they are 0 and HEADER_BYTES, and the base timestamp is None. The slices are stored as columns, because
+    with thousands of partitions the garbage collector would spend most of its time on one object per partition.
     """
 
     starts: Sequence[int]
@@ -52,6 +53,7 @@ def build_single_partition_slices(row_count: int) -> PartitionSlices:
 class BatchSlices(NamedTuple):
     """Rows [start, stop) of each batch, stored as columns.
 
+    `partition_indices`: the index of the batch's partition in PartitionSlices.
     `first_offset_deltas`: the offset delta of each slice's first row. It is above 0 if the rows are appended to an open
     batch.
     `base_timestamps`: the base timestamp of the open batch, which timestamp deltas refer to; None for a new batch.
@@ -78,7 +80,7 @@ class BatchSlices(NamedTuple):
 def build_consecutive_slices(stops: Sequence[int]) -> BatchSlices:
     """Return the slices of new batches for one partition.
 
-    The first slice starts at row 0, and every other slice starts where the previous one stops.
+    The first slice starts at row 0, and every other slice starts where the previous one stops. `stops` must ascend.
     """
     batch_count = len(stops)
     return BatchSlices([0] * batch_count, [0, *stops][:batch_count], stops, [0] * batch_count, [None] * batch_count)

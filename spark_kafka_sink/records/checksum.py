@@ -1,7 +1,7 @@
 """CRC-32C in numpy, for environments without the crc32c package, such as `--py-files` or a notebook server.
 
-Every record batch has this checksum. header.py imports this module only if the package is missing. What a byte
-contributes to the checksum depends only on the byte and on the number of bytes that follow it in the block. A table
+Every record batch has this checksum. header.py imports this module only if the package is missing. A byte's
+contribution to the checksum depends only on the byte and on the number of bytes that follow it in the block. A table
 holds all contributions, and one numpy operation looks them up for 64 blocks.
 
     table[zeros, byte]   contribution of a byte that is followed by `zeros` bytes
@@ -75,6 +75,7 @@ def _shift_state(state: int, zeros: int) -> int:
 
 @cache
 def _build_contribution_table() -> UInt32Array:
+    """Build the table that the module's docstring describes (1 MiB), once per process."""
     table = np.empty((_BLOCK_BYTES, 256), np.uint32)
     row = np.arange(256, dtype=np.uint32)
     for _ in range(8):

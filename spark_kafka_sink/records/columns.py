@@ -140,6 +140,7 @@ class RecordColumns:
         return sum([column.get_total_buffer_size() for _, column in self._columns_by_name() if column is not None])
 
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:
+        """Return `length` rows from `offset` on (None: all remaining rows), without copying them."""
         return self._from_checked_columns(
             *[None if column is None else column.slice(offset, length) for _, column in self._columns_by_name()]
         )
@@ -246,6 +247,7 @@ def _widen_offsets(column: ArrowColumn) -> ArrowColumn:
 
 
 def _check_is_arrow(name: str, column: object) -> None:
+    """Raise SchemaError if the column is not an Arrow array. The message suggests a conversion."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return
     cls = type(column)
@@ -260,6 +262,7 @@ def _check_is_arrow(name: str, column: object) -> None:
 
 
 def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
+    """Convert a column of strings, bytes or nulls to a type with offsets. Raise SchemaError for any other column."""
     data_type = column.type
     if pa.types.is_dictionary(data_type):
         data_type = data_type.value_type
@@ -296,6 +299,7 @@ def _find_max_byte_size(values: pa.Array) -> int:
 
 
 def _check_header_column(column: ArrowColumn) -> ArrowColumn | None:
+    """Return the column, or None if it has type null. Raise SchemaError if it cannot hold headers."""
     data_type = column.type
     if pa.types.is_null(data_type):
         return None
@@ -360,6 +364,11 @@ def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
 def _ticks_to_ms(
     ticks: np.ndarray[Any, np.dtype[np.int64]], ticks_per_second: int
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Convert times to milliseconds, rounding down.
+
+    A future time that does not fit into 64 bits becomes OVERFLOW_TIMESTAMP; such a past time remains before 1970. The
+    time -1 becomes BEFORE_EPOCH_TIMESTAMP.
+    """
     if ticks_per_second < 1_000:
         max_seconds = np.iinfo(np.int64).max // 1_000
         ms = np.clip(ticks, -max_seconds, max_seconds) * 1_000

@@ -138,7 +138,7 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
 
 
 class CompressionRatios:
-    """Estimated compression ratio by topic and codec, computed as in the Java client.
+    """Estimated ratio of compressed to uncompressed size, by topic and codec, computed as in the Java client.
 
     The estimate rises immediately but falls slowly, because a batch that is too large costs more than one that could
     have been larger. Readers need no lock, because an update replaces a single number.
@@ -151,9 +151,11 @@ class CompressionRatios:
         self._ratios: dict[tuple[str, int], float] = {}
 
     def get(self, topic: str, codec: int) -> float:
+        """Return the current estimate, which is 1.0 before the first update."""
         return self._ratios.get((topic, codec), 1.0)
 
     def update(self, topic: str, codec: int, observed_ratio: float) -> float:
+        """Adjust the estimate to the ratio of a batch. Return the new estimate."""
         current_ratio = self.get(topic, codec)
         if observed_ratio > current_ratio:
             current_ratio = max(current_ratio + self.DETERIORATING_STEP, observed_ratio)
@@ -244,7 +246,10 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
 
 
 def _decompress_snappy_block(block: memoryview, max_block_bytes: int, max_bytes: int) -> Buffer:
-    """Decompress a raw snappy block, which starts with its uncompressed size as a varint."""
+    """Decompress a raw snappy block, which starts with its uncompressed size as a varint.
+
+    `max_block_bytes`: how much of `max_bytes`, the limit for the whole batch, is left for this block.
+    """
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * index)

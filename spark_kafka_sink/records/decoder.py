@@ -62,6 +62,7 @@ _MIN_RUN_RECORDS = 16
 _RUN_COMPARISON_RECORDS = 64
 """Number of records in the first comparison. It doubles whenever all of them have the expected size."""
 _MIN_VECTORIZED_ROWS = 16
+"""If at most this many records have headers left, reading them record by record is faster."""
 
 
 class DecodedBatch(NamedTuple):
@@ -108,6 +109,7 @@ def find_keyless_records(header: BatchHeader, body: Buffer, *, max_bytes: int = 
 
 
 def _build_reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _RecordReader:
+    """Decompress a batch and find its records. Raise DecodeError if they are malformed or need over `max_bytes`."""
     count = header.record_count
     if not 0 <= count <= max_bytes // DECODING_BYTES_PER_RECORD:
         raise DecodeError(f"batch of {count} records, at most {max_bytes // DECODING_BYTES_PER_RECORD} are allowed")
@@ -262,6 +264,7 @@ class _RecordReader:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _read_fields(self, header: BatchHeader) -> _RecordFields:
+        """Read and validate the fields of all records. May be called only once, because it advances `positions`."""
         timestamp = self._read_varints(10)
         offset = self._read_varints(5)
         self._check_offsets(offset, header)
@@ -283,6 +286,7 @@ class _RecordReader:
         return values
 
     def _read_ranges(self, name: str) -> tuple[Positions, Positions]:
+        """Read the length of each record's key or value and skip its bytes. Return the starts and the lengths."""
         lengths = self._read_varints(5)
         self._check_lengths(lengths, name)
         starts = self.positions
@@ -385,7 +389,10 @@ def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) 
 
 
 def extract_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -> pa.Array:
-    """Return the bytes of each range as a binary array. A length of -1 means null."""
+    """Return the bytes of each range as a binary array. A length of -1 means null.
+
+    The ranges must ascend and must not overlap, because the gaps between them become elements of an Arrow array, too.
+    """
     row_count = len(starts)
     if not row_count:
         return pa.nulls(0, pa.binary())

@@ -68,7 +68,8 @@ def encode_records(
     """Encode all rows, and return one EncodedSlices per buffer.
 
     `order`: the indices of all rows in the order of the slices, or None if the columns already have this order. The
-    columns must not contain rows that `find_invalid_rows` reports. Rows without a timestamp get `now_ms`.
+    columns must not contain rows that `find_invalid_rows` reports. Rows without a timestamp get `now_ms`, the time on
+    the wall clock.
     """
     _, starts, stops, first_offset_deltas, open_base_timestamps = slices
     if not starts:

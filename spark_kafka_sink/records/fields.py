@@ -30,7 +30,10 @@ _U64 = np.uint64
 
 
 class Field(NamedTuple):
-    """Words and widths of a column. Array elements of `word` have 4 or 8 bytes, those of `width` have one byte."""
+    """Words and widths of a column, and the maximum width in bytes.
+
+    Array elements of `word` have 4 or 8 bytes, those of `width` have one byte.
+    """
 
     word: NDArray[Any] | int
     width: NDArray[Any] | int
@@ -87,7 +90,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def build_signed_varint_fields(values: NDArray[Any]) -> list[Field]:
-    """Encode signed numbers as varints."""
+    """Encode signed numbers as varints. Return one field, two if a varint exceeds 8 bytes, or none without numbers."""
     if not len(values):
         return []
     numbers = values if values.dtype in (np.int32, np.int64) else values.astype(np.int64)
@@ -160,6 +163,7 @@ def merge_fields(columns: Sequence[Any]) -> list[Any]:
 
 
 def _concatenate_fields(first_field: Field, second_field: Field) -> Field:
+    """Append the second field's bytes to the first field's in each row. Together they must fit into 8 bytes."""
     width, max_width = first_field.width + second_field.width, first_field.max_width + second_field.max_width
     if isinstance(second_field.word, int) and second_field.word == 0:
         return Field(first_field.word, width, max_width)

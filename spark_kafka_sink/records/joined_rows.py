@@ -111,6 +111,7 @@ class JoinedRowsBuilder:
 
     def prepend_lengths(self) -> None:
         """Insert the length of each row, as built so far, at the start of the row."""
+        # A constant at the end of every row is written together with the length of the next row.
         last_column = self._columns[-1]
         if isinstance(last_column, Field) and isinstance(last_column.word, int) and isinstance(last_column.width, int):
             self._row_end = last_column
@@ -121,9 +122,10 @@ class JoinedRowsBuilder:
             self._sizes += length.width
 
     def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
-        """Write the rows to buffers. Each buffer holds the rows up to one of the stops.
+        """Write the rows to buffers. Each buffer holds the rows up to one of the stops, which must ascend.
 
-        Yield each buffer with the offsets of its rows, followed by the end offset of its last row.
+        Yield each buffer with the offsets of its rows, followed by the end offset of its last row. May be called only
+        once, because it releases the payloads.
         """
         self._check_size()
         columns = merge_fields(self._columns)

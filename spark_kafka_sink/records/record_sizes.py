@@ -98,10 +98,12 @@ def _compute_size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.i
 
 
 def _compute_max_length_width(numbers: NDArray[np.int64]) -> int:
+    """Return the width in bytes of the largest of these lengths or counts."""
     return len(encode_varint(int(np.maximum.reduce(numbers, initial=0))))
 
 
 def _compute_header_sizes(array: pa.Array) -> NDArray[np.int64]:
+    """Return an upper bound of the size of each row's headers, including their count."""
     headers = read_header_column(array)
     keys, values = compute_byte_sizes(headers.keys), compute_byte_sizes(headers.values)
     header_bytes = keys + values + (_compute_max_length_width(keys) + _compute_max_length_width(values))
@@ -111,6 +113,7 @@ def _compute_header_sizes(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _compute_timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
+    """Return the maximum width in bytes of the delta between two of these timestamps, or one and the current time."""
     if timestamp is None:
         return COMMON_TIMESTAMP_DELTA_BYTES
     # A null stands for the current time. It is read as 0, which does not change the result.
