@@ -259,6 +259,7 @@ class RecordFutures:
         return self._build_metadata(outcome, position, row_index) if error is None else error
 
     def _build_metadata(self, outcome: _RowsOutcome, position: int, row_index: int) -> RecordMetadata:
+        """Build a row's metadata, with -1 in unknown fields. `position`: the row's position in the outcome."""
         if outcome.error is not None:  # only the topic and perhaps the partition are known
             return RecordMetadata(self._topic, outcome.partition, offset=-1, timestamp_ms=-1)
         has_log_append_time = outcome.log_append_time >= 0
@@ -360,6 +361,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         with self._lock:
             self._failures += failures
             self._pending_row_count -= len(rows)
+            # Without rows there is nothing to complete: __init__ has completed a future that has no rows at all.
             is_complete = len(rows) > 0 and self._pending_row_count == 0
         if is_complete:
             self._complete()

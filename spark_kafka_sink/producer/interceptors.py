@@ -45,6 +45,7 @@ class Interceptors(Generic[Record, Metadata]):
         """The callbacks for each record's result. The caller must handle exceptions that they raise."""
 
     def on_send(self, record: Record) -> Record:
+        """Pass a record through all interceptors, and return the record to send."""
         for interceptor in self._interceptors:
             record = _call_on_send(interceptor, record)
         return record

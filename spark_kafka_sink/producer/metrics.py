@@ -49,6 +49,7 @@ class _MutableTotals(SimpleNamespace):
     """The running counters. Totals is their immutable snapshot, with the same attributes."""
 
     def add_acknowledged(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
+        """Count acknowledged batches, and the latencies of their records since the batches were created."""
         header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
         self.bytes += sum([batch.body_bytes for batch in batches]) + header_bytes
@@ -73,6 +74,7 @@ class _SendCounts:
         self.compression_ratio_sum = self.wait_ms = self.max_wait_ms = 0.0
 
     def add(self, batches: Collection[ProducerBatch]) -> None:
+        """Add the batches of one request, at least one."""
         sizes = [batch.body_bytes for batch in batches]
         waits_ms = [batch.drained_ms - batch.created_ms for batch in batches]
         compression_ratios = [batch.body_bytes / batch.uncompressed_bytes for batch in batches if batch.codec]

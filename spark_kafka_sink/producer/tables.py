@@ -327,6 +327,7 @@ class TableSender:
 
 
 def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> FailedRows:
+    """Return the failure of all these rows, with their indices in the table."""
     call_indices = np.arange(rows.columns.num_rows)
     table_indices = _CallRows(batch_start, rows.batch_indices).to_table_indices(call_indices)
     return FailedRows(table_indices, error, rows.topic)

@@ -93,6 +93,7 @@ class ProducerTransactions:
         self._run_operation(self.manager.abort, "txn-abort-time")
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        """Validate the offsets, add them to the transaction, and wait until they are written."""
         offsets_and_metadata: dict[TopicPartition, OffsetAndMetadata] = {}
         for (topic, partition), offset in offsets.items():
             ensure_number(f"a partition of topic {check_topic(topic)}", partition, 0, INT_MAX)
@@ -105,6 +106,7 @@ class ProducerTransactions:
         )
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Request descriptions and wait for them. Raise TransactionTimeoutError after max.block.ms."""
         self._reject_in_callback()
         ids = list(transactional_ids)
         for transactional_id in ids:

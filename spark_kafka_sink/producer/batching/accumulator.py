@@ -415,7 +415,7 @@ class RecordAccumulator:
             is_due = due_ms <= now_ms
             if not is_due:
                 next_due_ms = min(next_due_ms, due_ms)
-            if not is_due and stage.assignment_due_ms > now_ms:
+            if not is_due and stage.assignment_due_ms > now_ms:  # nothing is due, not even an assignment
                 next_due_ms = min(next_due_ms, stage.assignment_due_ms)
             elif self._filler.is_being_filled(stage):
                 stage.should_recheck = True

@@ -198,6 +198,7 @@ class Deliveries:
         self._accumulator.unmute(batch.topic_partition)
 
     def _retry(self, batch: ProducerBatch, response: PartitionResponse, outcome: Retry, now_ms: float) -> None:
+        """Reenqueue a batch after a failed attempt, and request new metadata if the outcome requires it."""
         error = build_attempt_error(batch, response)
         _log.debug("Retrying %r after an error: %s", batch, error)
         if outcome.should_refresh_metadata:

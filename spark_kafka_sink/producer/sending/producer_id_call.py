@@ -41,6 +41,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self._failure_count = 0
 
     def refresh(self, now_ms: float) -> None:
+        """Make the request due only while a producer id is needed. A backoff remains in effect."""
         if not self.in_flight_keys:
             self._due_ms = self.due_ms_by_key.get(self._key, self._due_ms)
             self.due_ms_by_key = {self._key: self._due_ms} if self._is_needed() else {}
@@ -48,6 +49,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
     def handle_result(
         self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now_ms: float
     ) -> None:
+        """Adopt the producer id and epoch. A rejection or a negative number counts as a failure."""
         classification = request.classify(response)
         if classification.verdict is not Verdict.DONE:
             rejection = request.build_rejection_error(key, classification)
@@ -65,6 +67,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self._set_producer_id_and_epoch(id_and_epoch)
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
+        """Schedule the next request after a backoff, and report the failure."""
         self._due_ms = now_ms + self._compute_backoff_ms(self._failure_count)
         self._failure_count += 1
         self._on_failure(error, now_ms)

@@ -229,6 +229,7 @@ class Sender:
     # --- steps of a round
 
     def _fail_unsent_batches_after_fatal_error(self, now_ms: float) -> None:
+        """If the producer or the metadata has a fatal error, fail the unsent batches and all blocking calls with it."""
         error = self.fatal_error
         if error is None:
             try:
@@ -353,6 +354,7 @@ class Sender:
                 self._deliveries.fail_batch(batch, build_abandoned_error(batch, batch.error), now_ms, in_doubt=True)
 
     def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now_ms: float) -> None:
+        """Send the batches for a node in one produce request, as part of the transaction if there is one."""
         transaction = None if self._transactions is None else self._transactions.identity
         message, sent_batches, versions = build_produce_request(batches, snapshot, self.config, transaction)
         expect_response = self.config.acks != 0

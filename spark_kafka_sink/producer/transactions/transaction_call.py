@@ -32,6 +32,7 @@ class TransactionCall(Call[Any]):
         self._request: TransactionRequest[Any]  # the request that is due
 
     def refresh(self, now_ms: float) -> None:
+        """Make the manager's next request due, if there is one and none is in flight. A backoff remains in effect."""
         is_flushed = self._manager.state in ENDING_STATES and self._is_flushed()
         request = None if self.in_flight_keys else self._manager.next_request(now_ms, is_flushed=is_flushed)
         if request is None:
