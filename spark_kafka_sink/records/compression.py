@@ -208,6 +208,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
+    """Decompress all members of a stream. Raise DecodeError if one is truncated or there are too many."""
     decompressed = bytearray()
     remaining: Buffer = data
     for _ in range(_MAX_GZIP_MEMBERS):
@@ -224,6 +225,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
 
 
 def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
+    """Decompress blocks in xerial framing or, if the data has no xerial header, a single raw block."""
     view = memoryview(data)
     decompressed = bytearray()
     if view[:8] != _XERIAL_MAGIC:
@@ -265,6 +267,7 @@ def _decompress_snappy_block(block: memoryview, max_block_bytes: int, max_bytes:
 
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
+    """Decompress a single frame. Raise DecodeError if the frame is truncated or other bytes follow it."""
     stream = _import_lz4_frame().LZ4FrameDecompressor()
     decompressed = bytearray()
     unread: Buffer = data

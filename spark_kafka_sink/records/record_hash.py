@@ -78,6 +78,7 @@ def compute_digest(hashes: UInt64Array) -> int:
 
 
 def _hash_chunk(columns: RecordColumns) -> UInt64Array:
+    """Compute the hash of each record in a chunk, whose columns must be plain arrays."""
     sums = _sum_fields(read_byte_column(columns.value))
     sums *= _FIELD_FACTOR
     sums += _START
