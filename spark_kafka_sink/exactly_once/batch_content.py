@@ -34,7 +34,7 @@ class BatchContent:
 
     @classmethod
     def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchContent:
-        """Create the content from each topic's number of rows."""
+        """Create the content from each topic's number of rows. Topics without rows do not affect it."""
         topics = sorted((topic, count) for topic, count in row_counts.items() if count)
         digest = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in topics).encode())
         return cls(

@@ -65,7 +65,9 @@ class BatchStart:
     def is_committed(self, batch: Batch) -> bool:
         """Return whether a batch with this name is committed. Raise ExactlyOnceError if it must not be written at all.
 
-        This does not compare the rows. The tasks count them first, and `check_skipped_batch` then compares the counts.
+        A micro-batch must not be written if a later one of the same query is decided, or if another query decided the
+        last batch under a prefix that the user has set. This does not compare the rows: the tasks count them first, and
+        `check_skipped_batch` then compares the counts.
         """
         if batch.query_id is None:
             return self.entry.has_decided(batch)
@@ -101,4 +103,5 @@ class BatchStart:
 
 
 def _get_batch_number(batch: Batch) -> int:
+    """Return the batch id, or -1, which precedes all batch ids, if the batch has none."""
     return -1 if batch.batch_id is None else batch.batch_id

@@ -1,7 +1,7 @@
 """The clients of drivers, cached between batches.
 
-They are cached because connecting and authenticating takes longer than all requests of a batch. Tasks do not use them:
-they send these requests on the connections of their producers.
+They are cached because connecting and authenticating takes longer than all requests of a batch. Tasks do not use these
+clients: they send their transaction requests on the connections of their producers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _MAX_IN_FLIGHT = 50
 
 
 def create_leases() -> Leases[BlockingClient]:
+    """Create a cache that keeps at most four idle clients."""
     return Leases(lambda client: client.close(), max_idle=4)
 
 
@@ -39,7 +40,10 @@ def create_client(
 
 @contextlib.contextmanager
 def lease_client(config: ClientConfig, *, system: System | None = None) -> Iterator[BlockingClient]:
-    """Lease a cached client, creating one if necessary. `system` is for tests only; such a client is not cached."""
+    """Lease a cached client, or create one if none is idle.
+
+    `system`: for tests only. If it is set, the client is new, and is closed instead of cached.
+    """
     if system is not None:
         with contextlib.closing(create_client(config, system=system)) as client:
             yield client

@@ -93,7 +93,10 @@ def is_lost(error: BrokerError) -> bool:
 
 
 def build_not_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Return the error for a decided batch with rejected commits, which are either lost or not committed yet."""
+    """Return the error for a decided batch some of whose commits were rejected.
+
+    It is a CommitLostError if any of the rejected transactions is lost. `rejections`: errors by transactional id.
+    """
     is_any_lost = any(is_lost(error) for error in rejections.values())
     return (
         _build_commit_lost_error(entry, rejections) if is_any_lost else build_not_yet_committed_error(entry, rejections)
@@ -205,6 +208,7 @@ def _give_up_remedy(entry: Entry) -> str:
 
 @contextmanager
 def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
+    """Convert ProducerFencedError to an ExactlyOnceError which says that the batch was not committed."""
     with _convert_fencing(
         f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
         "`pykafka transactions` has. This driver must stop. The driver that continues writes the batch, or finishes it "
@@ -215,6 +219,7 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
+    """Convert ProducerFencedError to an ExactlyOnceError which says that the newer driver finishes the batch."""
     rerun = "" if entry.batch.is_idempotent else " Do not run the job again: that would write its rows twice."
     with _convert_fencing(
         f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}. "
@@ -254,6 +259,7 @@ def _convert_fencing(message: str) -> Iterator[None]:
 
 
 def _format_list(lines: Sequence[str]) -> str:
+    """Format the first _MAX_LISTED lines as a list, and count the others."""
     listed = [f"- {line}" for line in lines[:_MAX_LISTED]]
     if len(lines) > len(listed):
         listed.append(f"- and {len(lines) - len(listed)} more")

@@ -108,7 +108,11 @@ class _PartitionState:
     """
 
     def add_batch(self, stored_batch: StoredBatch, key: bytes | None) -> None:
-        """Add the records for the prefix with this key, or for all prefixes if the key is None."""
+        """Add the batch's records for the prefix with this key, or for all prefixes if the key is None.
+
+        A control batch ends its producer's transaction instead. A batch that cannot be decoded is noted in
+        `unreadable_records`.
+        """
         header = stored_batch.header
         try:
             batch = stored_batch.decode()
@@ -132,6 +136,7 @@ class _PartitionState:
                 self.non_transactional_records[prefix] = record
 
     def _end_transaction(self, producer_id: int, *, aborted: bool) -> None:
+        """Move the records of the producer's open transaction to `newest_records`, or drop them if it was aborted."""
         records = self.open_transaction_records.pop(producer_id, ())
         for prefix, record in records if not aborted else ():
             newest_records = self.newest_records.setdefault(prefix, {})
@@ -145,8 +150,8 @@ class _PartitionState:
 def _is_valid(record: LogRecord, previous: LogRecord) -> bool:
     """Return whether a record of a committed transaction is valid. `previous`: the same producer's newest valid record.
 
-    A claim that cannot be decoded counts as valid, because a newer version of the library wrote it. Reading the prefix
-    then raises an error.
+    A claim that cannot be decoded counts as valid, because a newer version of the library may have written it. Reading
+    the prefix's entry then raises an error.
     """
     if not record.is_claim or record.value is None or previous.value is None:
         return True
@@ -202,8 +207,8 @@ class DecisionLog:
     def read_entry(self, ids: DriverIds) -> Entry | None:
         """Read the newest valid entry of a prefix. Return None if there is none.
 
-        `ids`: the prefix's driver ids, at least one of which has been described. Further ids are described if the
-        result depends on them.
+        Raise DecodeError if the driver's newest record cannot be decoded. `ids`: the prefix's driver ids, at least one
+        of which has been described. Further ids are described if the result depends on them.
         """
         partition = self.partition_for(ids.prefix)
         return self._select_entry(partition, self._read_partition(partition, ids.prefix.encode()), ids)
@@ -244,6 +249,11 @@ class DecisionLog:
     # --- reading
 
     def _read_partition(self, partition: int, key: bytes | None) -> _PartitionState:
+        """Read a partition to its current end, starting where the cached state ends, and return its state.
+
+        Only records for the prefix with this key are kept, or all records if the key is None. Raise ExactlyOnceError if
+        records have been deleted since this object last read the partition.
+        """
         topic_id = self._client.wait_for_topic(self.topic).topic_id
         cache_key = (self._brokers, self.topic, topic_id, partition, key)
         state = _partition_cache.pop(cache_key, None)
@@ -289,6 +299,7 @@ class DecisionLog:
         end_offset: int,
         fetch_call: Call[FetchResponse] | None = None,
     ) -> None:
+        """Add all batches before `end_offset` to the state. `fetch_call`: a fetch in flight from the state's offset."""
         for batch in self._reader.read_stored_batches(
             self.topic, partition, start=state.next_offset, stop=end_offset, fetch_call=fetch_call
         ):
@@ -298,6 +309,11 @@ class DecisionLog:
     # --- selection of the entry
 
     def _select_entry(self, partition: int, state: _PartitionState, ids: DriverIds) -> Entry | None:
+        """Return the valid entry by the rules in the module's docstring; None if there is none or it was deleted.
+
+        Log a warning about each newer record that is ignored. Raise DecodeError if the driver's newest record cannot be
+        decoded.
+        """
         prefix = ids.prefix
         key = prefix.encode()
         newest_records = state.newest_records.get(key, {})
@@ -343,6 +359,10 @@ class DecisionLog:
     def _find_forgotten_id_record(
         self, prefix: str, partition: int, newest_records: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
     ) -> LogRecord | None:
+        """Return the newest record whose producer id belongs to none of the listed transactional ids, or None.
+
+        Log a warning, because it is not known who wrote the record.
+        """
         candidates = [record for record in newest_records if record.writer_identity.producer_id not in ids_by_producer]
         if not candidates:
             return None
@@ -386,6 +406,7 @@ def _find_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> 
 
 
 def _find_newest_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
+    """Return the newest record under the driver ids that have been described so far, or None."""
     own_records = (
         record for record in newest_records if ids.find_number(record.writer_identity.producer_id) is not None
     )
@@ -393,6 +414,10 @@ def _find_newest_driver_record(newest_records: Iterable[LogRecord], ids: DriverI
 
 
 def _compute_precedence(record: LogRecord, ids: DriverIds) -> tuple[int, int]:
+    """Return the sort key of a record: the driver number that it names as current, then its offset.
+
+    A record that names no number counts with the number of the driver id that wrote it.
+    """
     number = record.driver_number or ids.find_number(record.writer_identity.producer_id) or FIRST_DRIVER_NUMBER
     return number, record.offset
 
@@ -416,7 +441,10 @@ def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], ids: Dri
 
 
 def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
-    """Yield the keys and records for the prefix with this key, including claims, or for all prefixes if it is None."""
+    """Yield the key and record of each decision and claim of the prefix with this key.
+
+    If `key` is None, do so for all prefixes. Records without a key are omitted.
+    """
     columns, header = batch.columns, batch.header
     writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     keys = columns.column("key")

@@ -179,7 +179,7 @@ class Driver:
             raise
 
     def _check_not_overtaken(self, entry_hint: Entry, name: str, description: TransactionDescription | None) -> None:
-        """Raise if another driver claimed the prefix after the driver id was described but before the log was read."""
+        """Raise ExactlyOnceError if a driver claimed the prefix between the description and the read of the log."""
         if entry_hint.driver_name in ("", name) or entry_hint.is_unproven:
             return
         if description is None:  # the brokers have forgotten the id, or it was created after the description
@@ -196,7 +196,7 @@ class Driver:
             raise precommit_errors.build_overtaken_error(entry_hint, name)
 
     def _check_entry(self, entry: Entry, name: str, predecessor: str) -> None:
-        """Raise if this driver must not begin.
+        """Raise ExactlyOnceError if this driver must not begin.
 
         `predecessor`: the newest driver when this driver first read the log. Any other driver started later and may be
         writing, so this driver must not fence it.
@@ -239,7 +239,7 @@ class Driver:
     def commit(
         self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], content: BatchContent
     ) -> None:
-        """Decide the batch and commit its transactions.
+        """Decide the batch and commit its transactions. Raise ExactlyOnceError if either fails.
 
         If there are no transactions, there is nothing to decide. For a job without a name, the entry is then deleted
         from the log, because no later job would delete it.
@@ -256,7 +256,10 @@ class Driver:
         self._abort_superseded_attempts(state, entry, superseded_transactions)
 
     def _decide(self, start: BatchStart, entry: Entry) -> WriterState:
-        """Write the decision. Raise an error instead if a task's transaction has ended or is about to time out."""
+        """Write the decision, and return the state for the next record.
+
+        Raise ExactlyOnceError instead if a task's transaction has ended or is about to time out.
+        """
         with commit_errors.convert_fencing_before_decision(entry):
             # If the cluster was downgraded to version 1 since the start, a decision under this epoch would leave the
             # driver id in the same state as at the start, and late attempts would take the batch for undecided. A new
@@ -303,7 +306,7 @@ class Driver:
     ) -> tuple[WriterState, list[TransactionDescription] | None]:
         """Commit the tasks' transactions and record that the batch is done.
 
-        Return the transactions of superseded attempts, which still have to be aborted, or None if listing them failed.
+        Return the next state, and the transactions of superseded attempts to abort, or None if listing these failed.
         """
         superseded_transactions: list[TransactionDescription] | None = None
         # The order of these steps ensures that the list contains every superseded attempt's transaction and none of a
@@ -373,7 +376,7 @@ class Driver:
     def _find_timeout_error(
         self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
     ) -> ExactlyOnceError | None:
-        """Return an error if a transaction has less time left than the commit margin.
+        """Return an error if an open transaction has less time left than the commit margin, otherwise None.
 
         This compares the brokers' start times with this machine's clock.
         """

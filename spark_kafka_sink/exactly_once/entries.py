@@ -1,6 +1,6 @@
 """Entry: the state of a prefix in the decision log. entry_json.py converts it to and from JSON.
 
-    OPEN       a driver has claimed the prefix, and its first batch is not decided yet
+    OPEN       a driver has claimed the prefix, but no batch has been decided under it yet
     DECIDED    the batch's transactions must be committed; some or all of them may already be committed
     DONE       all of the batch's transactions are committed
 
@@ -78,6 +78,7 @@ class KeyedJob:
     is_unproven: bool = False
 
     def matches(self, batch: Batch) -> bool:
+        """Return whether this is the batch. A job that was recorded without a scope matches every scope."""
         return self.key == batch.key and self.scope in (None, batch.scope)
 
 
@@ -124,6 +125,7 @@ class Entry:
 
     @property
     def last_decided_batch(self) -> Batch | None:
+        """The batch that was decided last under the prefix; None if none has been decided."""
         return None if self.state is EntryState.OPEN else self.batch
 
     @property
@@ -171,6 +173,7 @@ class Entry:
     def with_decision(
         self, batch: Batch, content: BatchContent, transactions: tuple[TransactionIdentity, ...]
     ) -> Entry:
+        """Return the entry with this batch as decided and proven. `transactions` must then be committed."""
         return dataclasses.replace(
             self,
             state=EntryState.DECIDED,
@@ -228,6 +231,10 @@ class Entry:
         return bool(self.driver_name) and _start_name(self.driver_name) == _start_name(driver_name)
 
     def _find_decision(self, batch: Batch) -> Entry | KeyedJob | None:
+        """Return the record of a batch's decision: this entry, a keyed job, or None if there is none.
+
+        For a micro-batch, return this entry without comparing: the caller has checked that it is the entry's batch.
+        """
         is_last = batch.query_id is not None or self._is_last_keyed_job(batch)
         return self if is_last else self._find_keyed_job(batch)
 

@@ -51,8 +51,8 @@ _FIELDS = frozenset(
 def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
     """Encode an entry as JSON.
 
-    `followed_offset`: set only for a claim. The offset of the newest record of the prefix that the driver had read
-    before it claimed, or -1 if it had found none.
+    `followed_offset`: for a claim, the offset of the prefix's newest record that the driver had read before, or -1 if
+    it had found none; None for a decision.
     """
     fields = {
         "format": FORMAT_VERSION,
@@ -78,7 +78,10 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
 
 
 def decode_entry(key: bytes, value: bytes) -> Entry:
-    """Decode an entry. Raise DecodeError if the record was written by another program or a newer library version."""
+    """Decode an entry. Raise DecodeError if another program or a newer version of the library wrote the record.
+
+    `key`: the prefix, for a claim as well.
+    """
     if len(value) > MAX_VALUE_BYTES:
         raise DecodeError(f"it has {len(value)} bytes, but an entry has at most {MAX_VALUE_BYTES}")
     try:
@@ -99,7 +102,7 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
 
 
 def decode_followed_offset(value: bytes) -> int | None:
-    """Return the offset of the record that a claim follows, or None if the claim cannot be read."""
+    """Return the offset of the record that a claim follows. Return None if the claim cannot be read or names none."""
     return _decode_integer_field(value, "follows", None)
 
 
@@ -109,6 +112,7 @@ def decode_driver_number(value: bytes) -> int | None:
 
 
 def _decode_integer_field(value: bytes, field: str, default: int | None) -> int | None:
+    """Return a field, or `default` if the field is missing. Return None if the value cannot be read."""
     try:
         number = json.loads(value).get(field, default) if len(value) <= MAX_VALUE_BYTES else None
         return None if number is None else int(number)
@@ -141,6 +145,7 @@ def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
 
 
 def _transaction_to_json(prefix: str, transaction: TransactionIdentity) -> Sequence[int]:
+    """Return the generation, partition and attempt of the task id, then the producer id, epoch and version."""
     task_attempt = parse_task_attempt(prefix, transaction.transactional_id)
     assert task_attempt is not None
     return (*task_attempt, transaction.producer_id, transaction.epoch, transaction.version)
@@ -194,7 +199,7 @@ def _content_from_json(value: object) -> BatchContent | None:
     )
 
 
-# --- type checks; each raises ValueError with the offending value
+# --- type checks; each returns the value, or raises ValueError with the offending value
 
 
 def _check_string(value: object, max_characters: int = _MAX_STRING_CHARACTERS) -> str:
@@ -228,4 +233,5 @@ def _check_object(value: object) -> Mapping[str, Any]:
 
 
 def _check_optional(value: object, check_value: Any) -> Any:
+    """Return None for None, and the result of `check_value` for any other value."""
     return None if value is None else check_value(value)

@@ -23,7 +23,7 @@ _NAME_PATTERN = re.compile(rf"{_JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process
 
 
 def generate_job_prefix(driver_process_id: int | None = None) -> str:
-    """Generate a prefix. If `driver_process_id` is None, this process must be a Python worker of the driver."""
+    """Generate a unique prefix. If `driver_process_id` is None, this process must be a Python worker of the driver."""
     process_id = find_driver_process_id() if driver_process_id is None else driver_process_id
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_MAX_HOST_CHARACTERS] or "host"
     return f"{_JOB_PREFIX}{host}-{process_id}-{uuid.uuid4().hex[:12]}"

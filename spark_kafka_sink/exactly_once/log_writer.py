@@ -161,6 +161,7 @@ class LogWriter:
     def _end_transaction(
         self, transaction: TransactionIdentity, *, commit: bool, timeout_ms: float | None
     ) -> EndTxnResponse:
+        """Commit or abort a transaction. If a request's response was lost, note that it may still be executed late."""
         request = EndTransaction(transaction, commit)
         call = self._client.begin([request])
         try:
@@ -196,7 +197,7 @@ class LogTransaction:
         self._client.abandon(self._call)
 
     def wait(self) -> None:
-        """Wait until the leader has stored the records, retrying if necessary."""
+        """Wait until the leader has stored the records, retrying if necessary. Call this before `commit`."""
         (response,) = self._client.finish(self._call).values()
         _raise_if_rejected(self._request, response, _BATCH_FENCING_ERRORS[self._transaction.version])
 
@@ -272,6 +273,7 @@ class AppendBatch(Request[ProduceResponse]):
 
 
 def _encode_batch(state: WriterState, records: Sequence[KeyValue], wall_ms: int) -> bytes:
+    """Encode the records as one gzip-compressed, transactional batch. `wall_ms`: the timestamp of all records."""
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
     (encoded,) = encode_records(columns, build_consecutive_slices([len(records)]), wall_ms)

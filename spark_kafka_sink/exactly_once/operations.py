@@ -126,7 +126,8 @@ def list_prefixes(
 def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
     """Commit a decided batch and record that it is done. Return None if no batch is decided.
 
-    If one of the batch's transactions is lost, the others are committed, but the batch is not recorded as done.
+    If one of the batch's transactions is lost, the others are committed, but the batch is not recorded as done. Raise
+    ExactlyOnceError if a commit is rejected although the transaction is not lost.
     """
     return _finish_decided_batch(options, prefix, topic, give_up=False)
 
@@ -153,6 +154,10 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
 
 @contextmanager
 def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
+    """Yield the query with this prefix. Raise ConfigurationError if the log does not exist.
+
+    Raise ExactlyOnceError if a newer driver takes over meanwhile.
+    """
     config = ProducerConfig.parse(options).client_config()
     with QueryTransactions(config, validate_prefix(prefix), topic) as query:
         if not query.log.exists():
@@ -279,6 +284,7 @@ def _build_claimant_name() -> str:
 
 
 def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
+    """Return the entry of this prefix, or of all prefixes if it is None, by prefix."""
     list_ids_by_producer = functools.cache(lambda: fetch_ids_by_producer(client))
     if prefix is None:
         return log.read_entries(lambda numbers: _describe_driver_ids(client, numbers, list_ids_by_producer))

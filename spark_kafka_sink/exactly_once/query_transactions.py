@@ -162,7 +162,7 @@ class QueryTransactions:
         return self.describe_driver_id(wait_while_ending=True)
 
     def check_unchanged(self, description: TransactionDescription | None) -> None:
-        """Raise ProducerFencedError if the driver id has changed since this description, so another driver is active.
+        """Raise ProducerFencedError if the driver id has changed since this description: another driver is active.
 
         Call this immediately before `fence`, because brokers do not compare epochs while a transaction is open.
         """
@@ -337,12 +337,12 @@ class QueryTransactions:
     def write_following(
         self, state: WriterState, previous: Entry, entry: Entry, write: Callable[[WriterState, Entry], WriterState]
     ) -> WriterState:
-        """Write `entry` with `write` after `previous`, which is the caller's own entry and the newest one.
+        """Append `entry` by calling `write`, and return the state for the next record. Retry if the driver is fenced.
 
-        If the driver is fenced while one of the two entries is still the newest, claim the prefix again and retry.
-        Raise ProducerFencedError if another driver has written since. Being fenced does not prove that another driver
-        has written, because an older driver can fence a newer one (see the module's docstring and
-        test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim).
+        `previous` must be the newest entry, and the caller must have written it. Fencing alone does not prove that
+        another driver has written, because an older driver can fence a newer one. As long as the newest entry is one of
+        these two, claim the prefix again and retry; otherwise raise ProducerFencedError. Without the retry, decisions
+        fail: test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim.
         """
         tries_left = MAX_TRIES
         while True:
@@ -353,14 +353,14 @@ class QueryTransactions:
                 if not tries_left:
                     raise
                 state, newest = self._reclaim((previous, entry), error)
-            if newest.state is entry.state:
+            if newest.state is entry.state:  # the entry was committed before the driver was fenced
                 return state
 
     def _reclaim(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
         """Claim the prefix again for a driver that was fenced while it was writing a record.
 
-        Return the state to continue with and the newest entry, which contains the new claim. Raise ProducerFencedError
-        if the newest entry is not one of the caller's own.
+        Return the state to continue with, and the newest entry with the new claim. Raise ProducerFencedError if the
+        newest entry is not one of `own_entries`.
         """
         reclaimed = self.retry_when_fenced(
             lambda description, entry_hint: self._try_reclaim(description, entry_hint, own_entries),
@@ -383,11 +383,11 @@ class QueryTransactions:
         return WriterState(self.claim(identity, previous_entry, claim)), claim
 
     def write(self, state: WriterState, entry: Entry | None) -> WriterState:
-        """Write an entry and commit it. If the entry is None, delete the prefix from the log."""
+        """Write an entry, commit it and return the next state. If the entry is None, delete the prefix from the log."""
         return _wait_and_commit(self.begin_write(state, entry))
 
     def begin_write(self, state: WriterState, entry: Entry | None) -> LogTransaction:
-        """Send an entry to the log without waiting. It becomes valid once the caller commits the transaction."""
+        """Send an entry, or the prefix's deletion if it is None. The caller must commit or abort the transaction."""
         key = self.prefix.encode()
         if entry is None:
             return self._begin_transaction(state, [(build_claim_key(self.prefix), None), (key, None)])

@@ -154,9 +154,9 @@ def _find_aborted_by_fences(
     responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> list[TransactionDescription]:
-    """Return the ids whose InitProducerId request aborted an open transaction and was then rejected.
+    """Return the current descriptions of ids whose InitProducerId request aborted a transaction and was then rejected.
 
-    The returned descriptions are current: the id has the next epoch, and no transaction has begun under that epoch.
+    Each of these ids has the next epoch, and no transaction has begun under that epoch.
     """
     expected_identities = {
         description.transactional_id: description.id_and_epoch._replace(epoch=description.id_and_epoch.epoch + 1)
@@ -174,6 +174,10 @@ def _find_aborted_by_fences(
 def _send_fences(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> dict[str, InitProducerIdResponse]:
+    """Request the next epoch for each id, with a timeout that marks the id as fenced. Return the responses by id.
+
+    Rejections are logged.
+    """
     fences = [
         InitProducerId(
             description.transactional_id, mark_fenced(description.timeout_ms), choose_expected_identity(description)
