@@ -120,7 +120,7 @@ class BlockingClient:
             deadline.wait(self.metadata.topic_error(topic), self._backoff_ms)
 
     def find_leader(self, topic: str, partition: int) -> Node | None:
-        """Return the partition's leader. If it is unknown, request a metadata update and return None."""
+        """Return the partition's leader. If the leader is unknown, request a metadata update and return None."""
         leader = self.metadata.snapshot.leader(topic, partition)
         if leader is None:
             self.metadata.request_update()
@@ -139,7 +139,10 @@ class BlockingClient:
         return list(self.metadata.snapshot.nodes.values())
 
     def choose_node(self) -> Node | None:
-        """Return a node for a request that any broker can answer, preferably one that is connected and responsive."""
+        """Return a node for a request that any broker can answer, preferably one that is connected and responsive.
+
+        Return None if no node can be used or connected to now.
+        """
         now_ms = self._system.now()
         connected = [node for node in self.metadata.snapshot.nodes.values() if self._client.versions(node.id)]
         if connected:
@@ -170,9 +173,11 @@ class BlockingClient:
         return ". ".join(unresponsive) + "." if unresponsive else self.metadata.describe_connection_failures()
 
     def now(self) -> float:
+        """Return the time of the client's monotonic clock, in milliseconds."""
         return self._system.now()
 
     def wall_ms(self) -> int:
+        """Return the wall-clock time, in milliseconds since the epoch."""
         return self._system.wall_ms()
 
     def pause(self, pause_ms: float) -> None:
@@ -196,14 +201,21 @@ class BlockingClient:
         return self.finish(self.begin(requests), timeout_ms)
 
     def begin(self, requests: Iterable[Request[ResponseT]], *, should_retry: bool = True) -> Call[ResponseT]:
-        """Send requests without waiting. The caller must `finish` or `abandon` the call."""
+        """Send requests without waiting. The caller must `finish` or `abandon` the call.
+
+        `should_retry`: whether to retry retriable errors and lost connections; if not, a key's first failure is final.
+        """
         call = Call(requests, should_retry=should_retry, should_retry_unknown_errors=True)
         self._pending.add(call)
         self._send_due()
         return call
 
     def finish(self, call: Call[ResponseT], timeout_ms: float | None = None) -> dict[str, ResponseT]:
-        """Wait for the final results, and return the responses by key. Raise the call's first error if a key failed."""
+        """Wait for the final results, and return the responses by key. Raise the call's first error if a key failed.
+
+        Raise NetworkError or MetadataTimeoutError if no key is completed for `timeout_ms`, which defaults to the
+        client's timeout. The call is removed in any case.
+        """
         deadline, done_count = self.create_deadline(call.operation, timeout_ms), call.done_count
         try:
             while not call.is_done:
@@ -234,6 +246,7 @@ class BlockingClient:
     # --- node queues
 
     def _send_due(self) -> None:
+        """Add all due attempts to the queues of their nodes."""
         now_ms = self._system.now()
         for attempt in self._pending.find_due_attempts(now_ms):
             queue = self._queues.setdefault(attempt.node.id, _NodeQueue(attempt.node))
@@ -293,7 +306,7 @@ class BlockingClient:
         self._pending.handle_failure(attempt, error, self._system.now())
 
     def _disconnect_unresponsive_nodes(self, now_ms: float) -> float:
-        """Disconnect nodes that have been unresponsive for too long. Return the time until the next check."""
+        """Disconnect nodes that have been unresponsive for too long. Return the milliseconds until the next check."""
         cluster = self.metadata.snapshot
         has_queued = any(queue.queued for queue in self._queues.values())
         until_next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
@@ -320,6 +333,7 @@ class BlockingClient:
         return min(self._node_timeout_ms * 2.0**doublings, self._max_node_timeout_ms)
 
     def _disconnect(self, node_id: int, reason: str, now_ms: float) -> None:
+        """Disconnect a node and fail its queued requests. `reason`: the predicate of a sentence about the node."""
         queue = self._queues.get(node_id)
         name = queue.node if queue is not None else self.metadata.snapshot.nodes.get(node_id, f"node {node_id}")
         self._client.disconnect(node_id, f"{name} {reason}", now_ms)
@@ -333,6 +347,7 @@ class BlockingClient:
         self.metadata.raise_if_fatal()
 
     def _handle_response(self, response: ClientResponse) -> None:
+        """End an attempt: pass its response, or the error if there is none, to the request engine."""
         queue = self._queues[response.request.node_id]
         attempt = queue.in_flight.pop(response.request.correlation_id)
         if response.message is not None:

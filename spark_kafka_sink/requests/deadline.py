@@ -11,7 +11,7 @@ _MAX_DOUBLINGS = 10
 
 
 def compute_pause_ms(previous_failures: int) -> float:
-    """Compute the pause before a retry.
+    """Compute the pause before a retry, which doubles with each consecutive failure, up to one second.
 
     `previous_failures`: the number of consecutive failures before the latest one.
     """
@@ -19,6 +19,8 @@ def compute_pause_ms(previous_failures: int) -> float:
 
 
 class _Client(Protocol):
+    """The methods of BlockingClient that a deadline calls."""
+
     def now(self) -> float: ...
     def pause(self, pause_ms: float) -> None: ...
     def describe_missing_response(self) -> str: ...
@@ -41,7 +43,7 @@ class Deadline:
 
     @property
     def waited_ms(self) -> float:
-        """Time since the last progress."""
+        """The time since the last progress or, if there was none, since the deadline was created."""
         return self._client.now() - self._last_progress_ms
 
     def extend(self) -> None:

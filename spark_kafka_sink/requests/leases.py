@@ -97,6 +97,7 @@ class Leases(Generic[ClientT]):
         self.evict(_NEVER)
 
     def _take_most_recent(self, key: Hashable) -> ClientT | None:
+        """Remove the most recently used idle client with this key, and return it. Return None if there is none."""
         with self._condition:
             # The most recently used client comes last. Its connections are the most likely to be still open.
             for index in reversed(range(len(self._idle_clients))):
@@ -105,6 +106,7 @@ class Leases(Generic[ClientT]):
         return None
 
     def _put_back(self, idle_client: _IdleClient[ClientT]) -> None:
+        """Add a client to the cache, close the clients beyond `max_idle`, and make sure that the evictor is running."""
         with self._condition:
             self._idle_clients.append(idle_client)
             surplus_clients = self._idle_clients[: -self._max_idle]  # the least recently used clients come first
@@ -116,6 +118,7 @@ class Leases(Generic[ClientT]):
         self._close_all(surplus_clients)
 
     def _evict_until_empty(self) -> None:
+        """Close clients as they expire, until no idle client can expire. Runs in the evictor thread."""
         while True:
             self.evict(self._clock())
             with self._condition:

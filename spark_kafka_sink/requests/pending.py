@@ -141,7 +141,7 @@ class Call(Generic[ResponseT]):
         self.done_count += 1
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
-        """Handle the final error of a key whose request cannot be sent, or whose coordinator cannot be looked up."""
+        """Handle the final error of a key that has no response, or whose failure is not retried."""
         self.error = self.error or error
         self.done_count += 1
 
@@ -194,6 +194,7 @@ class PendingRequests:
         return [attempt for call in list(self._calls) for attempt in self._find_call_attempts(call, now_ms)]
 
     def _find_call_attempts(self, call: Call[Any], now_ms: float) -> list[Attempt]:
+        """Return one attempt for each request and node with due keys, plus a coordinator lookup if one is needed."""
         call.refresh(now_ms)
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
         unknown_coordinator: CoordinatorKey | None = None
@@ -249,13 +250,17 @@ class PendingRequests:
         return [Attempt(call, request, node, request.keys, is_lookup=True)]
 
     def next_due_ms(self, now_ms: float) -> float:
-        """Return when to call `find_due_attempts` next, unless a response arrives earlier."""
+        """Return the time at which to call `find_due_attempts` next, unless a response arrives earlier.
+
+        Return inf if only a response can make a key due.
+        """
         if self._is_waiting_for_node:
             return now_ms + POLL_INTERVAL_MS
         later_due_ms = (due_ms for call in self._calls for due_ms in call.due_ms_by_key.values() if due_ms > now_ms)
         return min(later_due_ms, default=float("inf"))
 
     def mark_sent(self, attempt: Attempt) -> None:
+        """Record that an attempt was sent. Its keys are in flight until its response or failure is handled."""
         self._sent_attempts.add(attempt)
         if attempt.is_lookup:
             attempt.call.lookup_attempt = attempt
@@ -310,6 +315,7 @@ class PendingRequests:
                 self._fail(call, key, error, Verdict.FATAL, now_ms)
 
     def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now_ms: float) -> None:
+        """Store the coordinators in the response, and retry or fail each key whose lookup was rejected."""
         call.lookup_attempt = None
         for coordinator_key, node in lookup.parse_coordinators(response).items():
             self.routing.add_coordinator(CoordinatorKey(lookup.key_type, coordinator_key), node)
@@ -339,7 +345,7 @@ class PendingRequests:
 
     @staticmethod
     def _list_pending_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
-        """Return the keys of coordinators of this type that are neither in flight nor done, with their routes.
+        """Return the call's keys that go to a coordinator of this type and are neither in flight nor done, with routes.
 
         Keys whose backoff has not ended yet are included.
         """
@@ -354,6 +360,7 @@ class PendingRequests:
         call.handle_failure(key, error, verdict, now_ms)
 
     def _retry(self, call: Call[Any], key: str, now_ms: float, failure: KafkaSinkError, code: int = codes.NONE) -> None:
+        """Make a key due again after a backoff, or fail it if the call must not be retried."""
         if not call.should_retry:
             self._fail(call, key, failure, Verdict.RETRY, now_ms)
             return

@@ -35,7 +35,7 @@ class PolledRequests:
         self._pending.remove(call)
 
     def send_due(self, now_ms: float) -> float:
-        """Send the due attempts whose nodes are ready. Return the time until the next call."""
+        """Send the due attempts whose nodes are ready. Return the time until the next call, in milliseconds."""
         delay_ms = float("inf")
         for attempt in self._pending.find_due_attempts(now_ms):
             delay_ms = min(delay_ms, self._send(attempt, now_ms))
@@ -51,7 +51,10 @@ class PolledRequests:
             self._pending.handle_failure(attempt, error, response.received_ms)
 
     def _send(self, attempt: Attempt, now_ms: float) -> float:
-        """Send an attempt if its node is ready. Return the time until the next try."""
+        """Send an attempt if its node is ready. Fail it if its node cannot be reached and no other node will do.
+
+        Return the time until the next try, in milliseconds; inf if the attempt was sent.
+        """
         node, request, call = attempt.node, attempt.request, attempt.call
         if not self._client.ready(node, now_ms):
             if self._client.connection_failed(node.id) and not attempt.is_for_any_node:

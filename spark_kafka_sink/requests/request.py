@@ -47,7 +47,7 @@ class Broker(NamedTuple):
 class Role(Enum):
     """A route to any broker, preferably one that will respond soon, or to the controller.
 
-    While the controller is unknown, its requests are sent to any broker.
+    While the controller is unknown, requests to the controller are sent to any broker.
     """
 
     ANY_BROKER = "any broker"
@@ -90,7 +90,7 @@ class Request(ABC, Generic[ResponseT]):
         """Classify the response as a whole."""
 
     def classify_keys(self, response: ResponseT) -> Mapping[str, Classification]:
-        """Classify each key in the response."""
+        """Classify each key in the response. Keys that are not in the result count as MISSING_IN_RESPONSE."""
         return dict.fromkeys(self.keys, self.classify(response))
 
     def select_keys(self, keys: Sequence[str]) -> Request[ResponseT]:

@@ -22,7 +22,10 @@ class Routing:
         self._coordinators: dict[CoordinatorKey, Node] = {}
 
     def find(self, route: Route, now_ms: float) -> Node | None:
-        """Return the node for the route; None if it is unknown, or if no node can be used now."""
+        """Return the node for the route; None if it is unknown, or if no node can be used now.
+
+        If a leader is unknown, request a metadata update. Unknown coordinators are looked up by the caller.
+        """
         snapshot = self._metadata.snapshot
         if isinstance(route, CoordinatorKey):
             return self._coordinators.get(route)
@@ -41,6 +44,7 @@ class Routing:
         return self._metadata.topic_error(topic)
 
     def add_coordinator(self, key: CoordinatorKey, node: Node) -> None:
+        """Cache a coordinator, in place of the oldest one if the cache is full."""
         if key not in self._coordinators and len(self._coordinators) >= MAX_COORDINATORS:
             del self._coordinators[next(iter(self._coordinators))]  # the oldest entry
         self._coordinators[key] = node

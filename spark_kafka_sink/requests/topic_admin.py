@@ -26,7 +26,7 @@ def begin_describing(client: BlockingClient, topic: str) -> Call[MetadataRespons
 def topic_exists(
     client: BlockingClient, topic: str, *, purpose: str = "", describe_call: Call[MetadataResponse] | None = None
 ) -> bool:
-    """Return whether the topic exists.
+    """Return whether the topic exists. Raise BrokerError if the user may not describe it.
 
     `purpose`: text to append to the topic's name in error messages. `describe_call`: the result of an earlier
     `begin_describing`, if any.
@@ -71,6 +71,7 @@ def create_if_missing(
 
 
 def _create(client: BlockingClient, new_topic: NewTopic, purpose: str) -> None:
+    """Create the topic, or do nothing if it exists. Raise BrokerError if the brokers reject the creation."""
     (result,) = client.send(CreateTopic(new_topic)).topics
     if result.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
         subject = f"{format_partition(new_topic.name)}{purpose}{',' if purpose else ''}"

@@ -92,6 +92,8 @@ class DescribeTopics(Request[MetadataResponse]):
 
 @dataclass(frozen=True, eq=False)
 class CreateTopic(TopicRequest):
+    """Create a topic. That the topic already exists is a final response, not an error."""
+
     api_key = ApiKey.CREATE_TOPICS
     action = "create the topic"
     verdicts: ClassVar[VerdictTable] = {codes.NONE: Verdict.DONE, codes.TOPIC_ALREADY_EXISTS: Verdict.DONE}
@@ -130,6 +132,8 @@ class ValidateTopic(CreateTopic):
 
 @dataclass(frozen=True, eq=False)
 class DescribeTopicConfigs(TopicRequest):
+    """Describe a topic's settings. `settings`: the names of those to return."""
+
     api_key = ApiKey.DESCRIBE_CONFIGS
     action = "describe the topic's settings"
     topic: str

@@ -89,15 +89,16 @@ def describe_transactions(
 ) -> dict[str, TransactionDescription]:
     """Return the descriptions of these ids, omitting ids that their coordinators do not know.
 
-    Each coordinator gets a single request for all of its ids. `wait_while_ending`: wait while a coordinator is
-    committing or aborting a transaction; open transactions are returned without waiting.
+    Each coordinator gets a single request for all of its ids. Raise BrokerError if the user may not describe an id.
+    `wait_while_ending`: wait while a coordinator is committing or aborting a transaction; open transactions are
+    returned without waiting.
     """
     request = DescribeTransactions(tuple(transactional_ids), wait_while_ending)
     return collect_descriptions(request, client.send_all([request], timeout_ms))
 
 
 class TransactionListing:
-    """Lists the transactions on all brokers of the cluster."""
+    """Lists the transactions on all brokers of the cluster. `states`: the states to list; all if there are none."""
 
     def __init__(self, client: BlockingClient, *states: str) -> None:
         """Send requests to the brokers that are known already, without waiting for the responses.
@@ -141,6 +142,7 @@ class TransactionListing:
             self._last_metadata_version = None
 
     def _wait_for_responses(self) -> list[ListTransactionsResponseTransactionState]:
+        """Wait for all responses, and return the transactions in them. Raise an error if any broker failed."""
         try:
             responses = {key: response for call in self._calls for key, response in self._client.finish(call).items()}
         finally:

@@ -20,12 +20,14 @@ COMPLETE_ABORT = "CompleteAbort"
 
 @dataclass(frozen=True)
 class TransactionDescription:
+    """The state of a transactional id and, if a transaction is open, its start time and partitions."""
+
     transactional_id: str
     state: str
     id_and_epoch: ProducerIdAndEpoch
     timeout_ms: int = 0
     started_ms: int = -1
-    """When the open transaction started, by the broker's clock; -1 if none is open."""
+    """When the open transaction started, in milliseconds since the epoch by the broker's clock; -1 if none is open."""
     topics: tuple[tuple[str, Sequence[int]], ...] = ()
     """The transaction's topics, each with its partitions."""
 

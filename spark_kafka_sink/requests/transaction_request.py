@@ -18,7 +18,10 @@ from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classificat
 
 
 class TransactionListener(Protocol):
-    """The part of a producer that is notified when the coordinator has executed a request."""
+    """The part of a producer that is notified when the coordinator has executed a request.
+
+    `on_ended` gets None if the producer keeps its id and epoch, as in version 1 transactions.
+    """
 
     def on_initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None: ...
     def on_partitions_added(self, partitions: Iterable[TopicPartition]) -> None: ...
@@ -28,6 +31,11 @@ class TransactionListener(Protocol):
 
 
 class TransactionRequest(Request[ResponseT]):
+    """A request to the coordinator of a transactional id or a consumer group.
+
+    The class variables describe the effect of the request on the producer's transaction.
+    """
+
     verdicts: ClassVar[VerdictTable] = COORDINATOR_VERDICTS
     adds_to_transaction: ClassVar[bool] = False
     """Whether brokers may know of the transaction once this request was sent, even if its response is lost."""
@@ -36,7 +44,7 @@ class TransactionRequest(Request[ResponseT]):
     ends_transaction: ClassVar[bool] = False
     """Whether nothing may be added to the transaction after this request."""
     completes_abort: ClassVar[bool] = False
-    """Whether an abort is not complete until this request was executed."""
+    """Whether an abort is complete only after this request was executed."""
     starts_v2_transaction: ClassVar[bool] = False
     """Whether this request starts a version 2 transaction on the brokers, as a batch does."""
 

@@ -65,7 +65,7 @@ FIRST_MEMBERS_VERSION = 3
 
 @dataclass(frozen=True, eq=False)
 class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
-    """Add partitions to a transaction. After most errors an abort is enough: nothing was written to the partitions."""
+    """Add partitions to a transaction. Nothing is written to them yet, so most errors require only an abort."""
 
     api_key = ApiKey.ADD_PARTITIONS_TO_TXN
     action = "add partitions to the transaction"
@@ -127,6 +127,8 @@ def parse_partition_error_codes(response: AddPartitionsToTxnResponse) -> dict[To
 
 @dataclass(frozen=True, eq=False)
 class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
+    """Add a consumer group to a transaction, so that CommitOffsets may write the group's offsets."""
+
     api_key = ApiKey.ADD_OFFSETS_TO_TXN
     action = "add a consumer group to the transaction"
     adds_to_transaction = True
@@ -223,6 +225,8 @@ def _parse_offset_error_codes(response: TxnOffsetCommitResponse) -> dict[TopicPa
 
 @dataclass(frozen=True, eq=False)
 class EndTransaction(TransactionRequest[EndTxnResponse]):
+    """Commit a transaction, or abort it if `commit` is false."""
+
     api_key = ApiKey.END_TXN
     action = "end the transaction"
     ends_transaction = True

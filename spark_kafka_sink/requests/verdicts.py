@@ -76,7 +76,10 @@ def classify(code: int, verdict_table: VerdictTable, default_verdict: Verdict, i
 
 
 def select_most_severe(classifications: Iterable[Classification]) -> Classification:
-    """Return the most severe classification: the classification of a request whose parts are classified like this."""
+    """Return the classification of a request whose parts have these: the most severe one.
+
+    Return MISSING_IN_RESPONSE if there are no parts.
+    """
     classifications = list(classifications)
     # OPERATION_NOT_ATTEMPTED is only a consequence: another part of the same request has the actual error.
     attempted_parts = [
