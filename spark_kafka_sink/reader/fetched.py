@@ -66,6 +66,7 @@ class StoredBatch(NamedTuple):
     data: memoryview
 
     def decode(self, *, preserve_header_keys: bool = False) -> DecodedBatch:
+        """Decode the batch. Raise DecodeError if it is malformed or would need more than MAX_BATCH_BYTES."""
         body = self.data[HEADER_BYTES:]
         columns = decode_records(
             self.header, body, max_bytes=MAX_BATCH_BYTES, preserve_header_keys=preserve_header_keys

@@ -68,7 +68,10 @@ class ListOffsets(Request[ListOffsetsResponse]):
         }
 
     def parse_offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
-        """Return each partition's offset. Raise BrokerError if a partition was rejected."""
+        """Return each partition's offset; -1 if no record has the requested timestamp or a later one.
+
+        Raise BrokerError if a partition was rejected. `responses`: the responses by key.
+        """
         # `responses` has a leader's response once for each of the leader's partitions, so parse each object only once.
         responses_by_object_id = {id(response): response for response in responses.values()}
         results_by_object_id = {

@@ -46,8 +46,9 @@ Its arguments are the topic, a partition's fetched data, the first offset and th
 class TopicReader:
     """Reads topics. As a context manager, it closes its client unless the caller passed one.
 
-    `timeout_ms`: how long a call may go without progress. `client`: a client that the caller owns and must close.
-    `preserve_header_keys`: return header keys that are not valid UTF-8 unchanged, as invalid text.
+    `isolation`: READ_COMMITTED or READ_UNCOMMITTED. `timeout_ms`: how long a call may go without progress. `client`: a
+    client that the caller owns and must close. `preserve_header_keys`: return header keys that are not valid UTF-8
+    unchanged, as invalid text.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class TopicReader:
         return [partition.index for partition in self._client.wait_for_topic(topic, refresh=True).partitions]
 
     def beginning_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
+        """Return the first offset of each partition. `partitions`: None for all partitions of the topic."""
         return self._list_offsets(topic, self._select_partitions(topic, partitions), EARLIEST_TIMESTAMP)
 
     def end_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
@@ -110,7 +112,8 @@ class TopicReader:
     ) -> pa.Table:
         """Return all rows, sorted by partition and offset, with the columns of Spark's Kafka source.
 
-        Raise DataError if the rows need more than `max_bytes` of memory.
+        Raise DataError if the rows need more than `max_bytes` of memory. The other parameters are those of
+        `batches`.
         """
         tables: list[pa.Table] = []
         total_bytes = 0
@@ -135,10 +138,11 @@ class TopicReader:
         stop: Mapping[int, int] | None = None,
         follow: bool = False,
     ) -> Iterator[pa.Table]:
-        """Yield tables of rows as they are fetched. Each table has the rows of a single partition.
+        """Yield tables of rows as they are fetched. Each table has the rows of a single partition, and is not empty.
 
-        `start` and `stop` default to each partition's current start and end offset. `follow`: ignore the current end
-        offsets and keep yielding new rows as they are written.
+        `partitions`: None for all partitions of the topic. `start` and `stop`: by partition, the first offset to read and
+        the offset to stop before; they default to the partition's current start and end. `follow`: ignore the current
+        end offsets and keep yielding new rows as they are written.
         """
         selected_partitions = self._select_partitions(topic, partitions)
         current_end_offsets = (
@@ -245,6 +249,7 @@ class TopicReader:
     def _to_visible_rows(
         self, topic: str, data: FetchResponsePartitionData, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
+        """Yield chunks of the rows that are visible at the isolation level. An `_Unpack` function."""
         aborted_transactions = data.aborted_transactions if self._isolation else None
         partition = data.partition_index
         for chunk in iterate_visible_rows(
@@ -332,7 +337,10 @@ class _FetchProgress(Generic[ChunkT]):
 def _to_stored_batches(
     topic: str, data: FetchResponsePartitionData, start: int, stop: int
 ) -> Iterator[tuple[StoredBatch, int]]:
-    """Yield the batches that overlap the range. The first may begin before `start`, as brokers send whole batches."""
+    """Yield the batches that overlap the range. An `_Unpack` function.
+
+    The first batch may begin before `start`, because brokers send whole batches.
+    """
     for batch in iterate_stored_batches(_get_records(data)):
         if batch.header.last_offset >= start and batch.header.base_offset < stop:
             yield batch, batch.header.last_offset + 1
@@ -352,7 +360,10 @@ def read_topic_table(
     max_bytes: int = MAX_READ_BYTES,
     system: System | None = None,
 ) -> pa.Table:
-    """Return a topic's current rows. `options`: client and security options by name."""
+    """Return a topic's current rows, sorted by partition and offset.
+
+    Raise DataError if they need more than `max_bytes` of memory. `options`: client and security options by name.
+    """
     config = parse_client_config({**(options or {}), "bootstrap.servers": bootstrap})
     with TopicReader(config, isolation=isolation, system=system) as reader:
         return reader.read(topic, max_bytes=max_bytes)
