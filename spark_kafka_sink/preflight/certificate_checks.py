@@ -25,7 +25,10 @@ _DAY_S = 86_400
 def check_certificates(
     config: ClientConfig, nodes: Iterable[Node], system: System, timeout_ms: float
 ) -> Iterator[Check]:
-    """Connect to the first nodes, at one address each, and check their certificates. Without TLS, yield nothing."""
+    """Connect to the first MAX_LISTED_RESULTS nodes, at one address each, and check their certificates.
+
+    A certificate that cannot be fetched gives a skipped check. Without TLS, yield nothing.
+    """
     tls = config.security.tls
     if tls is None:
         return

@@ -35,7 +35,7 @@ class Check:
     is_connectivity_failure: bool = False
     """Whether the check failed because this machine cannot resolve a host name or connect to an address.
 
-    Another machine may still be able to.
+    Another machine may still be able to do so.
     """
     logged_by_driver: bool = False
     """Whether the driver logs this check if it is a warning, because it concerns a feature that the options request."""

@@ -75,6 +75,7 @@ class EndTransactionProbe(EndTransaction):
 
 
 def check_idempotent_write(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
+    """Check that the user may obtain a producer id, if the write is idempotent."""
     if target.idempotent:
         yield RequestCheck(IDEMPOTENT_WRITE, InitProducerId(None), _evaluate_idempotent_write)
 
@@ -94,6 +95,7 @@ def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Ch
 
 
 def check_transactions(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
+    """Check that the user may use the target's transactional id, by ending a transaction that cannot exist."""
     if target.transactional_id is not None:
         request = EndTransactionProbe(TransactionIdentity(target.transactional_id, -1, -1, version=1), commit=False)
         yield RequestCheck(TRANSACTIONS, request, partial(_evaluate_transactions, target))
@@ -113,6 +115,7 @@ def _evaluate_transactions(target: Target, exchange: Exchange[EndTxnResponse]) -
 
 
 def check_message_sizes(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
+    """Compare max.message.bytes of each existing topic with the producer's max.request.size."""
     existing_topics = {topic.name for topic in topics if not topic.error_code}
     for topic in target.topics:
         if topic in existing_topics:
@@ -189,8 +192,8 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
         is_unauthorized = exchange.response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
         reason = "; this check needs the Describe permission on the cluster" if is_unauthorized else ""
         return Check(CLOCK, Outcome.SKIPPED, f"{error_name}{reason}")
-    # The active controller leads the metadata partition. The timestamp in its own entry among the voters is its current
-    # time.
+    # The active controller leads the metadata partition. Among the voters, the timestamp of the leader itself is the
+    # leader's current time.
     controller_times_ms = (
         voter.last_caught_up_timestamp
         for topic in exchange.response.topics

@@ -74,6 +74,7 @@ _WRITE_BIT, _DESCRIBE_BIT = 1 << 4, 1 << 8
 
 
 def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeouts) -> list[Check]:
+    """Build the checks in the order in which a producer connects. `probe` must have run."""
     no_response_text = f"no response within {timeouts.response_ms / 1000:g} s"
     return [
         _check_bootstrap(probe, no_response_text),
@@ -113,6 +114,10 @@ def _describe_resolution(host: str, addresses: Iterable[str]) -> str:
 
 
 def _check_bootstrap(probe: Probe, no_response_text: str) -> Check:
+    """Fail if no bootstrap server is reachable, and warn if some are not.
+
+    A server that rejects the login is reachable; `_check_security` reports it.
+    """
     rejected_ids = {
         node.id for node in probe.bootstrap_nodes if probe.client.authentication_exception(node.id) is not None
     }
@@ -211,6 +216,7 @@ def _find_version_error(apis: Sequence[ApiKey], brokers: Sequence[NodeApiVersion
 
 
 def _check_topic(probe: Probe, topic: str) -> Check:
+    """Check one of the target's topics. A missing topic that the writer will create passes."""
     for metadata in probe.metadata_response.topics if probe.metadata_response is not None else ():
         if metadata.name == topic and probe.should_create(metadata):
             return Check(format_topic_check_name(topic), Outcome.PASSED, TOPIC_WILL_BE_CREATED)
@@ -232,6 +238,7 @@ def _name_option(check: Check, option: str) -> Check:
 
 
 def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
+    """Check that a broker can be reached at the address that it advertises."""
     if node.id in probe.connected_nodes:
         topics = probe.metadata_response.topics if probe.metadata_response is not None else []
         partition_count = sum(partition.leader_id == node.id for topic in topics for partition in topic.partitions)

@@ -1,7 +1,7 @@
 """Checks the topic that the writer creates if it is missing.
 
-If the topic is missing, a broker validates a CreateTopics request without creating anything. It checks the user's
-permissions, its own policy, and the numbers of partitions and replicas. If the topic exists but differs from the
+If the topic is missing, a broker validates a CreateTopics request without creating anything. The broker checks the
+user's permissions, its own policy, and the numbers of partitions and replicas. If the topic exists but differs from the
 requested one, the check is a warning, because the writer never changes an existing topic.
 """
 
@@ -76,6 +76,7 @@ def _evaluate_configs(
 
 
 def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, configs: DescribeConfigsResponse) -> Check:
+    """Compare the topic that exists with the requested one. `configs`: the existing topic's settings."""
     name = _build_check_name(new_topic)
     if metadata.error_code:
         return Check(name, Outcome.SKIPPED, "the topic cannot be compared")

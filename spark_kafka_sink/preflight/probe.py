@@ -27,6 +27,8 @@ _RETRY_INTERVAL_MS = 250.0
 
 @dataclass(frozen=True)
 class Exchange(Generic[ResponseT]):
+    """A response to a check's request, and the time of the exchange."""
+
     response: ResponseT
     wall_ms: int
     """This machine's time halfway between the request and the response, in milliseconds since the epoch."""
@@ -158,6 +160,7 @@ class Probe:
         return call.last_exchange
 
     def _poll(self, timeout_ms: float, now_ms: float) -> None:
+        """Send due requests, then poll the client once, for at most _POLL_INTERVAL_MS, and handle the responses."""
         delay_ms = self._requests.send_due(now_ms)
         for response in self.client.poll(min(_POLL_INTERVAL_MS, timeout_ms, delay_ms), now_ms):
             self._requests.handle_response(response)
@@ -169,7 +172,7 @@ class Probe:
         return new_topic is not None and is_missing and topic.name == new_topic.name
 
     def find_ready_node(self) -> Node | None:
-        """Return a connected node to which a request can be sent now."""
+        """Return a connected node to which a request can be sent now, or None if there is none."""
         now_ms = self._system.now()
         return next((node for node in self.connected_nodes.values() if self.client.is_ready(node.id, now_ms)), None)
 
@@ -211,7 +214,10 @@ class Probe:
         return is_connecting or (not has_metadata and bool(self.connected_nodes) and self.find_ready_node() is not None)
 
     def find_leaders(self) -> list[Node]:
-        """Return the brokers that the write may send records to, according to the latest metadata."""
+        """Return the brokers that the write may send records to, according to the latest metadata.
+
+        The list is empty if there is no metadata yet.
+        """
         if self.metadata_response is None:
             return []
         if self.target.connect_all_brokers:

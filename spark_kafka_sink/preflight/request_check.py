@@ -14,6 +14,8 @@ from spark_kafka_sink.requests.request import Request, ResponseT
 
 @dataclass(frozen=True)
 class RequestCheck(Generic[ResponseT]):
+    """A check that sends `request`. `evaluate` turns the response into the result."""
+
     name: str
     request: Request[ResponseT]
     evaluate: Callable[[Exchange[ResponseT]], Check]

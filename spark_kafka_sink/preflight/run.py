@@ -37,7 +37,7 @@ def preflight(
     thorough: bool = False,
     system: System | None = None,
 ) -> list[Check]:
-    """Run all checks for the target and return their results.
+    """Run all checks for the target and return their results, in order. A failed check is a result, not an exception.
 
     `thorough`: also run the checks that only help a person who reads the results, such as name resolution,
     certificates, message sizes and clocks.
@@ -80,12 +80,14 @@ def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[No
 
 
 def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *, thorough: bool) -> list[Check]:
+    """Run the cluster checks that the target requires, one after the other. `topics`: those in the metadata."""
     factories = (*CLUSTER_CHECKS, *(THOROUGH_CHECKS if thorough else ()))
     checks = [check for factory in factories for check in factory(probe.target, topics)]
     return [check if isinstance(check, Check) else check.run(probe) for check in checks]
 
 
 def _skip_remaining_checks(failed_check: Check, target: Target) -> list[Check]:
+    """Return the failed check in its place among the connectivity checks, all others of which are skipped."""
     names = [BOOTSTRAP, SECURITY, METADATA, *map(format_topic_check_name, target.topics)]
     return [
         failed_check if name == failed_check.name else Check(name, Outcome.SKIPPED, "not checked") for name in names
