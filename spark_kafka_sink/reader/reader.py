@@ -140,9 +140,9 @@ class TopicReader:
     ) -> Iterator[pa.Table]:
         """Yield tables of rows as they are fetched. Each table has the rows of a single partition, and is not empty.
 
-        `partitions`: None for all partitions of the topic. `start` and `stop`: by partition, the first offset to read and
-        the offset to stop before; they default to the partition's current start and end. `follow`: ignore the current
-        end offsets and keep yielding new rows as they are written.
+        `partitions`: None for all partitions of the topic. `start` and `stop`: by partition, the first offset to read
+        and the offset to stop before; they default to the partition's current start and end. `follow`: ignore the
+        current end offsets and keep yielding new rows as they are written.
         """
         selected_partitions = self._select_partitions(topic, partitions)
         current_end_offsets = (

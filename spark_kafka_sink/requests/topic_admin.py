@@ -26,7 +26,7 @@ def begin_describing(client: BlockingClient, topic: str) -> Call[MetadataRespons
 def topic_exists(
     client: BlockingClient, topic: str, *, purpose: str = "", describe_call: Call[MetadataResponse] | None = None
 ) -> bool:
-    """Return whether the topic exists. Raise BrokerError if the user may not describe it.
+    """Return whether the topic exists. Raise BrokerError if a broker rejects the request to describe it.
 
     `purpose`: text to append to the topic's name in error messages. `describe_call`: the result of an earlier
     `begin_describing`, if any.
