@@ -53,6 +53,9 @@ def check_all(
 ) -> tuple[SinkOptions, ColumnPlan]:
     """Check the options and the schema. If `check_servers`, also check Kafka, the report and the schema registry.
 
+    Return the parsed options and the column plan, which has its schema ids only if `check_servers`. Raise an error if a
+    check fails. `stream_start`: identifies the start of a stream; None for a batch write.
+
     Log messages are deferred and are dropped if a check fails, so that the error is not accompanied by warnings.
     """
     with defer_log(exempt="spark_kafka_sink.formats"):  # log immediately while waiting for the schema registry
@@ -61,7 +64,7 @@ def check_all(
 
 
 def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
-    """Parse the options and plan the columns. This needs no connection.
+    """Return the parsed options and the column plan. This needs no connection.
 
     Raise ConfigurationError with all faults in the options and the schema, or SchemaError if only the schema has
     faults.
@@ -125,7 +128,10 @@ def check_connection(options: SinkOptions, stream_start: str | None = None) -> N
 
 
 def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
-    """Run the preflight checks, unless checkConnection is false, and raise PreflightError if a check fails."""
+    """Run the preflight checks and return their results. Raise PreflightError if a check fails.
+
+    If checkConnection is false, run none and return an empty list.
+    """
     if not options.check_connection:
         return []
     with defer_log():

@@ -1,4 +1,7 @@
-"""The data source `pykafka`. Spark finds it through the module `pyspark_pykafka`, or after `register`."""
+"""The data source `pykafka`.
+
+Spark discovers it through the module `pyspark_pykafka`, or once `register` has been called.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,12 @@ _BOOTSTRAP_SERVERS_OPTION = "kafka.bootstrap.servers"
 
 
 class KafkaDataSource(DataSource):
-    """Writes to Apache Kafka. Spark's own source, `format("kafka")`, reads from it."""
+    """Write-only data source for Apache Kafka. To read from Kafka, use Spark's own `format("kafka")`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._is_planning = True
+        # Spark begins to use a process by creating the data source, right after the daemon has collected the garbage.
         freeze_gc()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -56,6 +60,10 @@ class KafkaDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> StructType:
+        """Return the result of the checks to a Spark Connect client that requests them (connect_checks.py).
+
+        For any other caller, raise ConfigurationError, because this data source cannot read.
+        """
         if CHECK_OPTION in self.options:
             return encode_check_result_as_schema(self.options)
         raise ConfigurationError(
@@ -63,6 +71,7 @@ class KafkaDataSource(DataSource):
         )
 
     def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaBatchWriter:
+        """Check a batch write and return its writer. Raise ConfigurationError if `overwrite`."""
         if overwrite:
             raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format("Overwrite"))
         stream_start = self.options.get(STREAM_START_OPTION)
@@ -72,6 +81,7 @@ class KafkaDataSource(DataSource):
         return begin_batch_write(options, plan, self.options)
 
     def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
+        """Return the writer for the tasks of a micro-batch or, in another process, the writer that commits it."""
         # `overwrite` means output mode complete. As in Spark's own sink, each micro-batch writes the whole result.
         stream_start = self.options.get(STREAM_START_OPTION)
         options, plan = self._check(schema, stream_start or "", check_servers=self._is_planning)
@@ -84,7 +94,10 @@ class KafkaDataSource(DataSource):
     def _check(
         self, schema: StructType | pa.Schema, stream_start: str | None, *, check_servers: bool
     ) -> tuple[SinkOptions, ColumnPlan]:
-        """Check the options and the schema, and the servers if `check_servers`."""
+        """Check the options and the schema, and also the servers if `check_servers`. Raise an error if a check fails.
+
+        Return the parsed options, without those of the schema registry, and the column plan.
+        """
         install_stderr_handler()
         try:
             options, plan = check_all(self.options, to_struct_type(schema), stream_start, check_servers=check_servers)
@@ -130,6 +143,7 @@ def begin_batch_write(
 
 
 def _find_micro_batch(internal_options: Mapping[str, str]) -> MicroBatchId | None:
+    """Return the micro-batch whose foreachBatch function calls save(), or None for any other write."""
     query_id = internal_options.get(QUERY_ID_OPTION)
     batch_id = internal_options.get(BATCH_ID_OPTION)
     return None if query_id is None or batch_id is None else MicroBatchId(query_id, batch_id)

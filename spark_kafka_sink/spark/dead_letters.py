@@ -36,7 +36,8 @@ def build_dead_letters(
 ) -> RecordColumns:
     """Build the dead letters for failed records.
 
-    `topic` and `partition` are the records' destination. `partition` is an array if it is not the same for all records.
+    `topic` and `partition` are the records' destination. `partition` is an array if it is not the same for all records,
+    and None if it is unknown. `batch`: the batch's name in reports.
     """
     num_rows = columns.num_rows
     error_name = error.name if isinstance(error, BrokerError) else type(error).__name__
@@ -84,6 +85,7 @@ def _numbers_to_bytes(column: pa.Array) -> pa.Array:
 def _append_headers(
     headers: pa.Array | pa.ChunkedArray | None, new_headers: Mapping[str, pa.Array], num_rows: int
 ) -> pa.Array:
+    """Append new headers to the original headers of each record. `new_headers`: their values in all rows, by key."""
     original_headers = None
     if headers is not None:
         original_headers = read_header_column(combine_chunks(headers))

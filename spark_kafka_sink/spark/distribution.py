@@ -193,7 +193,7 @@ def distribute_rows(
     """Repartition the rows so that each is in the task that writes it, and keep only the columns at `positions`.
 
     With BY_PARTITION, the result has an extra last column with the row's partition. `split_off_target_partition`
-    removes this column from the schema.
+    removes this column from the schema. `max_tasks`: the option maxTasks, or None for no limit.
     """
     if type(frame).__module__.startswith("pyspark.sql.connect"):
         # pyspark.sql.functions reads this variable to choose between classic columns and Connect columns. A Connect
@@ -314,6 +314,10 @@ def _can_lack_key(plan: ColumnPlan) -> bool:
 
 
 def _find_key_positions(plan: ColumnPlan) -> tuple[int, ...]:
+    """Return the position of the key column or key struct, or of all columns that a key is built from.
+
+    The result is empty if rows have no key.
+    """
     if plan.key is None or isinstance(plan.key, int):
         return () if plan.key is None else (plan.key,)
     return plan.key.positions if plan.key.struct_position is None else (plan.key.struct_position,)
@@ -331,6 +335,7 @@ def _can_hash_and_sort(data_type: DataType) -> bool:
 
 
 def _select_content_columns(distribution: Distribution) -> list[Any]:
+    """Return the columns to hash for a row's content, or a constant if Spark can hash none of them."""
     return [F.col(build_positional_name(position)) for position in distribution.content] or [F.lit(0)]
 
 

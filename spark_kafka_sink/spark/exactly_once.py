@@ -88,7 +88,11 @@ class ExactlyOnceWrite:
 
     @contextlib.contextmanager
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
-        """Write the rows of the block in one transaction, which stays open until the driver commits or aborts it."""
+        """Write the rows of the block in one transaction, which stays open until the driver commits or aborts it.
+
+        Add the transaction to the report, unless nothing was sent in it. If the block raises, close the producer, which
+        aborts the transaction.
+        """
         task, start = report.task, self.start
         try:
             preferred_attempt = start.build_task_attempt(task.partition_id, task.attempt_number)
@@ -118,7 +122,11 @@ class ExactlyOnceWrite:
     # --- on the driver, after all tasks have ended
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
-        """Commit the tasks' transactions. If the batch was already committed, compare its rows with the reports."""
+        """Commit the tasks' transactions. If the batch was already committed, compare its rows with the reports.
+
+        Raise ExactlyOnceError if the commit fails or the rows differ, and DeliveryError if the reports contradict each
+        other.
+        """
         batch, content = self._require_single_batch(reports), _sum_content(reports)
         skip_outcomes = {report.was_already_committed for report in reports}
         if len(skip_outcomes) > 1:
@@ -157,6 +165,7 @@ class ExactlyOnceWrite:
         return self._build_job_batch() if self.micro_batch is None else _to_batch(self.micro_batch)
 
     def _build_task_batch(self, task: TaskIdentity) -> Batch:
+        """Return the batch of a task. Raise DeliveryError if a stream's task does not know its micro-batch."""
         if not self.is_stream:
             return self._build_job_batch()
         if task.query_id is None or task.batch_id is None:
@@ -211,7 +220,7 @@ def _sum_content(reports: Sequence[TaskReport]) -> BatchContent:
 def begin_micro_batch(
     options: SinkOptions, stream_start: str | None, micro_batch: MicroBatchId | None = None
 ) -> ExactlyOnceWrite:
-    """Begin a micro-batch.
+    """Begin a micro-batch under the stream's prefix, and return the state for its writer.
 
     `stream_start`: an id of this start of the query, or None if `register` was not called.
     """
@@ -220,7 +229,7 @@ def begin_micro_batch(
 
 
 def begin_job(options: SinkOptions, driver_process_id: int | None = None) -> ExactlyOnceWrite:
-    """Begin a batch job.
+    """Begin a batch job under its prefix, and return the state for its writer.
 
     `driver_process_id`: the driver's process id. If it is None, as in a planning worker, it is looked up.
     """
@@ -269,6 +278,7 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
 
 
 def build_job_delivery(options: SinkOptions, driver_process_id: int | None = None) -> Delivery:
+    """Build the Delivery of a batch job. Its prefix is the user's, or derived from the key, or else unique."""
     delivery_options = _require_delivery_options(options)
     if delivery_options.prefix is not None:
         return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)
@@ -307,7 +317,8 @@ def restore_from_reports(
 ) -> ExactlyOnceWrite | UnreportedBatch:
     """Restore the exactly-once state of a micro-batch from its task reports.
 
-    Return an UnreportedBatch if no report contains the batch's start.
+    Return an UnreportedBatch if no report contains the batch's start. Raise DeliveryError if the reports contain the
+    starts of several drivers.
     """
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver_identity) for start in starts}) > 1:

@@ -62,7 +62,10 @@ class Failures:
             group.error = error
 
     def build_error(self, options: SinkOptions) -> DeliveryError:
-        """Build the task's error. Its first line contains the first reason; then there is one line per group."""
+        """Build the task's error. Its first line contains the first reason; then there is one line per group.
+
+        There must be at least one failure.
+        """
         reasons = {key: _describe_reason(key, group.error) for key, group in self._groups.items()}
         first_reason = next(iter(reasons.values()))
         lines = [
@@ -115,6 +118,7 @@ def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> lis
 
 
 def _describe_first_key(rows: RecordColumns) -> str:
+    """Return the first row's key as text, truncated to _MAX_KEY_CHARACTERS, or "no key"."""
     if rows.key is None:
         return "no key"
     first_key_column = combine_chunks(rows.key.slice(0, 1))

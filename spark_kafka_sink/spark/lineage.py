@@ -140,6 +140,7 @@ class LineageWrite:
                 self._end_run(ABORT if is_interruption(error) else FAIL, self._describe_error(error))
 
     def _abort(self, message: str) -> None:
+        """Send ABORT as the last event and delete the folder, unless the run has already ended."""
         with self._lock:
             self._read_reports()
             self._end_run(ABORT, message)

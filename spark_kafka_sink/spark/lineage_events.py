@@ -249,6 +249,7 @@ def _parse_tags(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _find_disabled_facets(settings: Mapping[str, str]) -> frozenset[str]:
+    """Return the facets that the list `facets.disabled` or a setting `facets.<name>.disabled` disables."""
     disabled_facets = set(_parse_list(settings.get("facets.disabled", "")))
     for name, value in settings.items():
         if name.startswith("facets.") and name.endswith(".disabled") and value.lower() == "true":
@@ -289,6 +290,7 @@ def _select_facets(run: LineageRun, facets: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _build_run_facets(run: LineageRun, error_message: str | None) -> dict[str, Any]:
+    """Build the facets of the run by name; None for a facet that the run does not have."""
     return {
         "parent": None if run.parent is None else _build_parent(run.parent, run.root),
         "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
@@ -304,6 +306,7 @@ def _build_run_facets(run: LineageRun, error_message: str | None) -> dict[str, A
 
 
 def _build_parent(parent: ParentRun, root: ParentRun | None) -> parent_run.ParentRunFacet:
+    """Build the facet with the parent and the root of a run. Without a root, the parent is also the root."""
     root = root or parent
     return parent_run.ParentRunFacet(
         run=parent_run.Run(parent.run_id),
@@ -315,6 +318,7 @@ def _build_parent(parent: ParentRun, root: ParentRun | None) -> parent_run.Paren
 
 
 def _build_job_facets(run: LineageRun) -> dict[str, Any]:
+    """Build the facets of the run's job by name; None for a facet that the job does not have."""
     return {
         "jobType": job_type_job.JobTypeJobFacet(
             processingType="STREAMING" if run.is_stream else "BATCH", integration="SPARK", jobType="SQL_JOB"

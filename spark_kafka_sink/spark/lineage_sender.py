@@ -106,6 +106,7 @@ class EventSender:
             self._is_running = False
 
     def _send(self, event: RunEvent) -> None:
+        """Send one event. Errors are logged: the first one as a warning, later ones at DEBUG."""
         try:
             self._transport.emit(event)
         except Exception as error:  # any error of a transport or of a user's token provider
@@ -142,10 +143,10 @@ def create_sender(settings: Mapping[str, str]) -> EventSender:
 
 
 def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
-    """Create a sender that posts events over HTTP.
+    """Create a sender that posts events over HTTP. Raise ConfigurationError if the settings are invalid.
 
-    Settings are interpreted as the listener does: the scheme and the host come from the URL, the path from the setting
-    `endpoint`, and an API key from the URL parameter `api_key`. The sender does not retry.
+    The settings have the same meaning as for the listener: the scheme and the host come from the URL, the path from the
+    setting `endpoint`, and an API key from the URL parameter `api_key`. The sender does not retry.
     """
     parts = _split_url(settings)
     if parts is None or not parts.scheme or not parts.hostname:
@@ -210,6 +211,7 @@ def describe_error(error: Exception) -> str:
 
 
 def _select(settings: Mapping[str, str], prefix: str) -> dict[str, Any]:
+    """Return the settings that begin with the prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
 
 
@@ -222,6 +224,7 @@ def _split_url(settings: Mapping[str, str]) -> SplitResult | None:
 
 
 def _parse_timeout(text: str) -> float:
+    """Convert a timeout in milliseconds to seconds. Raise ConfigurationError if it is not a number."""
     try:
         return int(text) / 1000
     except (ValueError, OverflowError):

@@ -64,7 +64,7 @@ def check_report_options(options: SinkOptions) -> None:
 
 def publish_report(options: SinkOptions, report: WriteReport) -> None:
     """Publish the report to each destination named in the options. Errors are logged."""
-    if not report.tasks:
+    if not report.tasks:  # the start time comes from the tasks, so a write without tasks has none
         report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
     path, topic, callback = options.report_path, options.report_topic, options.report_callback
     if path is not None:

@@ -96,7 +96,8 @@ def build_write_report(
 ) -> WriteReport:
     """Build a write's report from its tasks' reports. Called on the driver.
 
-    `batch`: the batch's name; defaults to the name in the first task's report.
+    `batch`: the batch's name; defaults to the name in the first task's report. The report lists only the slowest
+    MAX_LISTED_TASKS tasks, slowest first.
     """
     from spark_kafka_sink.reports.write_report import MAX_LISTED_TASKS, WriteReport, merge_offset_ranges, sum_errors
 

@@ -34,6 +34,7 @@ class SparkColumns:
         return to_arrow_field(field, field.name)
 
     def struct_fields(self, position: int) -> SparkColumns | None:
+        """Return the fields of a struct column, or None if the column is not a struct."""
         data_type = self._schema.fields[position].dataType
         return SparkColumns(data_type) if isinstance(data_type, StructType) else None
 

@@ -22,6 +22,7 @@ class _StderrHandler(logging.Handler):
     """Prints warnings from all modules, and INFO messages from LOGGER itself, to stderr, which Spark collects."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to print the record. Nothing is printed if the user has configured a root handler."""
         if logging.getLogger().handlers:
             return False
         return record.levelno >= logging.WARNING or record.name == LOGGER.name

@@ -4,11 +4,11 @@
 and commit. numpy, pyarrow, pandas and pyspark create 75,000 to 95,000 objects that never become garbage, and visiting
 them takes 25 to 50 ms of CPU time. `freeze_gc` hides the existing objects from the collector.
 
-- It freezes them only a few times. One call is not enough, because pandas is imported only at the end of the first
-  task. On the other hand, each call also freezes unrelated objects that happen to be alive.
+- `freeze_gc` freezes objects only in its first few calls. One call is not enough, because pandas is imported only at
+  the end of the first task. On the other hand, each call also freezes unrelated objects that happen to be alive.
 - Frozen objects that belong to a user's code may become garbage later. After many calls, all objects are therefore
   unfrozen for one collection and then frozen again.
-- It does nothing if workers are not reused, or in a process that Spark did not start.
+- `freeze_gc` does nothing if workers are not reused, or in a process that Spark did not start.
 
 **No delayed acknowledgements.** The JVM sends a task's command and then its first rows in small segments. Nagle's
 algorithm holds back the second segment until the first one is acknowledged. Linux delays this acknowledgement by up to

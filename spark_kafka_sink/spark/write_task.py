@@ -72,7 +72,11 @@ def write_rows(
     pool: ProducerPool = POOL,
     exactly_once: ExactlyOnceWrite | None = None,
 ) -> TaskReport:
-    """Write all batches and wait for every acknowledgement. Spark calls this function in each task."""
+    """Write all batches, wait for every acknowledgement and return the task's report. Called once in each task.
+
+    Raise DeliveryError if any record has failed. `exactly_once`: None for at-least-once delivery. If the batch is
+    already committed, count its rows instead of writing them.
+    """
     install_stderr_handler()
     freeze_gc()
     disable_delayed_ack()
@@ -209,6 +213,7 @@ class TaskWriter:
                 self._add_result(sent_rows, result)
 
     def _add_result(self, sent_rows: _SentRows, result: ColumnsResult) -> None:
+        """Count the rows that were written, and handle those that failed. Dead letters have a counter of their own."""
         columns = sent_rows.rows.columns
         written_bytes = columns.payload_nbytes
         for failure in result.failures:
@@ -265,6 +270,7 @@ def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Ar
 
 
 def _build_identity(context: TaskContext | None) -> TaskIdentity:
+    """Return the ids of this task attempt; random ones if there is no TaskContext."""
     if context is None:
         # Sail provides no TaskContext. Random ids distinguish the tasks of a write.
         partition_id, task_attempt_id = (secrets.randbelow(_MAX_RANDOM_ID + 1) for _ in range(2))

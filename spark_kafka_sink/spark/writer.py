@@ -53,6 +53,7 @@ class _TaskWriter:
         self._exactly_once = exactly_once
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task and return the task's report."""
         if self._options.exactly_once is not None and self._exactly_once is None:
             raise IllegalStateError("A task of an exactly-once write has no transaction to write in.")
         return write_rows(self._options, self._plan, iterator, exactly_once=self._exactly_once)
@@ -84,9 +85,11 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
         self.abort_job(messages)
 
     def commit_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the write. Raise DeliveryError if the report of a task is missing or duplicated."""
         commit(self._options, validate_reports(messages), self._batch_name, self._exactly_once)
 
     def abort_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Abort the write. `messages`: the reports of the tasks that finished, and None for each of the others."""
         abort(self._options, messages, self._batch_name, self._exactly_once)
 
     def write_in_map(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,6 +129,7 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     def _restore_exactly_once(
         self, messages: Sequence[WriterCommitMessage | None]
     ) -> ExactlyOnceWrite | UnreportedBatch | None:
+        """Restore the exactly-once state from the task reports. Return None for at-least-once delivery."""
         if self._options.exactly_once is None:
             return None
         from spark_kafka_sink.spark.exactly_once import restore_from_reports

@@ -61,9 +61,9 @@ def check_rack_awareness(
 ) -> None:
     """Add a fault for each option that makes `partitioner.rack.aware` or `clientRackEnv` ineffective.
 
-    If `client.rack` is set without `partitioner.rack.aware`, log a warning only, because a consumer may share these
-    options and use it. The producer's own check cannot be relied on here: with `clientRackEnv`, it does not see
-    `partitioner.rack.aware`, because `parse_client_rack` has removed it.
+    If `client.rack` is set without `partitioner.rack.aware`, only log a warning, because a consumer that shares these
+    options may use the rack. The producer's own check cannot be relied on here: with `clientRackEnv`, it does not see
+    `partitioner.rack.aware`, because `parse_client_rack` has removed that option.
     """
     if not _is_rack_aware(kafka_options):
         if RACK_OPTION in kafka_options:

@@ -51,7 +51,10 @@ def extract_topic_configs(sink_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_new_topic(parsed_options: ParsedOptions, topic: str | None, configs: Mapping[str, str]) -> NewTopic | None:
-    """Return the topic to create if it is missing. Return None if createTopic is false or no valid topic is set."""
+    """Return the topic to create if it is missing. Return None if createTopic is false or no valid topic is set.
+
+    Add faults for options that have no effect, for invalid setting names, and for createTopic without a topic.
+    """
     values = parsed_options.values
     if not values["createTopic"]:
         if "createTopic" not in parsed_options.invalid_fields:

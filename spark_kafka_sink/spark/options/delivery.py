@@ -18,7 +18,7 @@ _MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
 
 
 def parse_idempotency_key(value: object) -> str:
-    """Parse a key of 1 to 200 characters. If it is invalid, the error does not show it."""
+    """Parse a key of 1 to 200 characters. The ValueError for an invalid key does not show the key."""
     key = parse_text(value)
     if not 1 <= len(key) <= _MAX_IDEMPOTENCY_KEY_CHARACTERS:
         raise HiddenValueError(f"must have 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters; it has {len(key)}")
@@ -72,7 +72,8 @@ CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_t
 def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> DeliveryOptions | None:
     """Return the options of exactly-once delivery, or None for at-least-once delivery.
 
-    `parsed_options` holds the sink's own options, `parsed_producer_options` the producer's.
+    Add a fault for each option that conflicts with the guarantee or has no effect without it. `parsed_options` holds
+    the sink's own options, `parsed_producer_options` the producer's.
     """
     values = parsed_options.values
     if values["deliveryGuarantee"] != EXACTLY_ONCE:

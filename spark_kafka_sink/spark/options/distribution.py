@@ -58,7 +58,10 @@ class DistributionOptions:
 
 
 def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | None:
-    """Return the distribution's options, or None if rows stay in their tasks."""
+    """Return the distribution's options, or None if rows stay in their tasks.
+
+    In the latter case, add a fault for each option that then has no effect.
+    """
     values = parsed_options.values
     if values["distribution"] != NONE:
         return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"])

@@ -39,7 +39,7 @@ class SinkOptions:
     has_receipt: bool = False
     """Whether the report should contain digests of the written rows."""
     bytes_per_second: float | None = None
-    """One task's share of maxBytesPerSecond."""
+    """One task's share of maxBytesPerSecond; None for no limit."""
     client_rack_env: str | None = None
     """The environment variable that holds a task's rack. If set, `producer` does not contain partitioner.rack.aware."""
     formats: tuple[FormatOptions, ...] = ()

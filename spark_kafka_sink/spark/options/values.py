@@ -13,7 +13,7 @@ _MAX_REPLICATION_FACTOR = 32_767
 
 
 def parse_topic_name(value: object) -> str:
-    """Parse a valid topic name."""
+    """Return the topic name. Raise ValueError if Kafka does not allow it."""
     name = parse_text(value)
     if not is_topic_name(name):
         raise ValueError(f"must be a topic name of {TOPIC_NAME_RULE}")

@@ -91,7 +91,8 @@ def register(spark: SparkSession) -> None:
 def _patch_writers(batch_writer: Any, stream_writer: Any, table_writer: Any, wrap_with_session: _Wrapper) -> None:
     """Replace the write methods of the writer classes.
 
-    `wrap_with_session` makes the session active in classic Spark. Spark Connect does not bind sessions to threads.
+    `wrap_with_session` activates the session in the calling thread in classic Spark. It changes nothing in Spark
+    Connect, which does not bind sessions to threads, or without Python data sources.
     """
     record_calls(batch_writer)
     record_calls(stream_writer)
@@ -99,17 +100,19 @@ def _patch_writers(batch_writer: Any, stream_writer: Any, table_writer: Any, wra
     _patch_method(batch_writer, "saveAsTable", lambda original: wrap_with_session(wrap_save_as_table(original)))
     _patch_method(stream_writer, "start", lambda original: wrap_with_session(wrap_start(original)))
     _patch_method(stream_writer, "toTable", lambda original: wrap_with_session(wrap_to_table(original)))
+    # These methods write to a table and do not name the format, so they only get the wrapper that raises plain errors.
     _patch_method(batch_writer, "insertInto", _keep_method)
     for method in ("create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions"):
         _patch_method(table_writer, method, _keep_method)
 
 
 def _keep_method(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method as it is. Stands in for a wrapper where none is needed."""
     return original
 
 
 def _patch_method(writer_class: Any, method: str, wrap: _Wrapper) -> None:
-    """Replace a method with a wrapped version that also raises plain errors, unless it was already replaced."""
+    """Replace a method with a wrapped version that also raises plain errors. A replaced method is not wrapped again."""
     original = getattr(writer_class, method)
     if not hasattr(original, _PATCHED_ATTRIBUTE):
         patched = wrap_with_plain_errors(wrap(original))

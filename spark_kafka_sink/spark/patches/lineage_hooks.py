@@ -91,6 +91,7 @@ def read_lineage_settings(session: Any) -> dict[str, str]:
 
 
 def _is_disabled(settings: Mapping[str, str]) -> bool:
+    """Return whether a setting or OpenLineage's own environment variable disables all events."""
     return "true" in (settings.get("disabled", "").lower(), os.environ.get("OPENLINEAGE_DISABLED", "").lower())
 
 

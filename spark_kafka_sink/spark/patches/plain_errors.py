@@ -50,6 +50,7 @@ def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_notebook_traceback(error: KafkaSinkError) -> KafkaSinkError:
+    """Give the error the method that IPython calls to show it, and return the error."""
     error._render_traceback_ = functools.partial(_render_traceback, error)  # type: ignore[attr-defined]
     return error
 

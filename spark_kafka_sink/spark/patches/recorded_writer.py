@@ -108,6 +108,7 @@ def rebuild_writer(writer: Any, frame: Any, excluding: Collection[str]) -> Any:
 
 
 def _wrap_constructor(original: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a writer's constructor so that it records its arguments by name."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -121,6 +122,7 @@ def _wrap_constructor(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_method(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a writer's method so that each call that returns the writer itself is recorded."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)

@@ -276,6 +276,7 @@ class MicroBatchWriter:
     options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, frame: Any, batch_id: int) -> None:
+        """Distribute the micro-batch's rows if the options require it, and append them to Kafka."""
         options = self.options
         if _DISTRIBUTION_OPTION in options:
             sink_options, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION), check_servers=False)
@@ -303,6 +304,7 @@ def _apply_settings(writer: Any, **settings: Any) -> None:
 
 
 def _is_pykafka_write(writer: Any, calls: RecordedCalls, format: str | None) -> bool:
+    """Return whether the write uses this sink. `format`: the argument of `save` or `start`, which takes precedence."""
     format_name = format if format is not None else calls.format()
     if format_name is None:
         format_name = get_writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
@@ -310,6 +312,7 @@ def _is_pykafka_write(writer: Any, calls: RecordedCalls, format: str | None) -> 
 
 
 def _check_save_mode(calls: RecordedCalls) -> None:
+    """Raise ConfigurationError unless the save mode is append or errorifexists, which is also the default."""
     call = calls.last_call("mode")
     if call is None or call.bound_arguments["saveMode"] is None:
         mode = "default"
@@ -320,6 +323,7 @@ def _check_save_mode(calls: RecordedCalls) -> None:
 
 
 def _check_trigger(calls: RecordedCalls) -> None:
+    """Raise ConfigurationError for the triggers that Spark does not support for Python sinks."""
     trigger = calls.last_call("trigger")
     if trigger is None:
         return
@@ -391,6 +395,7 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
 
 
 def _check_table_write(writer: Any, calls: RecordedCalls) -> None:
+    """Check a write to a table. Raise ConfigurationError if its options require mapInArrow or a distribution."""
     if uses_map_in_arrow(calls.options(), is_connect=_is_connect(writer)):
         raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)
     _, distribution = _check_write(writer, calls)
@@ -444,6 +449,7 @@ def _coalesce(frame: Any, calls: RecordedCalls) -> Any:
 
 
 def _parse_max_tasks(options: Mapping[str, str]) -> int | None:
+    """Return the option maxTasks, or None if it is not set. The option must have been checked."""
     return int(options[_MAX_TASKS_OPTION]) if _MAX_TASKS_OPTION in options else None
 
 
