@@ -208,7 +208,7 @@ def _give_up_remedy(entry: Entry) -> str:
 
 @contextmanager
 def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
-    """Convert ProducerFencedError to an ExactlyOnceError which says that the batch was not committed."""
+    """Convert ProducerFencedError to an ExactlyOnceError that says that the batch was not committed."""
     with _convert_fencing(
         f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
         "`pykafka transactions` has. This driver must stop. The driver that continues writes the batch, or finishes it "
@@ -219,7 +219,7 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
-    """Convert ProducerFencedError to an ExactlyOnceError which says that the newer driver finishes the batch."""
+    """Convert ProducerFencedError to an ExactlyOnceError that says that the newer driver finishes the batch."""
     rerun = "" if entry.batch.is_idempotent else " Do not run the job again: that would write its rows twice."
     with _convert_fencing(
         f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}. "

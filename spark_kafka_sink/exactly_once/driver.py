@@ -256,10 +256,7 @@ class Driver:
         self._abort_superseded_attempts(state, entry, superseded_transactions)
 
     def _decide(self, start: BatchStart, entry: Entry) -> WriterState:
-        """Write the decision, and return the state for the next record.
-
-        Raise ExactlyOnceError instead if a task's transaction has ended or is about to time out.
-        """
+        """Write the decision and return the next state. Raise if a task's transaction has ended or nearly timed out."""
         with commit_errors.convert_fencing_before_decision(entry):
             # If the cluster was downgraded to version 1 since the start, a decision under this epoch would leave the
             # driver id in the same state as at the start, and late attempts would take the batch for undecided. A new
@@ -306,7 +303,8 @@ class Driver:
     ) -> tuple[WriterState, list[TransactionDescription] | None]:
         """Commit the tasks' transactions and record that the batch is done.
 
-        Return the next state, and the transactions of superseded attempts to abort, or None if listing these failed.
+        Return the state for the next record, and the transactions of superseded attempts, which still have to be
+        aborted (None if listing them failed).
         """
         superseded_transactions: list[TransactionDescription] | None = None
         # The order of these steps ensures that the list contains every superseded attempt's transaction and none of a
@@ -390,6 +388,7 @@ class Driver:
     def _commit_transactions(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
     ) -> None:
+        """Commit the transactions of a decided batch. Raise ExactlyOnceError unless all of them are committed."""
         try:
             rejections = self._query.commit(entry, identity, prefetch_listing=prefetch_listing)
         except ProducerFencedError:

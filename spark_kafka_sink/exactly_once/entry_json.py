@@ -80,7 +80,8 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
 def decode_entry(key: bytes, value: bytes) -> Entry:
     """Decode an entry. Raise DecodeError if another program or a newer version of the library wrote the record.
 
-    `key`: the prefix, for a claim as well.
+    The error's message has no subject: the caller puts it after the record's position. `key`: the encoded prefix, even
+    if the record is a claim, whose own key differs.
     """
     if len(value) > MAX_VALUE_BYTES:
         raise DecodeError(f"it has {len(value)} bytes, but an entry has at most {MAX_VALUE_BYTES}")
@@ -97,7 +98,7 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
             unknown_fields = sorted(fields.keys() - _FIELDS)
             raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
         return _entry_from_json(_check_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
-    except (ValueError, KeyError, RecursionError) as error:
+    except (ValueError, KeyError, RecursionError) as error:  # not the errors raised above: DecodeError is no ValueError
         raise DecodeError(f"it is not a record of the decision log: {type(error).__name__}: {error!s:.200}") from error
 
 
@@ -112,7 +113,7 @@ def decode_driver_number(value: bytes) -> int | None:
 
 
 def _decode_integer_field(value: bytes, field: str, default: int | None) -> int | None:
-    """Return a field, or `default` if the field is missing. Return None if the value cannot be read."""
+    """Return an integer from the record's JSON, or `default` if it is missing. Return None if it cannot be read."""
     try:
         number = json.loads(value).get(field, default) if len(value) <= MAX_VALUE_BYTES else None
         return None if number is None else int(number)

@@ -156,7 +156,7 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
 def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
     """Yield the query with this prefix. Raise ConfigurationError if the log does not exist.
 
-    Raise ExactlyOnceError if a newer driver takes over meanwhile.
+    Raise ExactlyOnceError if a newer driver takes over during the block.
     """
     config = ProducerConfig.parse(options).client_config()
     with QueryTransactions(config, validate_prefix(prefix), topic) as query:

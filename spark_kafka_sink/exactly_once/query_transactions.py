@@ -340,9 +340,9 @@ class QueryTransactions:
         """Append `entry` by calling `write`, and return the state for the next record. Retry if the driver is fenced.
 
         `previous` must be the newest entry, and the caller must have written it. Fencing alone does not prove that
-        another driver has written, because an older driver can fence a newer one. As long as the newest entry is one of
-        these two, claim the prefix again and retry; otherwise raise ProducerFencedError. Without the retry, decisions
-        fail: test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim.
+        another driver has written, because an older driver can fence a newer one (see the module's docstring and
+        test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim). As long as the newest entry is
+        `previous` or `entry`, claim the prefix again and retry; otherwise raise ProducerFencedError.
         """
         tries_left = MAX_TRIES
         while True:
