@@ -334,6 +334,7 @@ class PendingRequests:
     def _handle_lookup_failure(
         self, call: Call[Any], lookup: FindCoordinator, error: KafkaSinkError, now_ms: float
     ) -> None:
+        """Retry or fail each key whose lookup got no response."""
         call.lookup_attempt = None
         for key, route in self._list_pending_coordinator_keys(call, lookup.key_type):
             if route.key not in lookup.keys:

@@ -92,7 +92,7 @@ class DescribeTopics(Request[MetadataResponse]):
 
 @dataclass(frozen=True, eq=False)
 class CreateTopic(TopicRequest):
-    """Create a topic. That the topic already exists is a final response, not an error."""
+    """Create a topic. TOPIC_ALREADY_EXISTS is a final response, not an error."""
 
     api_key = ApiKey.CREATE_TOPICS
     action = "create the topic"
@@ -132,7 +132,7 @@ class ValidateTopic(CreateTopic):
 
 @dataclass(frozen=True, eq=False)
 class DescribeTopicConfigs(TopicRequest):
-    """Describe a topic's settings. `settings`: the names of those to return."""
+    """Describe some of a topic's settings. `settings`: the names of these settings."""
 
     api_key = ApiKey.DESCRIBE_CONFIGS
     action = "describe the topic's settings"
