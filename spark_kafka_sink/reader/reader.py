@@ -112,8 +112,7 @@ class TopicReader:
     ) -> pa.Table:
         """Return all rows, sorted by partition and offset, with the columns of Spark's Kafka source.
 
-        Raise DataError if the rows need more than `max_bytes` of memory. The other parameters are those of
-        `batches`.
+        The parameters are those of `batches`. Raise DataError if the rows need more than `max_bytes` of memory.
         """
         tables: list[pa.Table] = []
         total_bytes = 0
@@ -318,6 +317,7 @@ class _FetchProgress(Generic[ChunkT]):
     def build_fetch(
         self, partitions: Iterable[int], max_wait_ms: int = MAX_FETCH_WAIT_MS, max_bytes: int = MAX_FETCH_BYTES
     ) -> Fetch:
+        """Build a fetch that continues at the current positions of these partitions."""
         offsets = {partition: self.positions[partition] for partition in partitions}
         return Fetch(self.topic, self.topic_id, offsets, self._isolation, max_wait_ms, max_bytes)
 
