@@ -120,7 +120,7 @@ def _is_allowed(column: str, data_type: DataType) -> bool:
 
 
 def _is_header_type(data_type: DataType) -> bool:
-    """Return whether this is one of the header types in the module's docstring, with the same names of fields."""
+    """Return whether this is one of the header types in the module's docstring, including the names of the fields."""
     if isinstance(data_type, MapType):
         return isinstance(data_type.keyType, _STRING_TYPES) and isinstance(
             data_type.valueType, (*_STRING_TYPES, BinaryType)

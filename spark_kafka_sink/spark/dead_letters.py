@@ -85,7 +85,7 @@ def _numbers_to_bytes(column: pa.Array) -> pa.Array:
 def _append_headers(
     headers: pa.Array | pa.ChunkedArray | None, new_headers: Mapping[str, pa.Array], num_rows: int
 ) -> pa.Array:
-    """Append new headers to the original headers of each record. `new_headers`: their values in all rows, by key."""
+    """Append new headers to the original headers of each record. `new_headers`: one value per record, by header key."""
     original_headers = None
     if headers is not None:
         original_headers = read_header_column(combine_chunks(headers))

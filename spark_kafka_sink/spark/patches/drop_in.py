@@ -91,8 +91,8 @@ def register(spark: SparkSession) -> None:
 def _patch_writers(batch_writer: Any, stream_writer: Any, table_writer: Any, wrap_with_session: _Wrapper) -> None:
     """Replace the write methods of the writer classes.
 
-    `wrap_with_session` activates the session in the calling thread in classic Spark. It changes nothing in Spark
-    Connect, which does not bind sessions to threads, or without Python data sources.
+    `wrap_with_session` activates the session in the calling thread in classic Spark. It is a no-op in Spark Connect,
+    which does not bind sessions to threads, and in Spark 3.5, which does not look up Python data sources.
     """
     record_calls(batch_writer)
     record_calls(stream_writer)
