@@ -80,8 +80,8 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
 def decode_entry(key: bytes, value: bytes) -> Entry:
     """Decode an entry. Raise DecodeError if another program or a newer version of the library wrote the record.
 
-    The error's message has no subject: the caller puts it after the record's position. `key`: the encoded prefix, even
-    if the record is a claim, whose own key differs.
+    In the error's message, "it" is the record, whose position the caller adds. `key`: the encoded prefix, even if the
+    record is a claim, whose own key differs.
     """
     if len(value) > MAX_VALUE_BYTES:
         raise DecodeError(f"it has {len(value)} bytes, but an entry has at most {MAX_VALUE_BYTES}")
