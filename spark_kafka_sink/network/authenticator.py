@@ -20,9 +20,12 @@ MIN_RESERVED_CORRELATION_ID = 2**31 - 8
 """The lowest correlation id reserved for authentication. All other requests of a client have lower ids."""
 
 ANONYMOUS = "ANONYMOUS"
+"""The principal of a peer that was not identified, as in Kafka."""
 
 
 class Authenticator(Protocol):
+    """The authentication state machine of one channel. It does no I/O."""
+
     @property
     def is_complete(self) -> bool:
         """Whether authentication has succeeded. The last authentication frame may still have to be written."""
@@ -44,7 +47,8 @@ class Authenticator(Protocol):
     def start(self, now_ms: float) -> Sequence[Buffer] | None:
         """Start authentication or re-authentication.
 
-        Return the first frame to send, or None if the peer sends the first frame.
+        Return the first frame to send, or None if the peer sends the first frame. Raise AuthenticationError if there
+        are no credentials to authenticate with.
         """
 
     def is_authentication_frame(self, frame: memoryview, now_ms: float) -> bool:
@@ -56,7 +60,8 @@ class Authenticator(Protocol):
     def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
         """Process an authentication frame. Return the next frame to send, or None if there is none.
 
-        Raise AuthenticationError if authentication failed and there is no error response to send.
+        Raise AuthenticationError if authentication failed and there is no error response to send. If there is one,
+        set `failure` and return the response.
         """
 
 

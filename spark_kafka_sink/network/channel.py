@@ -48,6 +48,8 @@ class ChannelStateKind(Enum):
 
 @dataclass(frozen=True)
 class ChannelState:
+    """A channel's progress and, once the channel has failed, the error that closed it."""
+
     kind: ChannelStateKind
     error: KafkaSinkError | None = None
 
@@ -57,7 +59,7 @@ class ChannelState:
 
 
 class KafkaChannel:
-    """Owned by one Selector and used only by its thread."""
+    """A connection to one peer. Owned by one Selector and used only by its thread."""
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class KafkaChannel:
         self.is_ready = False
         """Whether frames other than authentication frames can be sent and received."""
         self.last_active_ms = 0.0
+        """When the Selector added the channel or last processed its events, on the monotonic clock."""
         self.registered_events = 0
         """The events that the selector's poller watches for on the socket."""
         self.bytes_received = 0
@@ -193,9 +196,10 @@ class KafkaChannel:
         self._send = send
 
     def read(self, now_ms: float) -> NetworkReceive | None:
-        """Continue to read the current frame and return it once it is complete.
+        """Continue to read the current frame. Return it if it is complete now, and None otherwise.
 
-        Authentication frames are not returned but passed to the authenticator.
+        Authentication frames are passed to the authenticator instead of being returned. Raise AuthenticationError if
+        authentication has failed and no error response has to be written first.
         """
         frame = self._read_frame()
         if frame is None:
@@ -214,7 +218,10 @@ class KafkaChannel:
         return None
 
     def write(self, now_ms: float) -> NetworkSend | None:
-        """Try once to write. Return the send if this attempt completed it, and None otherwise."""
+        """Try once to write. Return the send if this attempt completed it, and None otherwise.
+
+        Raise AuthenticationError once the response that rejects the peer has been written.
+        """
         writer = self._select_writer(now_ms)
         if writer is None or writer.is_complete:
             self.transport.flush()
@@ -229,6 +236,7 @@ class KafkaChannel:
         return self._finish_frame(writer)
 
     def close(self) -> None:
+        """Close the transport, drop the send's segments and release the frame's reserved memory."""
         self._counts.connections_closed += not self.is_connecting
         self._send = self._send_writer = self._authentication_writer = None
         if self._frame_memory is not None:
@@ -238,7 +246,7 @@ class KafkaChannel:
     def _select_writer(self, now_ms: float) -> FrameWriter | None:
         """Return the writer to continue with: a partly written send first, then authentication, then a new send.
 
-        If re-authentication is due, start it before a new send.
+        If re-authentication is due, start it before a new send. Return None if no frame may be written now.
         """
         send_writer, authenticator = self._send_writer, self.authenticator
         if send_writer is not None and send_writer.written_bytes > 0:
@@ -272,11 +280,13 @@ class KafkaChannel:
             self.state = ChannelState(ChannelStateKind.READY)
 
     def _queue_authentication_frame(self, segments: Sequence[Buffer] | None) -> None:
+        """Queue the frame that an authentication step returned, if any, and record the step."""
         if segments is not None:
             self._authentication_writer = FrameWriter(segments)
         self._record_authentication()
 
     def _finish_frame(self, writer: FrameWriter) -> NetworkSend | None:
+        """Record that a frame has been written. Return its send, or None if it was an authentication frame."""
         if writer is self._authentication_writer:
             self._authentication_writer = None
             if self.authenticator.failure is not None:

@@ -12,6 +12,8 @@ from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind, Kaf
 
 @dataclass(frozen=True)
 class ChannelTimeouts:
+    """Time limits in milliseconds. A channel's deadline is the earliest that any of them sets."""
+
     idle_ms: float = 540_000.0
     """Maximum time without events on a channel. A negative value means no limit."""
     setup_ms: float = math.inf
@@ -51,6 +53,7 @@ class ChannelTimeouts:
         ]
 
     def _find_expired_state(self, channel: KafkaChannel, now_ms: float) -> ChannelState:
+        """Return the state to close the channel with. Its kind is EXPIRED only if the channel was merely idle."""
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
         kind = channel.state.kind
         if setup_started_ms is not None and setup_started_ms + self.setup_ms <= now_ms:

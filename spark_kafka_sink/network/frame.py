@@ -35,7 +35,9 @@ MAX_FRAME_BYTES = 2**31 - 1
 
 READ_AHEAD_BYTES = 4 * 1024
 MIN_GROWTH_BYTES = 64 * 1024
+"""The least memory allocated for a long frame, unless its whole payload needs less."""
 GROWTH_FACTOR = 4
+"""The multiple of the bytes received so far that a long frame's memory grows to."""
 MAX_TRUSTED_BYTES = 4 * 1024 * 1024
 """The most memory allocated when a frame starts. Only a peer that has already sent frames of this size gets it."""
 
@@ -64,7 +66,7 @@ class NetworkSend(NamedTuple):
 
 
 class NetworkReceive(NamedTuple):
-    """A frame that was received."""
+    """A received frame, without its length."""
 
     channel_id: str
     payload: memoryview
@@ -149,7 +151,8 @@ class FrameReader:
     def has_buffered_input(self) -> bool:
         """Whether `next_frame` can make progress without more bytes.
 
-        This is the case if the buffer contains the whole frame, or if the frame does not fit into the buffer.
+        This is the case if the buffer contains the whole frame, or if the frame is too long for the buffer
+        and needs memory of its own.
         """
         unread_bytes = self._unread_end - self._unread_start
         if unread_bytes < _LENGTH.size or self.is_waiting_for_memory:
@@ -169,7 +172,7 @@ class FrameReader:
         self._begin_long_frame()
 
     def next_frame(self, max_bytes: int) -> memoryview | None:
-        """Return the payload of the next frame, or None if it is incomplete.
+        """Return the payload of the next frame, or None if the frame is incomplete or waiting for memory.
 
         Raise DecodeError if the frame is longer than `max_bytes`, or if the peer speaks another protocol.
         """
@@ -232,6 +235,7 @@ class FrameReader:
         self._payload = payload
 
     def _finish_long_frame(self) -> memoryview | None:
+        """Return the payload of the long frame in progress, or None if it is incomplete."""
         if self._received_payload_bytes < self._payload_size:
             return None
         payload, self._payload = self._payload, None

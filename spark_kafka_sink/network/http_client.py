@@ -27,6 +27,8 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class HttpResponse(NamedTuple):
+    """A response whose body has been received in full."""
+
     status: int
     data: bytes
     retry_after: str | None = None
@@ -52,6 +54,8 @@ class _Reader(io.BufferedReader):
 
 
 class _Response(http.client.HTTPResponse):
+    """A response that is read through `_Reader`."""
+
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
         self.fp = _Reader(self.fp.detach())
@@ -120,7 +124,8 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
 ) -> HttpResponse:
     """Send a request, receive the complete response and close the connection.
 
-    Raise OSError or HTTPException if no complete response arrives within the timeout.
+    Raise OSError or HTTPException if no complete response arrives within the timeout. Raise HttpResponseTooLong, an
+    OSError, if the body exceeds `max_bytes`.
     """
     connection.response_class = _Response
     parts = urllib.parse.urlsplit(url)

@@ -50,7 +50,10 @@ class SecurityConfig:
         return build_client_ssl_context(self.tls)
 
     def create_mechanism(self, host: str) -> ClientMechanism:
-        """Create the client side of a SASL exchange with a broker. The call blocks if it must request a token first."""
+        """Create the client side of a SASL exchange with the broker at `host`.
+
+        This blocks if a token must be requested first. Raise AuthenticationError if no token can be obtained.
+        """
         from spark_kafka_sink.network.security.client_mechanisms import create_client_mechanism
 
         assert self.login is not None

@@ -66,10 +66,13 @@ class Selector:
     ) -> None:
         """`frame_memory` limits the memory that long frames use across all channels.
 
-        The caller must release each receive's memory with `release_memory`.
+        The caller must release each receive's memory with `release_memory`. `counts_per_channel`: also count the
+        traffic of each channel id.
         """
         self.connected: list[str] = []
+        """The ids of channels whose TCP connection was established. TLS and SASL may still be in progress."""
         self.disconnected: dict[str, ChannelState] = {}
+        """The final states of channels that the poll closed, by channel id."""
         self.completed_sends: list[NetworkSend] = []
         self.completed_receives: list[NetworkReceive] = []
         self.counts = IoCounts(counts_per_channel=counts_per_channel)
@@ -134,7 +137,7 @@ class Selector:
             channel.close()
 
     def release_memory(self, reserved_bytes: int) -> None:
-        """Release a receive's memory once the receive is no longer needed."""
+        """Release the `reserved_bytes` of a receive whose payload is no longer needed."""
         if self._frame_memory is not None:
             self._frame_memory.release(reserved_bytes)
 
@@ -148,7 +151,7 @@ class Selector:
     def send(self, send: NetworkSend) -> None:
         """Queue a frame to be written by later polls.
 
-        Raise IllegalStateError if the channel is still writing its previous frame.
+        Raise IllegalStateError if the channel does not exist or is still writing its previous frame.
         """
         channel = self._get_channel(send.channel_id)
         if channel.id in self._closing_channels:
@@ -210,6 +213,7 @@ class Selector:
         return has_only_transfers and not (self.completed_sends or self.completed_receives or self.disconnected)
 
     def _clear_results(self) -> None:
+        """Clear the results of the previous poll, and add the next receives of closing channels."""
         self.connected.clear()
         self.disconnected.clear()
         self.completed_sends.clear()
@@ -219,6 +223,7 @@ class Selector:
         self._channels_with_rejected_sends.clear()
 
     def _read_from_closing_channels(self, now_ms: float) -> None:
+        """Read once from each closing channel, and finish closing the channels that have nothing left to return."""
         for channel in list(self._closing_channels.values()):
             if channel.id in self._channels_with_rejected_sends or not self._read_from_closing(channel, now_ms):
                 self._finish_close(channel)
@@ -251,6 +256,7 @@ class Selector:
         return ready_channels, was_woken
 
     def _process_channel(self, channel: KafkaChannel, events: int, now_ms: float) -> None:
+        """Process a channel's events. An error closes the channel; only FATAL_ERRORS are raised."""
         channel.last_active_ms = now_ms
         try:
             self._process_events(channel, events, now_ms)
@@ -276,6 +282,7 @@ class Selector:
             self._update_deadline(channel, now_ms)
 
     def _process_events(self, channel: KafkaChannel, events: int, now_ms: float) -> None:
+        """Connect, prepare, read at most one frame and try once to write, as far as the events and the state allow."""
         if channel.is_connecting:
             if not events & EVENT_WRITE:
                 return
@@ -354,6 +361,7 @@ class Selector:
         return receive is not None or channel.bytes_received > previous_bytes_received
 
     def _finish_close(self, channel: KafkaChannel) -> None:
+        """Close the channel and report its state in `disconnected`."""
         self._closing_channels.pop(channel.id, None)
         channel.close()
         self.disconnected[channel.id] = channel.state
@@ -370,6 +378,7 @@ class Selector:
     def _add_channel(
         self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool
     ) -> KafkaChannel:
+        """Build a channel for the socket and let the poller watch the socket. If that fails, close the socket."""
         try:
             channel = self._build_channel(
                 channel_id, sock, address, is_connecting=is_connecting, max_frame_bytes=self._max_frame_bytes
@@ -403,6 +412,7 @@ class Selector:
         self._earliest_deadline_ms = min(self._earliest_deadline_ms, self._timeouts.update_deadline(channel, now_ms))
 
     def _mark_ready(self, channel: KafkaChannel, events: int) -> None:
+        """Let the next poll process these events of the channel without waiting for the poller."""
         self._ready_channels[channel] = self._ready_channels.get(channel, 0) | events
 
     def _set_muted(self, channel: KafkaChannel, muted: bool) -> None:
@@ -414,6 +424,7 @@ class Selector:
         if channel.has_buffered_input:
             self._mark_ready(channel, EVENT_READ)
         elif self._ready_channels.get(channel) == EVENT_READ:
+            # There is nothing to read now, and reading was the only reason to process the channel without waiting.
             del self._ready_channels[channel]
 
     def _get_channel(self, channel_id: str) -> KafkaChannel:

@@ -68,7 +68,7 @@ class SocketAddress:
 
 
 class ByteSocket(Protocol):
-    """The methods that this package uses of a connected, nonblocking stream socket. They may raise OSError."""
+    """The methods of a connected, nonblocking stream socket that this package uses. They may raise OSError."""
 
     def fileno(self) -> int: ...
 
@@ -112,6 +112,8 @@ class Poller(Protocol):
 
 
 class System(Protocol):
+    """The services of the operating system that a client needs."""
+
     def now(self) -> float:
         """Return the monotonic clock's time in milliseconds."""
 
@@ -196,7 +198,7 @@ class OperatingSystem:
 
 
 def configure_socket(sock: socket.socket, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
-    """Set the options of an outgoing or accepted socket."""
+    """Make an outgoing or accepted socket nonblocking, and set its TCP options and buffer sizes."""
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -207,7 +209,7 @@ def configure_socket(sock: socket.socket, send_buffer_bytes: int, receive_buffer
 
 
 def get_peer_address(sock: socket.socket) -> SocketAddress:
-    """Return the peer's address of an accepted socket."""
+    """Return the address of an accepted socket's peer."""
     sockaddr = sock.getpeername()
     return SocketAddress(str(sockaddr[0]), int(sockaddr[1]), sock.family, sockaddr)
 

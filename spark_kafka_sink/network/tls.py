@@ -90,6 +90,7 @@ class TlsTransport:
 
     def write(self, segments: Sequence[Buffer]) -> int:
         if self.has_output:
+            # Write the earlier ciphertext first, so that the unsent ciphertext does not grow with each call.
             self.flush()
             return 0
         accepted_bytes = 0
@@ -121,6 +122,7 @@ class TlsTransport:
         self.socket.close()
 
     def _wrap(self, context: ssl.SSLContext, hostname: str | None) -> ssl.SSLObject:
+        """Create the SSLObject. Raise DisconnectedError if TLS cannot verify the host name."""
         if hostname is None:
             return context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:
@@ -151,6 +153,7 @@ class TlsTransport:
         return read(len(buffer), buffer)
 
     def _encrypt(self, record: Buffer) -> int:
+        """Encrypt the whole record and return its plaintext size."""
         view = memoryview(record)
         while view:
             # One write accepts the whole record unless the peer has negotiated smaller records.

@@ -19,6 +19,8 @@ MAX_SEGMENTS_PER_WRITE = min(1024, os.sysconf("SC_IOV_MAX"))
 
 
 class Transport(Protocol):
+    """A nonblocking stream of bytes over a connected socket."""
+
     @property
     def socket(self) -> ByteSocket: ...
 
@@ -38,7 +40,7 @@ class Transport(Protocol):
         """Continue the handshake until it is complete or needs more bytes from the peer."""
 
     def read_into(self, buffer: memoryview) -> int:
-        """Read available bytes into the buffer and return how many were read."""
+        """Read available bytes into the buffer and return how many were read; 0 if none are available."""
 
     def write(self, segments: Sequence[Buffer]) -> int:
         """Try once to write the segments and return the number of bytes accepted.
@@ -53,6 +55,8 @@ class Transport(Protocol):
 
 
 class PlaintextTransport:
+    """A transport without encryption. It passes all bytes to the socket and buffers none."""
+
     is_ready = True
     has_output = False
     has_input = False

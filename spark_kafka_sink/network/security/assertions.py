@@ -36,7 +36,7 @@ _MIN_RSA_BITS = 2048
 
 @dataclass(frozen=True)
 class AssertionConfig:
-    """An assertion from a file, or the key and the claims of assertions to sign."""
+    """The source of assertions: a file with a signed assertion, or a key and the claims to sign with it."""
 
     file: str | None = None
     """A file with an assertion that another program signs. If it is None, assertions are signed with `key_file`."""
@@ -48,18 +48,22 @@ class AssertionConfig:
     subject: str | None = None
     audience: str | None = None
     exp_seconds: int = int(get_default(f"{_PREFIX}.claim.exp.seconds"))
+    """How long an assertion remains valid after it was signed."""
     nbf_seconds: int = int(get_default(f"{_PREFIX}.claim.nbf.seconds"))
+    """How long before it was signed an assertion becomes valid."""
     jti_include: bool = False
 
 
 def can_sign() -> bool:
+    """Return whether the optional package `cryptography` is installed."""
     return find_spec("cryptography") is not None
 
 
 def read_token_file(path: str, option: str, now_s: float) -> str:
-    """Read the JSON Web Token in a file that `option` names.
+    """Read the JSON Web Token in the file at `path`, which the option `option` names.
 
-    Raise AuthenticationError, which does not contain the token, if there is none or it has expired.
+    `now_s`: the current Unix time. Raise AuthenticationError if the file cannot be read, contains no token or contains
+    an expired one. The error never contains the token.
     """
     try:
         text = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
@@ -82,7 +86,10 @@ def read_token_file(path: str, option: str, now_s: float) -> str:
 
 
 def create_assertion(config: AssertionConfig, now_s: float) -> str:
-    """Create the assertion for one token request: read it from a file, or sign a new one."""
+    """Create the assertion for one token request: read it from a file, or sign a new one.
+
+    `now_s`: the current Unix time. Raise AuthenticationError if the file or the key cannot be used.
+    """
     if config.file is not None:
         return read_token_file(config.file, f"{_PREFIX}.file", now_s)
     template = _read_template(config)
@@ -120,7 +127,10 @@ def _build_configured_claims(config: AssertionConfig) -> dict[str, str]:
 
 
 def _read_template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
-    """Return the members `header` and `payload` of the template file, or an empty dict if no file is set."""
+    """Return the JSON object in the template file, or an empty dict if no file is set.
+
+    Its members `header` and `payload` are optional. Raise AuthenticationError if the file cannot be used.
+    """
     if config.template_file is None:
         return {}
     prefix = f"OAUTHBEARER: {_PREFIX}.template.file: {sanitize(config.template_file)}"
@@ -136,7 +146,10 @@ def _read_template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
 
 
 def _sign(config: AssertionConfig, data: bytes) -> bytes:
-    """Sign the data with the key that the key file contains now."""
+    """Sign the data with the key that the key file contains now.
+
+    Raise AuthenticationError if the key cannot be read or is not suitable for the algorithm.
+    """
     assert config.key_file is not None
     prefix = f"OAUTHBEARER: {_PREFIX}.private.key.file: {sanitize(config.key_file)}"
     try:

@@ -21,7 +21,7 @@ from spark_kafka_sink.sasl.scram import ScramClient
 def create_client_mechanism(login: Login, host: str) -> ClientMechanism:
     """Create the client side of a SASL exchange with the broker at `host`.
 
-    This blocks if a token must be requested first.
+    This blocks if a token must be requested first. Raise AuthenticationError if no token can be obtained.
     """
     if login.mechanism == "PLAIN":
         return PlainClient(login.username, login.password)
@@ -33,6 +33,7 @@ def create_client_mechanism(login: Login, host: str) -> ClientMechanism:
 
 
 def _get_bearer_token(login: Login) -> str:
+    """Get a token from the login's token source. If the login has none, build an unsecured token."""
     if login.token:
         return login.token
     if login.token_callback is not None:
@@ -49,6 +50,11 @@ def _get_bearer_token(login: Login) -> str:
 
 
 def _call_token_callback(callback: Callable[[], object] | str) -> str:
+    """Call the user's function, which must return the token as text.
+
+    An error of the function may contain a secret, so it is replaced by an AuthenticationError that names only its type.
+    AuthenticationError and NetworkError are raised unchanged.
+    """
     function = _import_token_callback(callback) if isinstance(callback, str) else callback
     try:
         token = function()
@@ -81,6 +87,7 @@ _token_sources: dict[object, TokenSource] = {}
 # In a forked child, the lock of a token source may be held by a thread that does not exist there.
 os.register_at_fork(after_in_child=_token_sources.clear)
 _MAX_TOKEN_SOURCES = 64
+"""When this many configurations are cached, all are dropped before the next one is added."""
 
 
 def clear_token_sources() -> None:

@@ -38,7 +38,7 @@ _PEM_BLOCK_PATTERN = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1--
 
 @dataclass(frozen=True)
 class Store:
-    """Content of a keystore or truststore in PEM: a private key with its certificate chain, and trusted authorities."""
+    """The content of a keystore or truststore as PEM: a private key, its certificate chain, and trusted authorities."""
 
     private_key: str = field(default="", repr=False)
     chain: str = ""
@@ -57,7 +57,11 @@ def read_store(data: bytes, *, type_name: str | None, password: str | None, key_
 
 
 def read_pem(text: str, key_password: str | None = None) -> Store:
-    r"""Read PEM blocks, whose line breaks a configuration file may have replaced by spaces or by `\n`."""
+    r"""Read PEM blocks, whose line breaks a configuration file may have replaced by spaces or by `\n`.
+
+    All certificates are returned both as the chain and as authorities, because PEM does not distinguish them. Raise
+    ConfigurationError if there is more than one private key.
+    """
     keys, certificates = [], []
     for label, body in _PEM_BLOCK_PATTERN.findall(text.replace("\\n", "\n")):
         if label == "CERTIFICATE":
@@ -124,6 +128,7 @@ class _JksReader:
 
 
 def _read_jks(data: bytes, password: str | None, key_password: str | None) -> Store:
+    """Read a JKS file. Its first private key is used. Without a password, the file's digest is not verified."""
     if password is not None:
         _verify_jks_digest(data, password)
     reader = _JksReader(data[:-_SHA1_BYTES])
@@ -156,6 +161,7 @@ def _verify_jks_digest(data: bytes, password: str) -> None:
 
 
 def _decrypt_jks_key(envelope: bytes, password: str | None) -> str:
+    """Decrypt a private key and return it as PEM. Raise ConfigurationError if the password is missing or wrong."""
     if password is None:
         raise ConfigurationError("needs a password for its private key")
     oid_start = envelope.find(_JKS_PROTECTION_OID)
@@ -194,6 +200,7 @@ def _to_utf16(password: str) -> bytes:
 
 
 def _read_pkcs12(data: bytes, password: str | None) -> Store:
+    """Read a PKCS#12 file. If it has no private key, all of its certificates are authorities."""
     serialization = _import_cryptography("serialization")
     try:
         pkcs12 = _import_cryptography("serialization.pkcs12").load_pkcs12(data, (password or "").encode())
@@ -210,6 +217,7 @@ def _read_pkcs12(data: bytes, password: str | None) -> Store:
 
 
 def _import_cryptography(module: str) -> Any:
+    """Import a module of the optional package. Raise MissingDependencyError if the package is not installed."""
     try:
         return importlib.import_module(f"cryptography.hazmat.primitives.{module}")
     except ImportError as error:

@@ -77,7 +77,7 @@ class Login:
 
 
 def parse_login(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
-    """Parse the `sasl.*` options. Errors are added to `faults`."""
+    """Parse the `sasl.*` options. If this adds anything to `faults`, the returned Login must not be used."""
     mechanism = get_option(options, "sasl.mechanism").upper()
     if mechanism == "AWS_MSK_IAM":
         faults.add("sasl.mechanism", _IAM_UNSUPPORTED_MESSAGE)
@@ -95,9 +95,9 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
 
 
 def _check_mechanism_set(options: Mapping[str, str], token_callback: object) -> OptionFaults:
-    """Return an error if `sasl.mechanism` is not set and no other option shows that its default, GSSAPI, is intended.
+    """Return faults if `sasl.mechanism` is not set and no other option shows that its default, GSSAPI, is intended.
 
-    The error suggests the mechanism that the credentials are for.
+    The first fault suggests the mechanism that the credentials are for. Return no faults if GSSAPI is intended.
     """
     faults = OptionFaults()
     if "sasl.mechanism" in options:
@@ -172,6 +172,7 @@ def _parse_kerberos_login(options: Mapping[str, str], faults: OptionFaults) -> L
 
 
 def _parse_oauth_login(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
+    """Parse the options of OAUTHBEARER, which must contain exactly one source of tokens."""
     jaas_options = _parse_jaas_options(options, "OAUTHBEARER", faults)
     unsecured_claims = {
         name.removeprefix(_UNSECURED_CLAIM_PREFIX): value
@@ -213,6 +214,7 @@ def _check_callbacks(options: Mapping[str, str], token_callback: object, faults:
 
 
 def _parse_extensions(jaas_options: Mapping[str, str], faults: OptionFaults) -> tuple[tuple[str, str], ...]:
+    """Return the SASL extensions: the login module's options named `extension_...`, without this prefix."""
     extensions = tuple(
         (name.removeprefix("extension_"), value)
         for name, value in jaas_options.items()
@@ -247,7 +249,10 @@ def _parse_retriever(options: Mapping[str, str], url: str, faults: OptionFaults)
 
 
 def _parse_file_url(url: str, faults: OptionFaults) -> str:
-    """Return the path of a file URL. The file is read later, in the process that connects."""
+    """Return the path of a file URL; empty if the URL is invalid.
+
+    The file is read later, in the process that connects.
+    """
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError:  # an unclosed bracket
@@ -363,7 +368,7 @@ def _parse_boolean(options: Mapping[str, str], name: str, faults: OptionFaults) 
 
 
 def _parse_number(options: Mapping[str, str], name: str, faults: OptionFaults) -> float:
-    """Return the value of an option, which must be a positive number. Return its default if it is invalid."""
+    """Return the value of an option. Unless it is a positive number, add a fault and return the default instead."""
     number = _parse_positive(get_option(options, name))
     if number is None:
         faults.add(name, "must be a positive number.")
@@ -372,7 +377,7 @@ def _parse_number(options: Mapping[str, str], name: str, faults: OptionFaults) -
 
 
 def _parse_positive(value: str | float) -> float | None:
-    """Return a positive number, or None for anything else."""
+    """Return a number that is positive and less than 1e9. Return None for anything else."""
     try:
         number = float(value)
     except ValueError:

@@ -55,6 +55,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OidcConfig:
+    """A token endpoint, with the credentials, timeouts and backoffs for requests to it."""
+
     endpoint_url: str
     client_id: str
     client_secret: str = field(repr=False)
@@ -97,7 +99,10 @@ def _start_thread(work: Callable[[], None]) -> None:
 
 
 class TokenSource:
-    """The token that all connections with one configuration share. Thread-safe; calls wait while there is no token."""
+    """The token that all connections with one configuration share.
+
+    Thread-safe. While one thread requests a token because none is valid, the other callers wait for it.
+    """
 
     def __init__(
         self,
@@ -158,6 +163,7 @@ class TokenSource:
         self._renewal_due_at_s = request_time_s + lifetime_s * self._config.refresh_window_factor
 
     def _request_token(self, max_attempts: int) -> _TokenResponse:
+        """Request a new token. Raise AuthenticationError if all attempts fail or the response has no token."""
         response = self._send_with_retries(max_attempts)
         token = response.get("access_token")
         if not isinstance(token, str) or not token:
@@ -165,7 +171,7 @@ class TokenSource:
         return _TokenResponse(token, response.get("expires_in"))
 
     def _compute_lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:
-        """Return the lifetime that the response or the token itself states; 0 if neither states one."""
+        """Return the lifetime in seconds that the response or the token itself states; 0 if neither states one."""
         expires_in = response.expires_in
         if isinstance(expires_in, int | float) and not isinstance(expires_in, bool) and expires_in > 0:
             return float(min(expires_in, _MAX_LIFETIME_S))
@@ -176,7 +182,11 @@ class TokenSource:
         return max(0.0, expires_at_s - request_time_s) if expires_at_s is not None else 0.0
 
     def _send_with_retries(self, max_attempts: int) -> dict[str, object]:
-        """Send a token request. Retry if the server cannot be reached or is busy, but not if it rejects the request."""
+        """Send a token request and return the JSON object in the response.
+
+        Retry if the server cannot be reached or is busy, but not if it rejects the request. Raise AuthenticationError
+        once no retry is left.
+        """
         backoff_ms = self._config.retry_backoff_ms
         for attempt in range(1, max_attempts + 1):
             try:
@@ -201,6 +211,11 @@ class _RetriableStatusError(OSError):
 
 
 def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_s: float) -> dict[str, object]:
+    """Send one token request and return the JSON object in the response.
+
+    Raise AuthenticationError if the endpoint rejects the request, and OSError or HTTPException if there is no usable
+    response.
+    """
     form = _build_form(config, now_s)
     connection = open_connection(config.endpoint_url, context, config.connect_timeout_ms / 1000)
     response = send_request(
@@ -224,6 +239,7 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
 
 
 def _build_form(config: OidcConfig, now_s: float) -> bytes:
+    """Build the body of a token request, with a new assertion if the client uses assertions."""
     fields = {"grant_type": "client_credentials"}
     if config.assertion is not None and config.is_jwt_bearer:
         fields = {"grant_type": _JWT_BEARER_GRANT, "assertion": create_assertion(config.assertion, now_s)}
@@ -238,6 +254,7 @@ def _build_form(config: OidcConfig, now_s: float) -> bytes:
 
 
 def _build_headers(config: OidcConfig) -> dict[str, str]:
+    """Build the headers. The client secret is included only if the client has no assertion."""
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
     if config.assertion is not None:
         return headers

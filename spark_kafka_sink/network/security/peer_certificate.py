@@ -43,6 +43,8 @@ _SHORT_NAMES = {
 
 @dataclass(frozen=True)
 class PeerCertificate:
+    """The parts of a certificate that explain why a connection succeeds or fails."""
+
     subject: str
     issuer: str
     subject_alt_names: tuple[str, ...]
@@ -61,7 +63,7 @@ def fetch_peer_certificate(
     """Fetch the certificate of the listener at an address.
 
     Raise TlsError or NetworkError if the listener does not speak TLS, and NetworkError if it does not respond before
-    the deadline.
+    `deadline_ms`, a time of the monotonic clock.
     """
     try:
         return _fetch_certificate(build_client_ssl_context(config), address, system, deadline_ms, verification_error="")
@@ -127,6 +129,7 @@ def _connect_and_handshake(
 
 
 def _wait(poller: Poller, system: System, address: SocketAddress, deadline_ms: float) -> None:
+    """Wait until the poller reports the socket. Raise NetworkError if the deadline passes first."""
     left_ms = deadline_ms - system.now()
     if left_ms <= 0 or not poller.select(left_ms / 1000):
         raise NetworkError(f"{address}: no response before the deadline")

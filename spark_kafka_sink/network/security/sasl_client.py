@@ -46,6 +46,11 @@ class _State(Enum):
 
 
 class SaslClientAuthenticator:
+    """Authenticates a client to a broker; implements Authenticator.
+
+    `create_sasl_client` is called for each authentication, and may block to request a token.
+    """
+
     principal = ANONYMOUS
     failure: AuthenticationError | None = None
 
@@ -122,6 +127,7 @@ class SaslClientAuthenticator:
             ) from None
 
     def _handle_api_versions(self, frame: memoryview) -> Sequence[Buffer]:
+        """Choose the versions of the SASL requests and start the handshake."""
         api_keys = self._decode_response(frame, ApiVersionsResponse, 0).api_keys
         max_versions = {api.api_key: api.max_version for api in api_keys}
         if ApiKey.SASL_HANDSHAKE not in max_versions:
@@ -162,6 +168,7 @@ class SaslClientAuthenticator:
         return self._encode_token(self._sasl_client.start())
 
     def _handle_token(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
+        """Pass the broker's token to the mechanism. Return the next frame, or None if authentication is complete."""
         assert self._sasl_client is not None
         challenge = self._decode_challenge(frame, now_ms)
         token = None if self._sasl_client.is_complete else self._sasl_client.step(challenge)
@@ -176,6 +183,10 @@ class SaslClientAuthenticator:
         return None
 
     def _decode_challenge(self, frame: memoryview, now_ms: float) -> bytes:
+        """Return the broker's token. Raise AuthenticationError if the broker rejected the login.
+
+        If the broker limits the lifetime of the session, set when to re-authenticate.
+        """
         if self._authenticate_version is None:
             return bytes(frame)
         response = self._decode_response(frame, SaslAuthenticateResponse, self._authenticate_version)

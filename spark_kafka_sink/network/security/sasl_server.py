@@ -33,6 +33,12 @@ class _State(Enum):
 
 
 class SaslServerAuthenticator:
+    """Authenticates the client of one channel; implements Authenticator.
+
+    `mechanisms`: factories by mechanism name. `handle_api_versions`: returns the response to an ApiVersions request.
+    `connections_max_reauth_ms`: the maximum lifetime of a session; 0 means no limit.
+    """
+
     def __init__(
         self,
         mechanisms: Mapping[str, Callable[[], ServerMechanism]],
@@ -90,6 +96,7 @@ class SaslServerAuthenticator:
             raise AuthenticationError(f"the client sent an invalid frame during authentication: {error}") from error
 
     def _handle_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Buffer]:
+        """Start the exchange. A client that re-authenticates must use the same mechanism as before."""
         request = _decode(header, frame, SaslHandshakeRequest)
         mechanism = request.mechanism
         allowed_mechanisms = [self._mechanism] if self._mechanism is not None else list(self._mechanisms)
@@ -117,7 +124,10 @@ class SaslServerAuthenticator:
         return _encode(header, SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms))
 
     def _process_token(self, token: bytes) -> bytes:
-        """Process a token of the client and return the token to send."""
+        """Process a token from the client and return the token to send.
+
+        Raise AuthenticationError if the client is rejected.
+        """
         server = self._server
         assert server is not None
         response = server.step(token)

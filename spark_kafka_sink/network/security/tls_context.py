@@ -65,6 +65,12 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class TlsConfig:
+    """A client's TLS settings.
+
+    Without a truststore, the system's default authorities are trusted. Without a keystore, the client presents no
+    certificate. An empty `cipher_suites` allows OpenSSL's default suites.
+    """
+
     truststore: StoreConfig | None = None
     keystore: StoreConfig | None = None
     check_hostname: bool = True
@@ -107,7 +113,10 @@ def find_openssl_suite(name: str) -> str | None:
 
 
 def _build_openssl_name(parts: re.Match[str]) -> str:
-    """Build OpenSSL's name from a match of _IANA_SUITE_PATTERN."""
+    """Build OpenSSL's name from a match of _IANA_SUITE_PATTERN.
+
+    OpenSSL's names omit the mode CBC, the hash of ChaCha20 suites, and RSA key exchange.
+    """
     components = [parts["exchange"], parts["signature"]] if parts["exchange"] else []
     if parts["chacha"]:
         return "-".join([*components, "CHACHA20-POLY1305"])
@@ -157,6 +166,8 @@ def _load_keystore(context: ssl.SSLContext, keystore: StoreConfig) -> None:
 def _load_cert_chain(
     context: ssl.SSLContext, chain_path: str, key_path: str, password: str | None, option: str
 ) -> None:
+    """Load the client's certificate chain and private key. Raise a ConfigurationError about `option` if that fails."""
+
     def get_password() -> str:
         # OpenSSL calls this function for an encrypted key. Without it, OpenSSL would prompt on the terminal.
         return password or ""

@@ -23,7 +23,7 @@ _log = logging.getLogger("spark_kafka_sink.network.security_config")
 
 
 def parse_tls(options: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
-    """Parse the `ssl.*` options. Errors are added to `faults`."""
+    """Parse the `ssl.*` options. If this adds anything to `faults`, the returned TlsConfig must not be used."""
     return TlsConfig(
         _parse_truststore(options, faults),
         _parse_keystore(options, faults),
@@ -69,7 +69,7 @@ def _store_type(options: Mapping[str, str], store: str) -> str | None:
 
 
 def _check_store_options(options: Mapping[str, str], store: str, has_store: bool, faults: OptionFaults) -> None:
-    """Check the type and the password of a keystore or truststore."""
+    """Check the type and the password of a store. `store` is "keystore" or "truststore"."""
     store_type, password_option = _store_type(options, store), f"ssl.{store}.password"
     if store_type is not None and store_type not in _STORE_TYPES:
         faults.add(f"ssl.{store}.type", f"must be one of {', '.join(_STORE_TYPES)}.")
