@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the distinct (host, port) pairs of the servers.
+    """Return the distinct (host, port) pairs of the servers, in their order.
 
     Raise a single ConfigurationError that lists every server that is not of the form HOST:PORT.
     """
@@ -73,7 +73,7 @@ def resolve_servers(
 ) -> tuple[tuple[Node, ...], str]:
     """Return a node for each resolved host, and a description of the names that could not be resolved.
 
-    `failure_level`: the level at which to log each failure.
+    `failure_level`: the level at which to log each failure. Raise ConfigurationError if an address is not HOST:PORT.
     """
     resolved_hosts: list[tuple[str, int]] = []
     failures: list[str] = []

@@ -47,10 +47,10 @@ class BootstrapLookup:
         """The names that the last attempt could not resolve, each with the reason."""
 
     def try_resolve(self) -> tuple[Node, ...]:
-        """Start to resolve the bootstrap names if an attempt is due.
+        """Start an attempt to resolve the bootstrap names if one is due, or collect the result of the current attempt.
 
-        Return the resolved nodes, or an empty tuple if there is no result yet or the next attempt is not due. Raise
-        ConfigurationError once the timeout has passed, without trying again.
+        Return the resolved nodes, or an empty tuple if there is no result yet, no name was resolved or no attempt is
+        due. Raise ConfigurationError once the timeout has passed, without trying again.
         """
         now_ms = self._system.now()
         if math.isinf(self._deadline_ms):

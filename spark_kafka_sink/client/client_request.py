@@ -40,7 +40,9 @@ class ClientResponse(NamedTuple):
 
     request: ClientRequest
     received_ms: float
+    """When the response arrived or the failure was detected, on the monotonic clock."""
     latency_ms: float
+    """The time from the request's creation until `received_ms`."""
     version: int = -1
     message: Message | None = None
     disconnected: bool = False

@@ -35,6 +35,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
+    """A partition, with its leader and replicas as node ids. `leader` is None if the partition has none."""
+
     topic: str
     index: int
     leader: int | None
@@ -56,6 +58,7 @@ class TopicInfo:
     internal: bool = False
 
     def partition(self, index: int) -> PartitionInfo | None:
+        """Return the partition with this index, or None. Without gaps, its index is its position in `partitions`."""
         if index < len(self.partitions) and self.partitions[index].index == index:
             return self.partitions[index]
         return next((partition for partition in self.partitions if partition.index == index), None)
@@ -63,6 +66,8 @@ class TopicInfo:
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
+    """An immutable view of a cluster. If `is_bootstrap`, its nodes are the bootstrap servers and it has no topics."""
+
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     controller_id: int | None = None
@@ -98,6 +103,7 @@ class ClusterSnapshot:
         return self.nodes.get(partition.leader)
 
     def topic_id(self, topic: str) -> UUID | None:
+        """Return the topic's id; None if the topic or its id is unknown."""
         info = self.topics.get(topic)
         return None if info is None or info.topic_id == NO_TOPIC_ID else info.topic_id
 

@@ -79,6 +79,11 @@ _PREPARING = frozenset({ConnectionState.CONNECTING, ConnectionState.CHECKING_API
 
 @dataclass
 class _NodeConnection:
+    """A node's address, connection state and backoff.
+
+    It is kept when the connection ends, because the next attempt depends on it.
+    """
+
     host: str
     port: int
     reconnect_backoff_ms: float
@@ -118,6 +123,7 @@ class ConnectionStates:
     # --- queries
 
     def state(self, node_id: int, now_ms: float) -> ConnectionState:
+        """Return the state of the connection. THROTTLED becomes READY once the throttle time has ended."""
         node = self._nodes.get(node_id)
         if node is None:
             return ConnectionState.DISCONNECTED
@@ -126,6 +132,7 @@ class ConnectionStates:
         return node.state
 
     def can_connect(self, node_id: int, now_ms: float) -> bool:
+        """Return whether the node has no connection and its reconnect backoff has ended."""
         node = self._nodes.get(node_id)
         if node is None:
             return True
@@ -304,6 +311,7 @@ class ConnectionStates:
         node.setup_timeout_ms = self._setup_timeout.compute_delay_ms(0)
 
     def _transition(self, node_id: int, node: _NodeConnection, new_state: ConnectionState) -> None:
+        """Change the state and end the setup timeout. Raise IllegalStateError if `TRANSITIONS` forbids the change."""
         if new_state not in TRANSITIONS[node.state]:
             raise IllegalStateError(f"the connection to node {node_id} cannot go from {node.state} to {new_state}")
         node.state = new_state
@@ -321,5 +329,6 @@ class ConnectionStates:
 
 
 def _use_first_address(node: _NodeConnection) -> SocketAddress:
+    """Return the first address and remember it as the last one used."""
     node.last_address = node.addresses[0]
     return node.addresses[0]

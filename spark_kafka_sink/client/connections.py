@@ -102,7 +102,11 @@ class Connections:
         return self.states.resolved(node_id, lookup.result())
 
     def _open_connection(self, node_id: int, find_address: Callable[[], SocketAddress | None]) -> ConnectionLoss | None:
-        """Connect to the address that `find_address` returns. Do nothing if the address is still being looked up."""
+        """Start connecting to the address that `find_address` returns.
+
+        Do nothing if it returns None, because the lookup has not finished. Return a ConnectionLoss if the attempt fails
+        immediately, and None otherwise.
+        """
         try:
             address = find_address()
             if address is None:
@@ -142,7 +146,10 @@ class Connections:
     def handle_api_versions(
         self, node_id: int, request: ApiVersionsRequest, response: ApiVersionsResponse, version: int, now_ms: float
     ) -> ConnectionLoss | None:
-        """Handle a response to ApiVersions in `version`. Return a ConnectionLoss if the connection must be closed."""
+        """Handle a response to ApiVersions in `version`. Return a ConnectionLoss if the connection must be closed.
+
+        Otherwise the connection is ready, or ApiVersions will be repeated in another version.
+        """
         if response.error_code == error_codes.NONE:
             if has_routing_check(response):
                 self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION
@@ -193,7 +200,7 @@ class Connections:
         return str(self._nodes.get(node_id, f"node {node_id}"))
 
     def address(self, node_id: int) -> str:
-        """Return the address of the node's last connection attempt, with the IP address once it has been resolved."""
+        """Return the address of the node's last connection attempt, with the IP address once the name is resolved."""
         return self._addresses.get(node_id, self.describe(node_id))
 
     # --- disconnecting

@@ -1,7 +1,7 @@
 """Look up host names on background threads.
 
 The operating system's resolver blocks until its DNS servers respond or it gives up, often for 10 seconds or more, and
-cannot be interrupted. On the sender thread, it would hold up the requests to all brokers, timeouts and close().
+cannot be interrupted. On the sender thread, a lookup would hold up the requests to all brokers, timeouts and close().
 docs/decisions/0020-host-lookups.md compares the alternatives.
 """
 
@@ -94,6 +94,7 @@ class HostLookups:
 
 
 def _check_advertised_host(host: str) -> None:
+    """Raise DisconnectedError if the name is not a valid host name."""
     fault = find_host_error(host)
     if fault is not None:
         raise DisconnectedError(

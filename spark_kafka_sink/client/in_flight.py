@@ -21,6 +21,8 @@ from spark_kafka_sink.protocol.messages import load_response_type
 
 @dataclass(eq=False)
 class InFlightRequest:
+    """A request that has been passed to the Selector, and the time at which it times out."""
+
     request: ClientRequest
     version: int
     internal: bool
@@ -119,6 +121,7 @@ class InFlightRequests:
         return cleared
 
     def count(self, node_id: int | None = None) -> int:
+        """Return the number of requests in flight to the node, or to all nodes if `node_id` is None."""
         return self._count if node_id is None else len(self._requests_by_node.get(node_id, ()))
 
     def waiting_since_ms(self, node_id: int) -> float:

@@ -64,6 +64,7 @@ class MetadataQuery:
     topics: tuple[str, ...]
     partial: bool
     new_topics_version: int
+    """The version of the set of new topics. Topics that are added later need another query."""
     allow_auto_topic_creation: bool
 
     def build_request(self) -> MetadataRequest:
@@ -137,7 +138,10 @@ class Metadata:
             return topic in self._topic_expiry_ms
 
     def add_topic(self, topic: str, now_ms: float) -> None:
-        """Record that the topic is in use, so that its metadata is kept for another metadata.max.idle.ms."""
+        """Record that the topic is in use, so that its metadata is kept for another metadata.max.idle.ms.
+
+        A new topic makes an update due at once. Raise InvalidRecordError if the name cannot be encoded.
+        """
         _check_topic_name(topic)
         with self._lock:
             is_new = topic not in self._topic_expiry_ms
@@ -174,7 +178,10 @@ class Metadata:
             return self._update_version
 
     def await_update(self, last_version: int, timeout_ms: float) -> None:
-        """Wait until the version exceeds `last_version`. The response may be about other topics than the caller's."""
+        """Wait until the version exceeds `last_version`. The response may be about other topics than the caller's.
+
+        Raise MetadataTimeoutError after `timeout_ms`, ProducerClosedError after `close`, or the fatal error.
+        """
         deadline_ms = self._system.now() + timeout_ms
         with self._lock:
             while True:
@@ -315,9 +322,9 @@ class Metadata:
             self._draw_backoff()
 
     def update_leaders(self, hints: Iterable[LeaderHint], nodes: Iterable[Node]) -> set[tuple[str, int]]:
-        """Apply hints about leaders that are newer than the known ones and whose nodes are known.
+        """Apply the hints that have a newer leader epoch than the known one and whose leader is a known node.
 
-        `nodes`: additional nodes to add to the snapshot. Return the changed (topic, partition) pairs.
+        `nodes`: nodes to add to the known ones. Return the changed (topic, partition) pairs.
         """
         with self._lock:
             snapshot = self.snapshot
@@ -392,6 +399,7 @@ class Metadata:
         self._draw_backoff()
 
     def _remove_idle_topics(self, now_ms: float) -> None:
+        """Drop the topics that have not been used for metadata.max.idle.ms, except new topics."""
         idle_topics = [
             name
             for name, expiry_ms in self._topic_expiry_ms.items()

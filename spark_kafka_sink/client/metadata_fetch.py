@@ -1,8 +1,8 @@
 """MetadataFetch: tracks the metadata request in flight and the brokers it was sent to, and decides when to rebootstrap.
 
-A suspended broker accepts a request but does not respond. The client does not wait for request.timeout.ms. Once the
-broker has been unresponsive for a second, the client sends the same request to another broker and uses the first
-response. The wait doubles with each further broker and stays long until a broker responds quickly again, so that a slow
+A suspended broker accepts a request but does not respond. Instead of waiting for request.timeout.ms, the client sends
+the same request to another broker once the broker has been unresponsive for a second. It uses the response that arrives
+first. The wait doubles with each further broker and stays long until a broker responds quickly again, so that a slow
 cluster does not get every request twice.
 
 All known brokers may be gone, because they have been replaced or because a name now resolves to other hosts. Then only
@@ -143,7 +143,10 @@ class MetadataFetch:
         self._sent_ms_by_node.clear()
 
     def handle_disconnection(self, now_ms: float, fatal: KafkaSinkError | None = None) -> None:
-        """Request an update after the loss of a connection, because the metadata may be stale."""
+        """Request an update after the loss of a connection, because the metadata may be stale.
+
+        `fatal`: an error with which all callers that wait for metadata fail, if given.
+        """
         if self.is_due(now_ms):
             # The client may have been about to send the query to the lost node. Without a backoff, it would try nodes
             # in a tight loop.
@@ -157,6 +160,7 @@ class MetadataFetch:
         self._due_since_ms = -math.inf
 
     def needs_rebootstrap(self, now_ms: float) -> bool:
+        """Return whether the client may rebootstrap, and an update is overdue or a broker demands a rebootstrap."""
         return self._may_rebootstrap and now_ms - self._due_since_ms > self._rebootstrap_trigger_ms
 
     def rebootstrap(self, now_ms: float) -> bool:

@@ -53,6 +53,7 @@ class KnownEpoch(NamedTuple):
 
 
 Epochs = dict[tuple[str, int], KnownEpoch]
+"""Known epochs by topic name and partition index."""
 
 
 @dataclass
@@ -103,6 +104,7 @@ def merge_response(
 
 
 def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: int, merge: MetadataMerge) -> TopicInfo:
+    """Return the topic's new state. Update the epochs and flags in `merge`."""
     name = topic.name or ""
     known = old.topics.get(name)
     error = lookup_error_code(topic.error_code)
@@ -140,6 +142,10 @@ def _merge_partition(
     version: int,
     merge: MetadataMerge,
 ) -> PartitionInfo:
+    """Return the partition from the response, or the old one if the response has a lower leader epoch.
+
+    Update the epochs and flags in `merge`.
+    """
     name = topic.name or ""
     if lookup_error_code(partition.error_code).requires_metadata_refresh:
         merge.needs_refresh = True

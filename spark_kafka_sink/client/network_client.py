@@ -107,6 +107,7 @@ class NetworkClient:
         return not self._fetch.is_due(now_ms) and self._can_send(node_id, now_ms)
 
     def poll_delay(self, node_id: int, now_ms: float) -> float:
+        """Return the milliseconds after which the node's state may change without any network event."""
         return self._states.poll_delay(node_id, now_ms)
 
     def connection_failed(self, node_id: int) -> bool:
@@ -378,6 +379,7 @@ class NetworkClient:
             self._fetch.fail(now_ms, error)
 
     def _send(self, request: ClientRequest, version: int, now_ms: float, *, internal: bool = False) -> None:
+        """Pass a request to the Selector. `internal`: the client itself handles the response."""
         segments = encode_request(request.message, version, request.correlation_id, self._config.client_id)
         in_flight = InFlightRequest(request, version, internal, now_ms)
         self._in_flight.add(in_flight)
@@ -405,6 +407,7 @@ class NetworkClient:
             self._close_connection(responses, node_id, loss, now_ms)
 
     def _maybe_throttle(self, in_flight: InFlightRequest, message: Message, now_ms: float) -> None:
+        """Send nothing to the node for the response's throttle time, which does not count towards timeouts."""
         node_id = in_flight.request.node_id
         throttle_time_ms = compute_throttle_ms(message, in_flight.request.api_key, in_flight.version)
         if throttle_time_ms > 0:
@@ -420,7 +423,7 @@ class NetworkClient:
         self._handle_loss(responses, node_id, loss, now_ms)
 
     def _handle_loss(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float) -> None:
-        """Record the loss, cancel the node's requests and request a metadata update."""
+        """Record the loss, end the node's requests with results in `responses`, and request a metadata update."""
         self._connections.record_loss(node_id, loss, now_ms)
         self._cancel_requests(responses, node_id, loss, now_ms)
         if not loss.expected:
@@ -430,6 +433,7 @@ class NetworkClient:
     def _cancel_requests(
         self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float
     ) -> None:
+        """End the node's requests. Only those of the client's callers get a result in `responses`."""
         for in_flight in self._in_flight.clear(node_id):
             if not in_flight.internal:
                 responses.append(in_flight.build_disconnect_response(loss, now_ms))

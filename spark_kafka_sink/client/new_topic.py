@@ -38,6 +38,8 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class NewTopic:
+    """A topic to create. `configs` are its settings, as (name, value) pairs."""
+
     name: str
     partitions: int = BROKER_DEFAULT
     replicas: int = BROKER_DEFAULT
@@ -52,6 +54,7 @@ class NewTopic:
         return ", ".join([*parts, *(f"{name} {sanitize(value)}" for name, value in self.configs)])
 
     def request(self, *, validate_only: bool = False) -> CreateTopicsRequest:
+        """Build the CreateTopics request. `validate_only`: brokers check the request but do not create the topic."""
         topic = CreatableTopic(
             name=self.name,
             num_partitions=self.partitions,

@@ -17,6 +17,8 @@ node, because the cluster may have elected new leaders."""
 
 @dataclass(frozen=True)
 class NodeChoice:
+    """The result of choose_node. `node` is None if no node can be used or connected to now."""
+
     node: Node | None
     has_connected_node: bool
     """Whether any node is connected, even if it could not be chosen because it is busy or throttled."""

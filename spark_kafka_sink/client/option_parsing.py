@@ -100,6 +100,7 @@ def _describe_value(value: object) -> str:
 
 
 def parse_text(value: object) -> str:
+    """Return the text without surrounding whitespace. Raise ValueError if the value is not text."""
     if not isinstance(value, str):
         raise ValueError("must be a string")
     return value.strip()
