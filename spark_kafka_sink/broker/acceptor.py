@@ -107,6 +107,7 @@ class Acceptor:
         self._wake_writer.close()
 
     def _run_on_thread(self, task: Callable[[], None]) -> None:
+        """Run a task on the acceptor's thread. Wait at most MAX_TASK_WAIT_SECONDS until the task has run."""
         done_event = threading.Event()
         self._tasks.append((task, done_event))
         self._wake()
@@ -146,6 +147,7 @@ class Acceptor:
             done_event.set()
 
     def _accept(self, node: int) -> None:
+        """Accept one connection from the node's listener. Pause if there are no resources for it."""
         try:
             sock, _ = self._listeners[node].accept()
         except OSError as error:
@@ -163,6 +165,7 @@ class Acceptor:
             sock.close()
 
     def _pause(self, error: OSError) -> None:
+        """Stop polling the listeners during the next `run_once`, which waits for at most PAUSE_SECONDS."""
         if self._pause_errno != error.errno:
             _log.warning("Paused accepting connections until resources are free: %s", error.strerror)
         self._pause_errno = error.errno
@@ -171,6 +174,7 @@ class Acceptor:
             self._poller.unregister(sock)
 
     def _add_listener(self, node: int, sock: socket.socket) -> None:
+        """Accept connections on the socket. Close the socket instead if the node already has a listener."""
         if node in self._listeners:
             sock.close()
             return
@@ -186,6 +190,7 @@ class Acceptor:
             sock.close()
 
     def _remove_all_listeners(self) -> None:
+        """Close all listeners, and release the threads that wait for a task that will not run."""
         for node in list(self._listeners):
             self._remove_listener(node)
         for _, done_event in self._tasks:

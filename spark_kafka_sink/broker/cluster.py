@@ -203,6 +203,7 @@ class EmbeddedCluster:
         config: Mapping[str, str] | None = None,
         topic_id: UUID | None = None,
     ) -> Topic:
+        """Create one topic. Raises the same errors as `create_topics`."""
         return self.create_topics([TopicDefinition(name, partitions, config or {}, topic_id)])[0]
 
     def create_topics(self, definitions: Sequence[TopicDefinition]) -> list[Topic]:
@@ -226,7 +227,10 @@ class EmbeddedCluster:
             return created_topics
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records. Raise KeyError if the topic does not exist."""
+        """Delete a topic and its records. Raise KeyError if the topic does not exist.
+
+        Raise ApiError, and keep the topic, if the disk cannot be written.
+        """
         with self.lock:
             topic = self.topic(name)
             del self.topics[name]
@@ -241,7 +245,7 @@ class EmbeddedCluster:
         self.record_change()
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Increase a topic's partition count to `total`."""
+        """Increase a topic's partition count to `total`. Raise ConfigurationError if the limit is exceeded."""
         with self.lock:
             topic = self.topic(name)
             _check_available(
@@ -255,6 +259,7 @@ class EmbeddedCluster:
         return self.config.max_partitions - sum(len(topic.partitions) for topic in self.topics.values())
 
     def _create_topic(self, definition: TopicDefinition, available_partitions: int) -> Topic:
+        """Create a topic without saving the cluster. Raise ConfigurationError if the definition is invalid."""
         name = definition.name
         if not is_topic_name(name):
             raise ConfigurationError(f"{name[:300]!r} is not a valid topic name. Use {TOPIC_NAME_RULE}.")
@@ -269,6 +274,7 @@ class EmbeddedCluster:
         return topic
 
     def _add_partitions(self, topic: Topic, partition_count: int) -> None:
+        """Create partitions until the topic has `partition_count`. Spread their leaders over the running nodes."""
         log_config = build_log_config(
             topic.config,
             max_message_bytes=self.config.max_message_bytes,
@@ -284,6 +290,7 @@ class EmbeddedCluster:
             topic.partitions.append(Partition(index, leader, replicas, log))
 
     def _log_file(self, topic: str, index: int) -> BatchFile | None:
+        """Return the file for a new partition; None if the cluster is not stored. Raise ApiError on a disk error."""
         try:
             return None if self._store is None else self._store.log_file(topic, index)
         except OSError as error:
@@ -301,14 +308,17 @@ class EmbeddedCluster:
         return [node for node in self.nodes.values() if node.is_running]
 
     def find_in_sync_replicas(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
+        """Return the replicas on running nodes, up to the limit that a test has set for the topic."""
         running_nodes = tuple(node for node in partition.replicas if self.nodes[node].is_running)
         return running_nodes if topic.max_in_sync_replicas is None else running_nodes[: topic.max_in_sync_replicas]
 
     def limit_in_sync_replicas(self, topic: str, limit: int | None) -> None:
+        """Limit the number of in-sync replicas of each partition. None removes the limit."""
         with self.lock:
             self.topic(topic).max_in_sync_replicas = limit
 
     def move_leader(self, topic: str, index: int, node: int) -> None:
+        """Make a node the leader of a partition. Raise KeyError if the node or the partition does not exist."""
         with self.lock:
             self._set_leader(self.partition(topic, index), self.node(node).id)
         self.record_change()
@@ -339,6 +349,7 @@ class EmbeddedCluster:
         return (partition for topic in self.topics.values() for partition in topic.partitions)
 
     def _set_leader(self, partition: Partition, node: int | None) -> None:
+        """Set the leader (None: no leader) and begin a new leader epoch."""
         partition.leader = node
         partition.leader_epoch += 1
 
@@ -359,6 +370,7 @@ class EmbeddedCluster:
             return running_nodes[zlib.crc32(key.encode()) % len(running_nodes)]
 
     def move_coordinator(self, key: str, node: int) -> None:
+        """Make a node the coordinator of a transactional id or group, as long as the node is running."""
         with self.lock:
             self._moved_coordinators[key] = self.node(node).id
 
@@ -385,6 +397,7 @@ class EmbeddedCluster:
                 raise build_storage_error("the state of the cluster", error) from error
 
     def _write_marker(self, topic_partition: tuple[str, int], producer_id: int, epoch: int, commit: bool) -> None:
+        """Write a transaction marker to a partition's log, if the partition still exists."""
         name, index = topic_partition
         topic = self.topics.get(name)
         if topic is not None and index < len(topic.partitions):

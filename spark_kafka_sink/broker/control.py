@@ -125,6 +125,7 @@ class Control:
     # --- changes of the cluster
 
     def move_leader(self, topic: str, partition: int, node: int) -> None:
+        """Make a node the leader of a partition, with a new leader epoch."""
         self._cluster.move_leader(topic, partition, node)
 
     def move_coordinator(self, key: str, node: int) -> None:
@@ -198,11 +199,14 @@ class FaultBuilder:
         self._probability = probability
 
     def fail(self, error: int | str, *, after_applying: bool = False) -> FaultRule:
+        """Respond with this error. `after_applying`: execute the request nevertheless."""
         code = _to_number(error, "error", {row.name: row.code for row in ERROR_CODES.values()})
         injected = InjectedError(code, self._filter.topic, self._filter.partition, after_applying)
         return self._add_rule(lambda effects, _: effects.errors.append(injected))
 
     def delay(self, ms: float, at_most_ms: float | None = None, *, before_applying: bool = False) -> FaultRule:
+        """Delay the response, or the execution if `before_applying`, by `ms` or a random time up to `at_most_ms`."""
+
         def effect(effects: FaultEffects, random: Random) -> None:
             delay_ms = ms if at_most_ms is None else random.uniform(ms, at_most_ms)
             if before_applying:
@@ -213,15 +217,20 @@ class FaultBuilder:
         return self._add_rule(effect)
 
     def drop(self, *, applied: bool = False) -> FaultRule:
+        """Close the connection instead of responding. `applied`: execute the request first."""
         return self._add_response_fault(ResponseFault.DROP, execute=applied)
 
     def cut(self, at: float = 0.5) -> FaultRule:
+        """Send the fraction `at` of the response, and then close the connection."""
+
         def effect(effects: FaultEffects, _: Random) -> None:
             effects.response_fault, effects.cut_at = ResponseFault.CUT, at
 
         return self._add_rule(effect)
 
     def garbage(self, data: bytes = HTTP_RESPONSE, *, close: bool = False) -> FaultRule:
+        """Send `data` instead of the response. `close`: close the connection afterwards."""
+
         def effect(effects: FaultEffects, _: Random) -> None:
             effects.response_fault = ResponseFault.RAW_BYTES
             effects.raw_bytes, effects.close_after_raw_bytes = data, close
@@ -229,15 +238,20 @@ class FaultBuilder:
         return self._add_rule(effect)
 
     def announce_length(self, length: int = 2**31 - 1) -> FaultRule:
+        """Send this frame length and nothing else."""
         return self.garbage(struct.pack(">i", length))
 
     def wrong_correlation_id(self) -> FaultRule:
+        """Respond with a correlation id that is higher by one."""
         return self._add_response_fault(ResponseFault.WRONG_CORRELATION_ID, execute=True)
 
     def never_answer(self, *, applied: bool = False) -> FaultRule:
+        """Keep the connection open and never respond. `applied`: execute the request."""
         return self._add_response_fault(ResponseFault.NEVER, execute=applied)
 
     def throttle(self, ms: int) -> FaultRule:
+        """Respond with this throttle time, if the API has one."""
+
         def effect(effects: FaultEffects, _: Random) -> None:
             effects.throttle_ms = ms
 

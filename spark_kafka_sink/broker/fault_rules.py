@@ -40,6 +40,7 @@ class InjectedError:
     """Whether the request is executed before the error is returned."""
 
     def applies_to(self, topic: str | None, partition: int | None) -> bool:
+        """Return whether to inject the error into this part of a response. None stands for all topics or partitions."""
         is_same_topic = topic in (None, self.topic) or self.topic is None
         is_same_partition = partition in (None, self.partition) or self.partition is None
         return is_same_topic and is_same_partition

@@ -44,7 +44,10 @@ _log = logging.getLogger(__name__)
 def handle_request(
     cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now_ms: float
 ) -> RequestOutcome:
-    """Handle a request frame that a client sent to `node`."""
+    """Handle a request frame that a client sent to `node`.
+
+    Return what the transport must do now, or a DelayedRequest to resume later. `now_ms`: monotonic time.
+    """
     cluster.tick(now_ms)
     try:
         header, _ = decode_request_header(frame)
@@ -78,6 +81,7 @@ def _delay(
 
 
 def _execute(context: RequestContext, frame: memoryview, request: Message, now_ms: float) -> RequestOutcome:
+    """Call the handler and apply the injected faults that follow its execution. Delayed requests resume here."""
     effects = context.effects
     if not effects.should_execute:
         is_dropped = effects.response_fault is ResponseFault.DROP
@@ -150,6 +154,7 @@ def _is_version_supported(cluster: EmbeddedCluster, header: RequestHeader) -> bo
 
 
 def _reject_version(cluster: EmbeddedCluster, header: RequestHeader) -> ChannelResponse:
+    """Respond to ApiVersions with the supported versions. For any other API, close the connection."""
     if header.api_key != ApiKey.API_VERSIONS:
         return CLOSE_CONNECTION
     return ChannelResponse(frame=encode_response(build_unsupported_version_response(cluster), 0, header.correlation_id))
@@ -182,6 +187,7 @@ def _find_topic_name(cluster: EmbeddedCluster, struct: object) -> str:
 
 
 def _find_partition_index(partition: object) -> int | None:
+    """Return the partition index of a struct, or of an element of an integer array; None if it has none."""
     if partition is None or isinstance(partition, int):
         return partition
     names = ("index", "partition", "partition_index")

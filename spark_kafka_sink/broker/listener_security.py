@@ -115,6 +115,7 @@ class ListenerSecurity:
         return {name: self._get_mechanism_factory(name) for name in self.mechanisms}
 
     def _get_mechanism_factory(self, mechanism: str) -> Callable[[], ServerMechanism]:
+        """Return a factory for the server side of a mechanism. SCRAM credentials are derived once, in this call."""
         if mechanism == "PLAIN":
             return lambda: PlainServer(self.users)
         if mechanism == OAUTHBEARER:

@@ -122,7 +122,7 @@ class PartitionLog:
         self.batches_appended = 0
         self._file = file
         self._lock = threading.Lock()
-        self._base_offsets: list[int] = []
+        self._base_offsets: list[int] = []  # of `_batches`, and thus ascending; for binary search
         self._batches: list[LogBatch] = []
         self._producers: dict[int, ProducerStateEntry] = {}
         self._aborted_ranges: list[AbortedRange] = []
@@ -210,6 +210,7 @@ class PartitionLog:
         return base_offset
 
     def _add_batch(self, header: BatchHeader, batch: memoryview) -> None:
+        """Add a batch whose offsets are assigned, and update its producer's state. The caller holds `_lock`."""
         base_offset = self.log_end_offset
         self._base_offsets.append(base_offset)
         self._batches.append(LogBatch(base_offset, header.last_offset, header.max_timestamp, batch))
@@ -226,6 +227,7 @@ class PartitionLog:
             producer.add_batch(header, base_offset, append_time_ms)
 
     def _complete_transaction(self, header: BatchHeader, marker: memoryview) -> None:
+        """End the producer's open transaction, if there is one. Record its range if the marker aborts it."""
         producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())
         first_offset, producer.transaction_first_offset = producer.transaction_first_offset, None
         producer.update_epoch(header.producer_epoch)
@@ -233,6 +235,7 @@ class PartitionLog:
             self._aborted_ranges.append(AbortedRange(header.producer_id, first_offset, header.base_offset))
 
     def _count_discarded(self, header: BatchHeader) -> AppendResult:
+        """Advance the offsets and the counters as if the batch had been appended and then deleted."""
         with self._lock:
             base_offset = self.log_end_offset
             self.log_end_offset += header.last_offset_delta + 1
@@ -344,6 +347,7 @@ class PartitionLog:
             }
 
     def list_open_producer_ids(self) -> list[int]:
+        """Return the ids of the producers with an open transaction."""
         with self._lock:
             return [
                 producer_id
@@ -366,5 +370,6 @@ class PartitionLog:
 
 
 def _is_commit_marker(batch: memoryview) -> bool:
+    # Five fields of one byte each precede the key: length, attributes, two deltas and the key's length.
     _, marker_type = _MARKER_KEY.unpack_from(batch, HEADER_BYTES + 5)
     return bool(marker_type == 1)

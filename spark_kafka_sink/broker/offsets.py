@@ -46,6 +46,7 @@ class OffsetStore:
         return error_codes.POLICY_VIOLATION if self._offset_count >= MAX_OFFSETS else 0
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Store committed offsets. They replace the previous offsets of the same partitions."""
         self._store(self.committed.setdefault(group, {}), offsets)
 
     def commit_in_transaction(

@@ -87,10 +87,12 @@ class Processor:
         return len(self._nodes) + len(self._new_connections)
 
     def accept(self, channel_id: str, node: int, sock: ByteSocket, address: SocketAddress) -> None:
+        """Hand over an accepted connection. From now on, the processor's thread owns the socket."""
         self._new_connections.append((channel_id, node, sock, address))
         self._selector.wakeup()
 
     def send_response(self, request: ReceivedRequest, response: ChannelResponse) -> None:
+        """Queue the response to a request. The processor's thread writes it and carries out its action."""
         self._responses.append((request, response))
         self._selector.wakeup()
 
@@ -127,6 +129,7 @@ class Processor:
                 done.set()
 
     def run_once(self) -> None:
+        """Carry out the work that other threads have queued, wait for I/O, and process the results."""
         self._configure_new_connections()
         self._close_node_connections()
         self._process_new_responses()
@@ -169,6 +172,10 @@ class Processor:
                 self._close(channel_id)
 
     def _process_response(self, channel_id: str, response: ChannelResponse) -> None:
+        """Start to write a response and carry out its action.
+
+        If the response is a frame, the channel is unmuted once the frame has been written, whatever the action.
+        """
         if response.frame is not None:
             self._selector.send(NetworkSend(channel_id, response.frame))
             return
@@ -200,6 +207,7 @@ class Processor:
         self._selector.mute(channel_id)
 
     def _unmute(self, channel_id: str) -> None:
+        """Read the next request from the channel, unless the channel has been closed."""
         if self._selector.channel(channel_id) is not None:
             self._selector.unmute(channel_id)
 

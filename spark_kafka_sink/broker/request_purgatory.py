@@ -34,7 +34,7 @@ class RequestPurgatory:
     def put(self, deadline_ms: float, task: Task, change_count: int | None = None) -> None:
         """Add a task that is due at `deadline_ms`.
 
-        If `change_count` is given, the task is also due once the cluster's change count differs from it.
+        If `change_count` is given, the task is also due once the cluster's change count has another value.
         """
         with self._lock:
             self._entry_number += 1
@@ -82,12 +82,14 @@ class RequestPurgatory:
             self._task_condition.notify()
 
     def _release_expired(self, now_ms: float) -> None:
+        """Make the tasks due whose deadline has passed. The caller holds `_lock`."""
         while self._delayed_tasks and self._delayed_tasks[0][0] <= now_ms:
             _, number, task = heapq.heappop(self._delayed_tasks)
             self._tasks_awaiting_change.pop(number, None)
             self._due_tasks.append(task)
 
     def _release_changed(self) -> None:
+        """Make the tasks due whose change count is outdated, oldest first. The caller holds `_lock`."""
         current_count = self._get_change_count()
         due_numbers = {
             number for number, (change_count, _) in self._tasks_awaiting_change.items() if change_count != current_count

@@ -136,6 +136,7 @@ class SocketServer:
     # --- connections and requests
 
     def _assign_connection(self, node: int, sock: socket.socket, address: SocketAddress) -> None:
+        """Assign the connection to the next processor in turn. Close it if there are too many connections."""
         if sum(processor.connection_count for processor in self._processors) >= MAX_CONNECTIONS:
             _log.warning("Rejected a connection from %s: the limit is %d connections", address, MAX_CONNECTIONS)
             sock.close()
@@ -161,6 +162,7 @@ class SocketServer:
         self._purgatory.release_on_change()
 
     def _resume_delayed_requests(self) -> None:
+        """Resume due requests and abort timed-out transactions until the purgatory is closed."""
         try:
             while not self._purgatory.is_closed:
                 task = self._purgatory.get(TRANSACTION_CHECK_INTERVAL_MS)
@@ -172,6 +174,7 @@ class SocketServer:
             self._fail(error)
 
     def _process_outcome(self, request: ReceivedRequest, outcome: RequestOutcome) -> None:
+        """Send the response, or put the delayed request into the purgatory."""
         if isinstance(outcome, ChannelResponse):
             request.processor.send_response(request, outcome)
             return
@@ -187,6 +190,7 @@ class SocketServer:
             )
 
     def _resume(self, request: ReceivedRequest, delayed: DelayedRequest, now_ms: float) -> None:
+        """Continue a delayed request and process its outcome, which may be another delay."""
         try:
             outcome = delayed.resume(now_ms)
         except Exception:

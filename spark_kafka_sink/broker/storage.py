@@ -63,7 +63,7 @@ class ClusterFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._is_loading = False
+        self._is_loading = False  # if True, existing log files are expected and nothing is saved
         directory.mkdir(parents=True, exist_ok=True)
 
     def log_file(self, topic: str, partition: int) -> LogFile:
@@ -114,6 +114,7 @@ class ClusterFiles:
             self._is_loading = False
 
     def _load(self, cluster: EmbeddedCluster, state: Any) -> None:
+        """Restore the saved state. Load transactions before logs, because each log adds its partition to the open ones."""
         coordinator = cluster.coordinator
         coordinator.next_producer_id = state["next_producer_id"]
         for transaction_state in state["transactional_ids"]:

@@ -35,6 +35,7 @@ class TopicSetting:
     """Whether the embedded broker acts on the setting. If False, it only stores and describes it."""
 
     def is_valid(self, value: str) -> bool:
+        """Return whether the value has the type of the setting and is one of its valid values."""
         if self.type is SettingType.BOOLEAN:
             return value.strip().lower() in ("true", "false")
         if self.type in (SettingType.STRING, SettingType.LIST):
@@ -49,6 +50,7 @@ class TopicSetting:
         return isfinite(number) and (self.min_value is None or number >= self.min_value)
 
     def __str__(self) -> str:
+        """Describe the valid values, to complete the sentence "must be ..."."""
         if self.allowed_values:
             return f"one of {', '.join(self.allowed_values)}"
         return self.type.name if self.min_value is None else f"{self.type.name} of at least {self.min_value}"

@@ -79,10 +79,12 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
+        """Whether no epoch is left for the producer: the highest one is reserved for fencing it."""
         return self.epoch >= MAX_EPOCH - 1
 
     @property
     def is_ending(self) -> bool:
+        """Whether the end has been decided but the markers have not been written yet."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
@@ -131,7 +133,8 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Assign a producer id and epoch. The new epoch fences other producers with the same transactional id.
 
-        `expected`: the current identity of a producer that requests its next epoch (KIP-360).
+        `expected`: the current identity of a producer that requests its next epoch (KIP-360). Return the new identity,
+        or one with an error code.
         """
         if transactional_id is None:
             return ProducerIdentity(self.allocate_producer_id(), 0)
@@ -159,6 +162,10 @@ class TransactionCoordinator:
     def _next_identity(
         self, transaction: Transaction, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
+        """Assign the next epoch, or a new producer id if the epochs are exhausted.
+
+        A producer that repeats a request gets the same identity again. Any other outdated epoch is rejected.
+        """
         if transaction.is_epoch_exhausted and (expected is None or expected.epoch == transaction.epoch):
             transaction.previous_producer_id = transaction.producer_id
             transaction.previous_epoch = transaction.epoch if expected is not None else -1
@@ -236,6 +243,7 @@ class TransactionCoordinator:
         return 0 if group in transaction.groups else error_codes.INVALID_TXN_STATE
 
     def _mark_ongoing(self, transaction: Transaction, now_ms: float, wall_ms: int, version: int) -> None:
+        """Begin the transaction if it has not begun, and set its version."""
         if transaction.state is not TransactionState.ONGOING:
             transaction.state = TransactionState.ONGOING
             transaction.start_monotonic_ms, transaction.start_wall_ms = now_ms, wall_ms
@@ -291,6 +299,7 @@ class TransactionCoordinator:
         transaction.version = self.version
 
     def _end(self, transaction: Transaction, *, commit: bool, version: int) -> None:
+        """Commit or abort. Version 2 increments the epoch, and assigns a new producer id after the highest epoch."""
         epoch = transaction.epoch
         self._write_end(transaction, epoch + 1 if version >= 2 else epoch, commit=commit)
         transaction.version = version
@@ -319,6 +328,7 @@ class TransactionCoordinator:
             self._write_markers(transaction, commit=transaction.state is TransactionState.PREPARE_COMMIT)
 
     def _write_markers(self, transaction: Transaction, *, commit: bool) -> None:
+        """Write a marker to each partition, commit or discard the group offsets, and complete the transaction."""
         for partition in sorted(transaction.partitions):
             self._write_marker(partition, *transaction.marker_identity, commit)
         self._complete_group_offsets(transaction, commit)

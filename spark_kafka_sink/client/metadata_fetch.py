@@ -145,7 +145,7 @@ class MetadataFetch:
     def handle_disconnection(self, now_ms: float, fatal: KafkaSinkError | None = None) -> None:
         """Request an update after the loss of a connection, because the metadata may be stale.
 
-        `fatal`: an error with which all callers that wait for metadata fail, if given.
+        `fatal`: if given, the error that all callers waiting for metadata get.
         """
         if self.is_due(now_ms):
             # The client may have been about to send the query to the lost node. Without a backoff, it would try nodes

@@ -205,5 +205,5 @@ def find_software_version() -> str:
 
 
 def to_valid_software_text(text: str) -> str:
-    """Replace or strip the characters that KIP-511 does not allow. Return "unknown" if none are left."""
+    """Replace or strip the characters that KIP-511 does not allow. Return "unknown" if no text is left."""
     return re.sub(r"[^a-zA-Z0-9.-]", "-", text).strip("-.") or "unknown"

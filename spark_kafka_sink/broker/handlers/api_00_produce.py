@@ -64,6 +64,7 @@ def _append_topic(context: RequestContext, request: ProduceRequest, data: TopicP
 def _append_partition(
     context: RequestContext, request: ProduceRequest, topic: Topic | None, data: PartitionProduceData
 ) -> PartitionProduceResponse:
+    """Append a partition's batch. Return the batch's offset, or the error that rejected it."""
     result = PartitionProduceResponse(index=data.index, base_offset=-1)
     partition, result.error_code = context.get_partition_or_error(topic, data.index)
     if topic is not None and 0 <= data.index < len(topic.partitions):
@@ -89,6 +90,7 @@ def _append_partition(
 
 
 def _set_current_leader(context: RequestContext, topic: Topic, result: PartitionProduceResponse) -> None:
+    """Add the current leader, if any, unless the version lacks the field or the error was injected."""
     partition = topic.partitions[result.index]
     if context.version < FIRST_CURRENT_LEADER_VERSION:
         return
@@ -100,6 +102,7 @@ def _set_current_leader(context: RequestContext, topic: Topic, result: Partition
 
 
 def _find_acks_error(context: RequestContext, acks: int, topic: Topic, partition: Partition) -> int:
+    """Return 0 if `acks` is valid and enough replicas are in sync for it, else the error code."""
     if acks not in (-1, 0, 1):
         return error_codes.INVALID_REQUIRED_ACKS
     if acks == -1 and len(context.cluster.find_in_sync_replicas(topic, partition)) < topic.min_in_sync_replicas:
@@ -110,6 +113,7 @@ def _find_acks_error(context: RequestContext, acks: int, topic: Topic, partition
 def _append(
     context: RequestContext, request: ProduceRequest, topic: Topic, partition: Partition, data: PartitionProduceData
 ) -> AppendResult:
+    """Append a batch after checking its transaction, if it has one. Raise ApiError if the batch is rejected."""
     records = data.records
     if not isinstance(records, Buffer):
         raise ApiError(error_codes.INVALID_RECORD, "The request has no records for the partition.")
@@ -135,6 +139,7 @@ def _append_to_log(
 
 
 def _is_version_2(context: RequestContext) -> bool:
+    """Return whether the request uses transaction version 2."""
     return context.version >= FIRST_TRANSACTIONS_V2_VERSION and context.cluster.coordinator.version >= 2
 
 

@@ -67,6 +67,7 @@ class _FetchReader:
         return FetchableTopicResponse(topic=requested.topic, topic_id=requested.topic_id, partitions=partitions)
 
     def _is_first_read(self, topic: FetchTopic, partition: FetchPartition) -> bool:
+        """Return whether the partition has not been read for this request yet, and mark it as read."""
         key = topic.topic, topic.topic_id, partition.partition
         if key in self._partitions_read:
             return False

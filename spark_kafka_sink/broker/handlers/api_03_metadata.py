@@ -97,6 +97,7 @@ def _create_missing(context: RequestContext, requested: Iterable[MetadataRequest
 def _find_and_describe(
     context: RequestContext, requested: MetadataRequestTopic, creation_errors: Mapping[str, int]
 ) -> MetadataResponseTopic:
+    """Describe a topic that is requested by id or by name, or return the error code for it."""
     cluster = context.cluster
     if requested.topic_id != ZERO_UUID:
         topic_by_id = cluster.find_topic_by_id(requested.topic_id)

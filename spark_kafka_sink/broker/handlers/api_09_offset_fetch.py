@@ -66,6 +66,7 @@ def _fetch_group(
 def _build_partitions(
     response_type: Callable[..., PartitionResponseT], offsets: Iterable[_PartitionOffset]
 ) -> list[PartitionResponseT]:
+    """Build response partitions. `response_type` is one of two classes with the same fields, for v7 and v8."""
     return [
         response_type(
             partition_index=partition,

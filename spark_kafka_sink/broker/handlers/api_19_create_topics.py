@@ -47,6 +47,7 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResu
 def _resolve_defaults(
     context: RequestContext, requested: CreatableTopic
 ) -> tuple[TopicDefinition, CreatableTopicResult]:
+    """Replace -1 with the cluster's defaults. Return the topic to create, and its result if that succeeds."""
     cluster = context.cluster
     partitions = len(requested.assignments) or (
         cluster.config.default_partitions if requested.num_partitions == -1 else requested.num_partitions
@@ -62,6 +63,7 @@ def _resolve_defaults(
 def _create(
     context: RequestContext, definitions: dict[str, TopicDefinition], results: dict[str, CreatableTopicResult]
 ) -> None:
+    """Create the topics, and set the topic id or the error in their results."""
     try:
         for topic in context.cluster.create_topics(list(definitions.values())):
             results[topic.name].topic_id = topic.id
