@@ -114,7 +114,7 @@ class ClusterFiles:
             self._is_loading = False
 
     def _load(self, cluster: EmbeddedCluster, state: Any) -> None:
-        """Restore the saved state. Load transactions before logs, because each log adds its partition to the open ones."""
+        """Restore the saved state. Load transactions first, because each log adds its partition to the open ones."""
         coordinator = cluster.coordinator
         coordinator.next_producer_id = state["next_producer_id"]
         for transaction_state in state["transactional_ids"]:
