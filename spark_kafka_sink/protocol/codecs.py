@@ -211,7 +211,7 @@ class FixedArrayCodec(_LengthPrefixedCodec):
 
 
 def build_scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> FieldCodec:
-    """Build the codec for a type that is neither a struct nor an array."""
+    """Build the codec for a type that is neither a struct nor an array. Fixed-size types are never nullable."""
     if type_name in FIXED_SIZE_FORMATS:
         return ScalarCodec(type_name)
     if type_name == "uuid":

@@ -20,7 +20,9 @@ class ErrorCode:
     code: int
     name: str
     retriable: bool = False
+    """Whether the same request may succeed later."""
     requires_metadata_refresh: bool = False
+    """Whether the client's metadata may be stale and must be updated before a retry."""
     fatal: bool = False
     """Whether the producer that received the error cannot be used any longer."""
     in_doubt: bool = False

@@ -167,6 +167,7 @@ _codecs: dict[tuple[type[Message], int], StructCodec] = {}
 
 
 def _get_codec(message_type: type[Message], version: int) -> StructCodec:
+    """Return the codec for a version of a message. Raise UnsupportedVersionError for versions outside `VERSIONS`."""
     codec = _codecs.get((message_type, version))
     if codec is None:
         if version not in message_type.VERSIONS:

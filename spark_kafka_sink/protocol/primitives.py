@@ -153,6 +153,7 @@ class Reader:
         raise DecodeError(f"varint at byte {position} does not end within {available_bytes} bytes")
 
     def read_unsigned_varint(self) -> int:
+        """Read a number from 0 to 2^32 - 1."""
         position = self.position
         if position < self.end:
             byte = self.buffer[position]
@@ -162,10 +163,12 @@ class Reader:
         return self._read_long_varint()
 
     def read_int16_length(self) -> int:
+        """Read a length of two bytes. It may be negative: -1 stands for null, and the codec rejects all others."""
         length: int = self.unpack(_INT16_LAYOUT)[0]
         return length
 
     def read_int32_length(self) -> int:
+        """Read a length of four bytes. It may be negative, as in `read_int16_length`."""
         length: int = self.unpack(_INT32_LAYOUT)[0]
         return length
 

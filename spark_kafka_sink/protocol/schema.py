@@ -98,6 +98,10 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
     ignorable: bool = False,
     inner_type: type[Struct] | str | None = None,
 ) -> Any:
+    """Return a dataclass field whose metadata contains its FieldSpec.
+
+    `versions` and `nullable` are in Kafka's notation. A `default` of `list` stands for a new, empty list.
+    """
     nullable_versions = None if nullable is None else VersionRange.parse(nullable)
     spec = FieldSpec(type_name, VersionRange.parse(versions), nullable_versions, tag, ignorable, inner_type)
     if isinstance(default, type):  # `list`, so that each struct gets its own array

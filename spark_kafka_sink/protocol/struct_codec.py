@@ -74,6 +74,7 @@ class StructCodec:
         self.min_bytes = builder.min_bytes
 
     def _add_field(self, name: str, spec: FieldSpec, builder: _SourceBuilder) -> None:
+        """Add a field to the generated source, or the check that replaces the field if the version lacks it."""
         if self._version not in spec.versions:
             if not spec.ignorable:
                 default = getattr(self._defaults, name)
@@ -120,6 +121,7 @@ class StructCodec:
             writer.put(encode_unsigned_varint(tag) + encode_unsigned_varint(len(data)) + data)
 
     def _read_tagged_fields(self, reader: Reader, count: int, value: Struct) -> None:
+        """Read `count` tagged fields into `value`. Those that are not declared are kept in `unknown_tags`."""
         reader.check_count(count, min_element_bytes=2)
         unknown_tags: dict[int, bytes] = {}
         for _ in range(count):
@@ -174,6 +176,7 @@ class _SourceBuilder:
         self._write_lines.append(f"if {condition}: raise _VersionError({self._bind('message', message)})")
 
     def add_fixed_size_field(self, name: str, type_name: str) -> None:
+        """Add a field to the current run of fixed-size fields, which are packed and unpacked together."""
         self._fixed_size_run[name] = FIXED_SIZE_FORMATS[type_name]
 
     def add_field(self, name: str, codec: FieldCodec) -> None:
@@ -270,6 +273,7 @@ def _read_tagged_value(reader: Reader, size: int, codec: FieldCodec) -> Any:
         raise DecodeError(
             f"expected a tagged field of {size} bytes at byte {reader.position}, but only {reader.remaining} remain"
         )
+    # Let the reader end with the value, so that the codec cannot read the bytes after it.
     outer_end, reader.end = reader.end, reader.position + size
     value = codec.read(reader)
     if reader.position != reader.end:

@@ -60,6 +60,7 @@ class GssapiClient:
         return response or b""
 
     def _negotiate_security_layer(self, challenge: bytes) -> bytes:
+        """Select no security layer. Raise AuthenticationError if the broker does not offer that."""
         with _translate_errors(self._gssapi):
             offer: bytes = self._context.unwrap(challenge).message
             # One byte with the offered layers as bits, and three bytes with the maximum message size.

@@ -74,6 +74,7 @@ def parse_jaas_config(text: str) -> LoginModule:
 
 
 def _tokenize(text: str) -> list[str]:
+    """Split the text into words, quoted strings, `=` and `;`. Skip whitespace and comments."""
     tokens: list[str] = []
     position = 0
     while position < len(text):
@@ -87,6 +88,7 @@ def _tokenize(text: str) -> list[str]:
 
 
 def _unquote(token: str) -> str:
+    """Return an option's value without quotes and escapes. Raise ConfigurationError if there is no value."""
     if token in ("=", ";"):
         raise _build_invalid_error("has a name without a value.")
     if token[0] not in "\"'":

@@ -45,7 +45,10 @@ def find_extension_error(name: str, value: str) -> str | None:
 
 
 class OauthBearerClient:
-    """Client side of OAUTHBEARER. `extensions` are SASL extensions to send with the token."""
+    """Client side of OAUTHBEARER. `extensions` are SASL extensions to send with the token.
+
+    The constructor raises AuthenticationError if the token has characters that a bearer token must not have.
+    """
 
     name = "OAUTHBEARER"
 
@@ -116,7 +119,7 @@ class OauthBearerServer:
 
 
 def _parse_client_first_message(message: bytes) -> tuple[str | None, str]:
-    """Return the authorization id (None if there is none) and the token."""
+    """Return the authorization id (None if there is none) and the token. Raise AuthenticationError if malformed."""
     try:
         parts = _CLIENT_FIRST_PATTERN.fullmatch(message.decode()) if len(message) <= _MAX_MESSAGE_BYTES else None
     except UnicodeDecodeError:
@@ -136,7 +139,10 @@ def build_unsecured_token(claims: Mapping[str, object]) -> str:
 
 
 def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str = "sub") -> AcceptedToken:
-    """Accept any unsecured token that has not expired. Without a signature, its claims cannot be verified."""
+    """Accept any unsecured token that has not expired. Without a signature, its claims cannot be verified.
+
+    `now_s`: the current Unix time. Raise AuthenticationError for all other tokens.
+    """
     header = decode_token_part(token, 0)
     claims = decode_token_part(token, 1)
     if header.get("alg") != "none" or not token.endswith("."):
@@ -151,7 +157,10 @@ def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str =
 
 
 def decode_token_part(token: str, index: int) -> dict[str, object]:
-    """Decode a JSON Web Token's header (index 0) or claims (index 1) without verifying the signature."""
+    """Decode a JSON Web Token's header (index 0) or claims (index 1) without verifying the signature.
+
+    Raise AuthenticationError if the part is not a JSON object in base64url.
+    """
     parts = token.split(".")
     try:
         encoded_part = parts[index]

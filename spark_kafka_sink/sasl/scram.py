@@ -58,7 +58,7 @@ def build_scram_credential(
 
 
 def generate_nonce() -> str:
-    """Return 192 random bits as text. It contains no commas, because commas separate the fields of a message."""
+    """Return 192 random bits as text without commas, because commas separate the fields of a message."""
     return secrets.token_urlsafe(_NONCE_BYTES)
 
 
@@ -100,6 +100,7 @@ class ScramClient:
         return None
 
     def _build_client_final_message(self, server_first: str) -> bytes:
+        """Build the message with the proof, and remember the signature that the server must respond with."""
         nonce, salt, iterations = self._parse_server_first_message(server_first)
         salted_password = _compute_salted_password(_HASH_NAMES[self.name], self._password, salt, iterations)
         client_key = _compute_client_key(self.name, salted_password)
@@ -111,7 +112,10 @@ class ScramClient:
         return f"{message_without_proof},p={proof}".encode()
 
     def _parse_server_first_message(self, message: str) -> tuple[str, bytes, int]:
-        """Return the nonce, the salt and the iteration count."""
+        """Return the nonce, the salt and the iteration count.
+
+        Raise AuthenticationError if the broker rejects the user or one of the values is not acceptable.
+        """
         fields = message.split(",")
         if fields[0].startswith("e="):
             raise self._build_rejected_error(fields[0])
@@ -133,6 +137,7 @@ class ScramClient:
         return nonce, salt, iterations
 
     def _verify_server_final_message(self, server_final: str) -> None:
+        """Raise AuthenticationError unless the message has the signature that the credential yields."""
         first_field = server_final.split(",")[0]
         if first_field.startswith("e="):
             raise self._build_rejected_error(first_field)
@@ -170,6 +175,7 @@ def decode_base64(mechanism: str, text: str) -> bytes:
 
 
 def _escape_name(name: str) -> str:
+    """Escape the characters that separate fields and values (RFC 5802)."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 

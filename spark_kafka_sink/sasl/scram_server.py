@@ -64,6 +64,7 @@ class ScramServer:
         return self._build_server_final_message(message, self._first_messages)
 
     def _build_server_first_message(self, client_first: str) -> bytes:
+        """Look up the credential and build the challenge. Raise AuthenticationError for an unknown user."""
         parts = _CLIENT_FIRST_PATTERN.fullmatch(client_first)
         if parts is None:
             raise AuthenticationError(f"{self.name}: the first message is malformed")
@@ -86,6 +87,7 @@ class ScramServer:
         return server_first.encode()
 
     def _build_server_final_message(self, client_final: str, first_messages: _FirstMessages) -> bytes:
+        """Verify the client's proof and build the message with the server's signature."""
         parts = _CLIENT_FINAL_PATTERN.fullmatch(client_final)
         if parts is None:
             raise AuthenticationError(f"{self.name}: the last message is malformed")
@@ -102,6 +104,7 @@ class ScramServer:
         return b"v=" + base64.b64encode(compute_server_signature(self.name, credential, auth_message))
 
     def _unescape(self, name: str) -> str:
+        """Restore a name that the client has escaped. Raise AuthenticationError if it is not escaped correctly."""
         if re.search("=(?!2C|3D)", name):
             raise AuthenticationError(f"{self.name}: a user name is not escaped")
         return name.replace("=2C", ",").replace("=3D", "=")
