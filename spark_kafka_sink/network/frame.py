@@ -244,6 +244,7 @@ class FrameReader:
 
 
 def _describe_invalid_length(length_bytes: bytes, size: int, max_bytes: int) -> str:
+    """Explain an invalid frame length. Its bytes may show that the peer speaks another protocol."""
     for prefix, meaning in _FOREIGN_PREFIXES:
         if length_bytes.startswith(prefix):
             return f"not Kafka's protocol: {meaning}"

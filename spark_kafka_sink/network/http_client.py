@@ -188,7 +188,7 @@ def parse_json_object(data: bytes) -> dict[str, object]:
 
 
 def _connect_socket(host: str, port: int, deadline_s: float) -> socket.socket:
-    """Connect to the first of the host's addresses that accepts the connection.
+    """Connect to the first of the host's addresses that accepts the connection. Raise OSError if none does.
 
     Before each attempt, the remaining time is divided equally among the addresses that have not been tried yet.
     """

@@ -108,6 +108,7 @@ def _collect_option_texts(options: Mapping[str, object], faults: OptionFaults) -
 
 
 def _warn_about_insecure_settings(config: SecurityConfig) -> None:
+    """Warn, once per process, about credentials sent in clear text and about unverified host names."""
     tls, login = config.tls, config.login
     if tls is None and login is None:
         return

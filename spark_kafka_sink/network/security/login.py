@@ -146,6 +146,7 @@ def _parse_jaas_options(options: Mapping[str, str], mechanism: str, faults: Opti
 
 
 def _parse_password_login(options: Mapping[str, str], mechanism: str, faults: OptionFaults) -> Login:
+    """Parse the user name and password of PLAIN or SCRAM, which are options of the login module."""
     module_faults = OptionFaults()
     jaas_options = _parse_jaas_options(options, mechanism, module_faults)
     username, password = jaas_options.get("username", ""), jaas_options.get("password", "")
@@ -160,6 +161,7 @@ def _parse_password_login(options: Mapping[str, str], mechanism: str, faults: Op
 
 
 def _parse_kerberos_login(options: Mapping[str, str], faults: OptionFaults) -> Login:
+    """Parse the options of GSSAPI, and check that the `gssapi` package can be imported."""
     jaas_options = _parse_jaas_options(options, "GSSAPI", faults)
     service = options.get("sasl.kerberos.service.name") or jaas_options.get("serviceName", "")
     if not service:
@@ -205,6 +207,7 @@ def _parse_oauth_login(options: Mapping[str, str], token_callback: object, fault
 
 
 def _check_callbacks(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> None:
+    """Check the Java callback handler and the Python token callback. The callback is not imported here."""
     handler = options.get("sasl.login.callback.handler.class")
     if handler is not None and handler not in _OAUTH_CALLBACK_HANDLERS:
         faults.add("sasl.login.callback.handler.class", "cannot be set: use {sasl.oauthbearer.token.callback}.")
@@ -361,6 +364,7 @@ def _parse_oidc_config(
 
 
 def _parse_boolean(options: Mapping[str, str], name: str, faults: OptionFaults) -> bool:
+    """Return the value of an option. If it is neither true nor false, add a fault and return False."""
     text = get_option(options, name).lower()
     if text not in ("true", "false"):
         faults.add(name, "must be true or false.")

@@ -3,8 +3,9 @@
 The grants are client_credentials (RFC 6749, section 4.4) and jwt-bearer (RFC 7523). The client authenticates with its
 secret, or with an assertion (assertions.py), which is created for each request.
 
-A token is requested when a connection authenticates and no valid token is cached. After most of its lifetime, the token
-remains in use while a separate thread requests the next one, because the thread that authenticates also sends records.
+A token is requested when a connection authenticates and no valid token is cached. The thread that authenticates also
+sends records, so it should rarely wait: once most of a token's lifetime has passed, a separate thread requests the next
+token while the current one remains in use.
 
 The endpoint must use https, except on the loopback interface. Redirects are not followed, the size of the response is
 limited, and an error shows nothing of the response but its standard error code.
@@ -89,6 +90,8 @@ def check_endpoint_url(url: str) -> None:
 
 @dataclass(frozen=True)
 class _TokenResponse:
+    """The parts of a successful token response that the client uses."""
+
     token: str = field(repr=False)
     expires_in: object
     """The unvalidated member `expires_in` of the response: the lifetime in seconds, or None."""

@@ -84,6 +84,7 @@ def fetch_peer_certificate(
 def _fetch_certificate(
     context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float, verification_error: str
 ) -> PeerCertificate:
+    """Fetch the certificate. `context` must verify it, because Python parses only a verified certificate."""
     transport = _connect_and_handshake(context, address, system, deadline_ms)
     fields = transport.peer_certificate()
     alt_names = fields.get("subjectAltName", ())[:MAX_SUBJECT_ALT_NAMES]

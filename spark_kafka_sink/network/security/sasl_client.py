@@ -147,6 +147,7 @@ class SaslClientAuthenticator:
         return self._encode_request(SaslHandshakeRequest(mechanism=self._mechanism), self._handshake_version)
 
     def _handle_handshake(self, frame: memoryview) -> Sequence[Buffer]:
+        """Send the first token if the broker accepts the mechanism. Raise AuthenticationError if it does not."""
         response = self._decode_response(frame, SaslHandshakeResponse, self._handshake_version)
         if response.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
             supported_mechanisms = sanitize(", ".join(response.mechanisms)) or "none"
@@ -215,6 +216,7 @@ class SaslClientAuthenticator:
         return encode_request(message, version, self._correlation_id, self._client_id)
 
     def _decode_response(self, frame: memoryview, response_type: type[MessageT], version: int) -> MessageT:
+        """Decode a response. Raise DecodeError if it belongs to a request other than the last one."""
         correlation_id, response = decode_response(frame, response_type, version)
         if correlation_id != self._correlation_id:
             raise DecodeError(f"the correlation id is {correlation_id}, not {self._correlation_id}")

@@ -113,6 +113,7 @@ class SaslServerAuthenticator:
         return _encode(header, SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
 
     def _handle_authenticate(self, header: RequestHeader, frame: memoryview, now_ms: float) -> Sequence[Buffer]:
+        """Process a token. If the client is rejected, set `failure` and return the error response."""
         request = _decode(header, frame, SaslAuthenticateRequest)
         try:
             token = self._process_token(request.auth_bytes)

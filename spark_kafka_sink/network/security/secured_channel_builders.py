@@ -65,6 +65,8 @@ def create_server_channel_builder(
 def _create_channel_builder(
     create_transport: TransportFactory, create_authenticator: AuthenticatorFactory
 ) -> ChannelBuilder:
+    """Return a ChannelBuilder that calls both factories for each channel."""
+
     def build(
         channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:

@@ -56,6 +56,7 @@ def describe_tls_error(error: ssl.SSLError, hostname: str) -> str:
 
 
 def _describe_verification_error(error: ssl.SSLCertVerificationError, hostname: str) -> str:
+    """Describe why the broker's certificate was not accepted for `hostname`, and what to do about it."""
     code, message = error.verify_code, error.verify_message
     if code == _EXPIRED_ERROR:
         return "the broker's certificate has expired: renew it on the broker, or correct the clock of this machine"

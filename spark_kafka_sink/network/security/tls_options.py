@@ -34,6 +34,7 @@ def parse_tls(options: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
 
 
 def _parse_truststore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
+    """Return the truststore's configuration, or None if there is no truststore. The store is not read here."""
     location, pem = options.get("ssl.truststore.location"), options.get("ssl.truststore.certificates")
     has_store = bool(location or pem)
     _check_store_options(options, "truststore", has_store, faults)
@@ -46,6 +47,7 @@ def _parse_truststore(options: Mapping[str, str], faults: OptionFaults) -> Store
 
 
 def _parse_keystore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
+    """Return the keystore's configuration, or None if there is no keystore. The store is not read here."""
     location, key = options.get("ssl.keystore.location"), options.get("ssl.keystore.key")
     chain = options.get("ssl.keystore.certificate.chain")
     has_store = bool(location or key or chain)
@@ -89,6 +91,7 @@ def _parse_check_hostname(options: Mapping[str, str], faults: OptionFaults) -> b
 
 
 def _parse_cipher_suites(options: Mapping[str, str], faults: OptionFaults) -> tuple[str, ...]:
+    """Return the allowed cipher suites; empty if the option is not set. Add a fault for each unsupported one."""
     suites = tuple(_split_list(options.get("ssl.cipher.suites", "")))
     tls13_suites = TLS13_SUITES & set(suites)
     if tls13_suites and tls13_suites != TLS13_SUITES:
@@ -102,6 +105,7 @@ def _parse_cipher_suites(options: Mapping[str, str], faults: OptionFaults) -> tu
 
 
 def _parse_versions(options: Mapping[str, str], faults: OptionFaults) -> tuple[str, ...]:
+    """Return the allowed TLS versions. As in Java, ssl.protocol matters only if ssl.enabled.protocols is not set."""
     ssl_protocol = get_option(options, "ssl.protocol")
     if ssl_protocol not in _SSL_PROTOCOLS:
         faults.add("ssl.protocol", f"must be one of {', '.join(_SSL_PROTOCOLS)}; older versions are insecure.")
