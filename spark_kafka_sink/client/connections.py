@@ -4,8 +4,8 @@ NetworkClient delegates nodes and addresses to this class and handles the reques
 ConnectionLoss appears in the error of each request that was lost with the connection, and in the errors of callers that
 time out while they wait for metadata.
 
-Failures that need attention, such as an unreachable broker, are logged as warnings. The retries that follow each second
-do not log the same failure again. As in the Java client, the loss of a working connection is logged only at INFO level,
+Failures that need attention, such as an unreachable broker, are logged as warnings. Retries, which may follow every
+second, do not log the same failure again. As in the Java client, the loss of a working connection is logged only at INFO level,
 because brokers close idle connections and restart from time to time.
 """
 

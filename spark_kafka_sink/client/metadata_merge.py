@@ -181,6 +181,7 @@ def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:
 
 
 def _build_partition_info(name: str, partition: MetadataResponsePartition, version: int) -> PartitionInfo:
+    """Convert a partition of a response. Replace the protocol's -1, and epochs that are not reliable, with None."""
     has_reliable_epoch = version >= FIRST_RELIABLE_EPOCH_VERSION and partition.leader_epoch >= 0
     return PartitionInfo(
         name,

@@ -289,6 +289,7 @@ class NetworkClient:
                 responses.append(in_flight.build_response(None, now_ms))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
+        """Match responses to requests, and add those for callers to `responses`. Close connections on invalid ones."""
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
             self._last_response_ms_by_node[node_id] = now_ms

@@ -195,6 +195,7 @@ def _parse_security(parsed_options: ParsedOptions) -> SecurityConfig | None:
 
 
 def _check_bootstrap_servers(parsed_options: ParsedOptions) -> None:
+    """Add a fault if there is no bootstrap server, and one for each that is not HOST:PORT."""
     servers = parsed_options.values["bootstrap_servers"]
     if "bootstrap_servers" in parsed_options.invalid_fields:
         return

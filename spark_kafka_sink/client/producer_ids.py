@@ -8,6 +8,8 @@ MAX_EPOCH = 32_767
 
 
 class ProducerIdAndEpoch(NamedTuple):
+    """A producer id, and the epoch that fences earlier producers with this id."""
+
     producer_id: int
     epoch: int
 

@@ -104,6 +104,7 @@ class NodeApiVersions:
         return version
 
     def _find_latest_usable(self, api_key: ApiKey, allowed: VersionRange | None) -> int:
+        """Compute the result of `latest_usable_version`, which caches it."""
         client_range = load_request_type(api_key).VERSIONS
         if allowed is not None:
             client_range = VersionRange(max(client_range.min, allowed.min), min(client_range.max, allowed.max))
