@@ -383,7 +383,7 @@ class EmbeddedCluster:
     def record_change(self) -> None:
         """Increment the change count, so that delayed requests are resumed.
 
-        The lock prevents a lost update, because of which a Fetch could keep waiting although its data has arrived.
+        Without the lock, an increment could be lost, and a Fetch could keep waiting although its data has arrived.
         """
         with self.lock:
             self.change_count += 1

@@ -86,6 +86,7 @@ class RequestFilter:
     matches: Callable[[Message], bool] | None = None
 
     def accepts(self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions) -> bool:
+        """Return whether the request meets all conditions. `matches` is called last, and only if the others are met."""
         return (
             (self.api is None or self.api == request.API_KEY)
             and (self.node is None or self.node == node)

@@ -159,6 +159,7 @@ class Processor:
             done.set()
 
     def _process_new_responses(self) -> None:
+        """Release the memory of each answered request, and start its response unless the connection has ended."""
         while self._responses:
             request, response = self._responses.popleft()
             channel_id = request.receive.channel_id

@@ -49,6 +49,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
 
 
 def _append_topic(context: RequestContext, request: ProduceRequest, data: TopicProduceData) -> TopicProduceResponse:
+    """Append the batches of one topic. Topics are identified by id from v13 on, and by name before."""
     has_topic_id = context.version >= FIRST_TOPIC_ID_VERSION
     topic = context.cluster.find_topic_by_id(data.topic_id) if has_topic_id else context.cluster.find_topic(data.name)
     if topic is None and has_topic_id:

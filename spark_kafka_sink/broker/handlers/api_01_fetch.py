@@ -75,6 +75,7 @@ class _FetchReader:
         return True
 
     def _read_partition(self, topic: Topic | None, requested: FetchPartition) -> FetchResponsePartitionData:
+        """Read a partition if this node leads it in the requested epoch, else return the error code."""
         partition, error = self._context.get_partition_or_error(topic, requested.partition)
         if topic is None and self._context.version >= FIRST_TOPIC_ID_VERSION:
             error = error_codes.UNKNOWN_TOPIC_ID
@@ -88,6 +89,7 @@ class _FetchReader:
         return self._read_log(partition, requested)
 
     def _read_log(self, partition: Partition, requested: FetchPartition) -> FetchResponsePartitionData:
+        """Read batches from the requested offset on, and subtract their size from the request's limit."""
         log = partition.log
         result = FetchResponsePartitionData(
             partition_index=requested.partition,

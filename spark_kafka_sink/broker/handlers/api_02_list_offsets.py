@@ -48,6 +48,7 @@ def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResul
 def _list_partition(
     context: RequestContext, topic: str, requested: ListOffsetsPartition, committed: bool
 ) -> ListOffsetsPartitionResponse:
+    """Return the requested offset of a partition, or the error code."""
     partition, error = context.get_partition_or_error(context.cluster.find_topic(topic), requested.partition_index)
     result = ListOffsetsPartitionResponse(partition_index=requested.partition_index, error_code=error)
     if partition is not None:

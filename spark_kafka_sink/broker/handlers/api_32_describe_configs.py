@@ -27,6 +27,7 @@ def handle(context: RequestContext, request: DescribeConfigsRequest) -> HandlerR
 
 
 def _describe_resource(context: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    """Return the requested settings of a topic or broker; all of them if the request names none."""
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     result.error_code, defaults, topic_config = _find_settings(context, resource)
     requested_names = resource.configuration_keys
