@@ -189,6 +189,7 @@ def is_valid_proof(mechanism: str, proof: bytes, credential: ScramCredential, au
 
 
 def compute_server_signature(mechanism: str, credential: ScramCredential, auth_message: bytes) -> bytes:
+    """Return the signature with which the server proves that it knows the credential."""
     return _hmac(mechanism, credential.server_key, auth_message)
 
 
