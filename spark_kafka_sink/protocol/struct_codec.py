@@ -94,6 +94,7 @@ class StructCodec:
         return f"{self._type.__name__}.{problem} in version {self._version}"
 
     def _build_codec(self, spec: FieldSpec) -> FieldCodec:
+        """Build the codec for a field's value. The elements of an array are never null."""
         nullable = spec.nullable is not None and self._version in spec.nullable
         if spec.type_name == "struct":
             assert isinstance(spec.inner_type, type)
