@@ -5,8 +5,8 @@ ConnectionLoss appears in the error of each request that was lost with the conne
 time out while they wait for metadata.
 
 Failures that need attention, such as an unreachable broker, are logged as warnings. Retries, which may follow every
-second, do not log the same failure again. As in the Java client, the loss of a working connection is logged only at INFO level,
-because brokers close idle connections and restart from time to time.
+second, do not log the same failure again. As in the Java client, the loss of a working connection is logged only at
+INFO level, because brokers close idle connections and restart from time to time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """TlsConfig, and the SSLContext that is built from it.
 
 TLS versions before 1.2 are not supported. The broker's certificate is always verified, and so is its host name unless
-the user has disabled this check. OpenSSL loads private keys only from a path, so it receives the path of an open file descriptor
-whose file has no name in any directory.
+the user has disabled this check. OpenSSL loads private keys only from a path, so it receives the path of an open file
+descriptor whose file has no name in any directory.
 """
 
 from __future__ import annotations
