@@ -270,6 +270,7 @@ class PartitionLog:
         """
         with self._lock:
             end_offset = self._compute_last_stable_offset() if committed else self.log_end_offset
+            # Begin with the last batch that starts at or before the offset.
             first_index = max(0, bisect_right(self._base_offsets, offset) - 1)
             batches: list[memoryview] = []
             size_bytes = 0

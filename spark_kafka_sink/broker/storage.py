@@ -93,7 +93,7 @@ class ClusterFiles:
         path = self._directory / "cluster.json"
         new_path = path.with_suffix(".new")
         new_path.write_text(json.dumps(state, indent=1))
-        new_path.replace(path)
+        new_path.replace(path)  # atomic: a crash leaves either the old file or the new one
 
     def load(self, cluster: EmbeddedCluster) -> None:
         """Load topics, logs, transactions and offsets into a new cluster, and abort all open transactions.

@@ -200,7 +200,7 @@ class Metadata:
         """Raise the fatal error, if there is one."""
         fatal = self._fatal_error
         if fatal is not None:
-            raise fatal.with_traceback(None)
+            raise fatal.with_traceback(None)  # drop the traceback, which would grow with each raise
 
     def topic_error(self, topic: str) -> KafkaSinkError | None:
         """Return the topic's error in the latest response about the topic, or None."""

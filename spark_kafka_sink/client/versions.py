@@ -92,6 +92,7 @@ class NodeApiVersions:
     _latest_usable: dict[tuple[ApiKey, VersionRange | None], int] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
+    """Results of `latest_usable_version`, which is called for every request."""
 
     def latest_usable_version(self, api_key: ApiKey, allowed: VersionRange | None = None) -> int:
         """Return the highest version that the broker and this library support and that is in `allowed`.

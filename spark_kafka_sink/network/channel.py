@@ -157,7 +157,7 @@ class KafkaChannel:
         """Count this channel's I/O in `counts` from now on."""
         self._counts, channel_counts = counts, counts.get_channel_counts(self.id)
         self._traffic = (counts,) if channel_counts is None else (counts, channel_counts)
-        counts.connections_opened += not self.is_connecting
+        counts.connections_opened += not self.is_connecting  # an accepted socket is connected from the start
 
     def finish_connect(self) -> None:
         """Complete the TCP connection. Raise OSError if the connection attempt failed."""
@@ -237,7 +237,7 @@ class KafkaChannel:
 
     def close(self) -> None:
         """Close the transport, drop the send's segments and release the frame's reserved memory."""
-        self._counts.connections_closed += not self.is_connecting
+        self._counts.connections_closed += not self.is_connecting  # a failed attempt was not counted as opened
         self._send = self._send_writer = self._authentication_writer = None
         if self._frame_memory is not None:
             self._frame_memory.remove_owner(self)

@@ -141,6 +141,7 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
         connection.request(method, target, body=body, headers=dict(headers))
         with connection.getresponse() as response:
             data = response.read(max_bytes + 1)
+            # `length` is the rest of the announced Content-Length; None or 0 if nothing is missing.
             is_truncated = bool(response.length) and len(data) <= max_bytes
     except (OSError, http.client.HTTPException):
         if timed_out.is_set():

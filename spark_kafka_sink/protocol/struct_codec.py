@@ -231,6 +231,7 @@ class _SourceBuilder:
         layout = struct.Struct(">" + "".join(self._fixed_size_run.values()))
         values = ", ".join(f"value.{name}" for name in self._fixed_size_run)
         self._write_lines.append(f"put({self._bind('pack', layout.pack)}({values}))")
+        # The comma after the names also unpacks a tuple of a single value.
         self._read_lines.append(f"{values}, = reader.unpack({self._bind('layout', layout)})")
         self._read_fields.extend(self._fixed_size_run)
         self.min_bytes += layout.size

@@ -65,7 +65,7 @@ def parse_jaas_config(text: str) -> LoginModule:
             break
         if next(tokens, "") != "=":
             raise _build_invalid_error(f"must have name=value pairs after {name} {flag}.")
-        options[option] = _unquote(next(tokens, ";"))
+        options[option] = _unquote(next(tokens, ";"))  # the end of the text counts as a missing value
     else:
         raise _build_invalid_error("must end with a semicolon.")
     if next(tokens, None) is not None:

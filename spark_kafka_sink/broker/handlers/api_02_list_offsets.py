@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4  # special values of a requested timestamp
 READ_COMMITTED = 1
 FIRST_LEADER_EPOCH_VERSION = 4
 

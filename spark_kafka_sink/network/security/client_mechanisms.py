@@ -102,5 +102,6 @@ def _get_token_source(login: Login) -> TokenSource:
     if source is None:
         if len(_token_sources) >= _MAX_TOKEN_SOURCES:
             _token_sources.clear()
+        # Another thread may have added a token source in the meantime.
         source = _token_sources.setdefault(login.oidc, TokenSource(login.oidc))
     return source

@@ -139,7 +139,7 @@ class TokenSource:
             elif now_s >= self._renewal_due_at_s and not self._is_renewing:
                 with contextlib.suppress(RuntimeError):  # Python cannot start threads while the process ends
                     self._run_in_background(self._renew)
-                    self._is_renewing = True
+                    self._is_renewing = True  # `_renew` cannot have reset this yet, because it needs the lock
             return self._token
 
     def _renew(self) -> None:
