@@ -6,8 +6,7 @@ elements and a 0; an empty one is a single 0. A union consists of the branch ind
 therefore be encoded as a `Field`, and adjacent fields are merged as long as they fit into 8 bytes.
 
 The schema and the column types determine each column's writer, a function that returns the column's pieces. The driver
-builds the writers as well, to detect columns that do not fit the schema. In this case, _RecordWriterBuilder raises
-SchemaError.
+builds the writers as well, because _RecordWriterBuilder raises SchemaError for columns that do not fit the schema.
 """
 
 from __future__ import annotations
@@ -94,6 +93,11 @@ class _RecordWriterBuilder:
         column_types: Sequence[pa.DataType],
         path: str,
     ) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
+        """Build a writer for records whose fields are matched with columns by name. Fields without a column are null.
+
+        Raise SchemaError if a column has no field, if its type does not fit, or if a field without a column does not
+        allow null.
+        """
         _, inner_namespace = self._named_types.resolve(schema, namespace)
         fields_by_name = {field["name"]: field for field in schema["fields"]}
         unknown_columns = [name for name in column_names if name not in fields_by_name]
@@ -143,7 +147,8 @@ class _RecordWriterBuilder:
     def _build_nullable(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> _NullableWriter:
         """Build a writer for the first branch of a union that fits the column, or for a type that is not a union.
 
-        Each union is resolved only once, because otherwise deeply nested unions would take exponential time.
+        Raise SchemaError if no branch fits. Each union is resolved only once, because otherwise deeply nested unions
+        would take exponential time.
         """
         if not isinstance(schema, list):
             return _NullableWriter(self._build_non_null(schema, namespace, data_type, path), None, None)
@@ -215,7 +220,7 @@ def _encode_null_branch(schema: Any, path: str) -> bytes:
 
 
 def _reject_nulls(valid_or_unselected: Any, path: str) -> None:
-    """Raise InvalidRecordError if the mask is False for a row, which is then selected and null."""
+    """Raise InvalidRecordError if any row is neither valid nor unselected, which means a null in a selected row."""
     if not valid_or_unselected.all():
         null_count = np.count_nonzero(~valid_or_unselected)
         raise InvalidRecordError(

@@ -24,7 +24,7 @@ ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 _MICROS_PER_UNIT = {"micros": 1, "millis": 1_000}
 """Microseconds per unit, by the logical type's suffix."""
 _DECIMAL_BYTES = 16
-"""Size of Arrow's decimal128, and the largest fixed type to which decimals can be written."""
+"""Size of Arrow's decimal128, and the maximum size of a fixed type to which decimals can be written."""
 
 
 def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
@@ -145,9 +145,9 @@ def _build_enum(schema: Any, _logical_type: str | None, data_type: pa.DataType, 
 
 
 def _build_fixed_decimal(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter | None:
-    """Build a writer for decimals of a fixed size.
+    """Build a writer for decimals of a fixed size, or return None if the column's type does not fit the schema.
 
-    Raise SchemaError if the size is too small for the precision, because numbers would be truncated.
+    Numbers must not be truncated, so raise SchemaError if the size is too small for the schema's precision.
     """
     writer, size, precision = _build_decimal(schema, data_type), schema["size"], schema["precision"]
     max_digits = max(bisect_right(MIN_BYTES_FOR_DIGITS, size) - 1, 0)
@@ -162,8 +162,9 @@ def _build_fixed_decimal(schema: Any, data_type: pa.DataType, path: str) -> Colu
 def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
     """Build a writer for decimals, which are written as signed unscaled numbers in big-endian order.
 
-    If the type is fixed, each number has that type's size. If it is bytes, each number has the minimum size that it
-    needs.
+    A `fixed` type gives every number its declared size; a `bytes` type uses only as many bytes as the number's
+    magnitude and sign need. Return None if the column's type does not fit the schema: it is not decimal128, its scale
+    differs, or its precision is too high.
     """
     if not pa.types.is_decimal128(data_type):
         return None
@@ -198,10 +199,12 @@ def _compute_min_byte_widths(low_words: NDArray[np.uint64], high_words: NDArray[
     """
     sign = (high_words >> 63).view(np.uint64)
     is_negative = sign & np.uint64(1)
+    # Negate negative numbers: invert all bits and add 1, which carries into the high word if the low word becomes 0.
     magnitude_low = (low_words ^ sign) + is_negative
     magnitude_high = (high_words.view(np.uint64) ^ sign) + (is_negative & (magnitude_low == 0))
     widths = np.ones(len(low_words), np.int64)
     for byte_count in range(1, 9):
+        # From this threshold on, a magnitude and its sign bit do not fit into `byte_count` bytes, so add a byte.
         threshold = np.uint64(1 << (8 * byte_count - 1))
         widths += (magnitude_low >= threshold) & (magnitude_high == 0)
         widths += magnitude_high >= threshold
@@ -212,7 +215,7 @@ def _compute_min_byte_widths(low_words: NDArray[np.uint64], high_words: NDArray[
 def _encode_big_endian(
     low_words: NDArray[np.uint64], high_words: NDArray[np.int64], widths: NDArray[np.int64]
 ) -> list[Piece]:
-    """Return the `widths` lowest bytes of each 128-bit number, in big-endian order."""
+    """Return pieces that consist of the `widths` lowest bytes of each 128-bit number, in big-endian order."""
     high_widths = np.maximum(widths - 8, 0)
     low_widths = np.minimum(widths, 8)
     low_field = Field(_swap_bytes(low_words, low_widths), low_widths.astype(np.uint8), 8)
@@ -223,7 +226,7 @@ def _encode_big_endian(
 
 
 def _swap_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return words that start with the `widths` lowest bytes of each word, in big-endian order."""
+    """Return words whose first bytes in memory are the `widths` lowest bytes of each word, in big-endian order."""
     shifts = (8 * (8 - widths)).astype(np.uint64)
     # Shifting by 64 bits is undefined in C, so words of width 0 are set to 0 separately.
     shifted = np.where(widths > 0, words << np.minimum(shifts, np.uint64(63)), np.uint64(0))
@@ -242,3 +245,4 @@ _WRITER_BUILDERS: dict[str, Callable[[Any, str | None, pa.DataType, str], Column
     "fixed": _build_fixed,
     "enum": _build_enum,
 }
+"""Builders by Avro type. A builder returns None if the column's type does not fit the schema."""

@@ -102,6 +102,7 @@ _SCALAR_SCHEMAS: tuple[tuple[Any, Any], ...] = (
     (lambda data_type: _is_timestamp(data_type, False), {"type": "long", "logicalType": "local-timestamp-micros"}),
     (pa.types.is_time64, {"type": "long", "logicalType": "time-micros"}),
 )
+"""Avro schema by Arrow type. The first entry whose check succeeds applies."""
 
 
 # --- checks of schemas parsed from JSON, in which any attribute may be missing or have the wrong type
@@ -155,6 +156,7 @@ _DECIMAL_ATTRIBUTES: _Attributes = {"precision": _is_number}
 
 
 def _check_attributes(schema: Mapping[str, Any]) -> None:
+    """Raise SchemaError if an attribute of this type, not of types nested in it, is missing or invalid."""
     avro_type, logical = schema.get("type"), schema.get("logicalType")
     if not _is_schema(avro_type):
         raise SchemaError("the Avro schema has an object whose type is missing or invalid")
@@ -167,14 +169,17 @@ def _check_attributes(schema: Mapping[str, Any]) -> None:
 
 
 class NamedTypes:
-    """Index of a schema's named types by full name."""
+    """Index of a schema's named types by full name. Raises SchemaError if any type in the schema is invalid."""
 
     def __init__(self, schema: Any) -> None:
         self._definitions: dict[str, tuple[Any, str]] = {}
         self._collect(schema, "")
 
     def resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
-        """Replace a type name by its definition. Return the schema, and the namespace for names inside it."""
+        """Return the definition of a type name, or the schema itself, and the namespace for names inside it.
+
+        Raise SchemaError if the name is undefined.
+        """
         if isinstance(schema, str) and schema not in PRIMITIVE_TYPES:
             definition = self._definitions.get(f"{namespace}.{schema}" if namespace and "." not in schema else schema)
             definition = self._definitions.get(schema) if definition is None else definition

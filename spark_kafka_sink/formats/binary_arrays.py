@@ -90,13 +90,13 @@ def choose(indices: NDArray[Any], texts: Sequence[bytes]) -> pa.Array:
 
 
 def if_else(mask: NDArray[np.bool_], true_values: Any, false_values: Any) -> pa.Array:
-    """Return `true_values` where the mask is True and `false_values` elsewhere. Both may be arrays or scalars."""
+    """Return `true_values` where the mask is True and `false_values` elsewhere. Each may be an array or a scalar."""
     bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
     return pc.if_else(pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits]), true_values, false_values)
 
 
 def from_byte_table(byte_table: NDArray[np.uint8], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return a binary array whose rows are the rows of a two-dimensional byte array."""
+    """Return a binary array with the rows of a two-dimensional byte array. Rows where `nulls` is True become null."""
     row_count, width = byte_table.shape
     offsets = np.arange(row_count + 1, dtype=np.int32) * np.int32(width)
     data = pa.py_buffer(np.ascontiguousarray(byte_table))
@@ -125,7 +125,8 @@ def fill_nulls(array: pa.Array, data: bytes) -> pa.Array:
 def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
     """Return a list or map column's element offsets, and the range of its elements in the child arrays.
 
-    The range consists of the index of the first element and the number of elements.
+    The offsets count from the column's first element. The range consists of that element's index in the child arrays
+    and the number of elements.
     """
     child_offsets = integers_to_numpy(column.offsets).astype(np.int64)
     first_element, element_stop = int(child_offsets[0]), int(child_offsets[-1])
@@ -133,7 +134,10 @@ def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]
 
 
 def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_count: int) -> pa.Array:
-    """Combine groups of rows into one array. A group consists of row indices in the result and of the rows."""
+    """Combine groups of rows into one array. A group consists of rows and their row indices in the result.
+
+    Each row index must occur in exactly one group.
+    """
     indices_in_groups = np.empty(row_count, np.int64)  # for each result row, its index in the concatenated groups
     group_start = 0
     for row_indices, _ in groups:

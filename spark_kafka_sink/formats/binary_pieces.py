@@ -104,7 +104,7 @@ def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64])
 
 
 def build_element_mask(element_offsets: NDArray[np.int64], mask: Mask) -> Mask:
-    """Return a mask of the elements that belong to selected rows."""
+    """Return a mask of the elements that belong to selected rows, or None if all rows are selected."""
     return None if mask is None else np.repeat(mask, np.diff(element_offsets))
 
 

@@ -54,7 +54,11 @@ class ColumnsEncoder:
         return tuple(field.name for field in self.fields)
 
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
-        """Encode each row of a batch to a binary value. A row in which the struct is null becomes null."""
+        """Encode each row of a batch to a binary value. A row in which the struct is null becomes null.
+
+        A large batch results in several chunks, whose rows keep their order. Raise RecordTooLargeError if a single row
+        is too large to encode.
+        """
         return pa.chunked_array(self._encode_chunks(batch), pa.binary())
 
     def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:

@@ -65,8 +65,9 @@ def attach_schema_id(
     topic: str | None,
     start: str | None = None,
 ) -> ColumnsEncoder:
-    """Query the schema registry. Return an encoder that writes the schema id before each row, or its GUID in a header.
+    """Query the schema registry and return a copy of the encoder that adds the schema's id or GUID to each record.
 
+    The id precedes each encoded row. With schemaIdLocation=header, the GUID is in a record header instead.
     `start` identifies the start of a Spark stream, for which the latest schema is cached. It is None for a batch job.
     """
     client = get_registry_client(registry.config)
@@ -97,6 +98,10 @@ def _replace_format(
     options: FormatOptions,
     registry: RegistryOptions,
 ) -> ColumnsEncoder:
+    """Return `encoder` with the registered schema's format, and its id before each row or its GUID in a record header.
+
+    Raise SchemaRegistryError if the registry options require a GUID and the registry returned none.
+    """
     if not registry.has_id_in_header:
         header = schema_format.build_header(registered.id)
         ignored_bytes = len(header) if options.side == "key" and registry.partitioner_ignore_schema_id else 0
@@ -139,7 +144,10 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
 
 
 def _find_struct_position(options: FormatOptions, columns: Columns) -> int | None:
-    """Return the position of the struct whose fields are encoded (`payload.*`), or None if columns are encoded."""
+    """Return the position of the struct whose fields are encoded (`payload.*`), or None if columns are encoded.
+
+    Raise ConfigurationError if there is no struct column with this name, or if several columns have it.
+    """
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None
     name = options.columns[0].removesuffix(".*")
@@ -158,7 +166,10 @@ def _find_struct_position(options: FormatOptions, columns: Columns) -> int | Non
 
 
 def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
-    """Return the positions of the columns named by the option or, if it is not set, of the default columns."""
+    """Return the positions of the columns that the option names or, if it is not set, of the default columns.
+
+    Raise ConfigurationError if there are no such columns, or if a name is missing or occurs more than once.
+    """
     names = list(columns.names)
     selected_names: Sequence[str] = options.columns or [name for name in names if name not in NON_VALUE_COLUMNS]
     option, faults = f"{options.side}Columns", OptionFaults()

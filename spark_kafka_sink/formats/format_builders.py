@@ -36,7 +36,7 @@ NO_SCHEMA = SchemaOptions()
 
 
 class SchemaFormat(NamedTuple):
-    """Row format and its schema.
+    """Row format with the schema of its rows, if the format has schemas.
 
     `message_indexes`: a message's position in its Protobuf file, in Confluent's encoding; empty for other formats.
     """
@@ -46,11 +46,11 @@ class SchemaFormat(NamedTuple):
     message_indexes: bytes = b""
 
     def build_header(self, schema_id: int) -> bytes:
-        """Return the prefix of each row in Confluent's wire format."""
+        """Return the prefix of each row that carries the schema id, in Confluent's wire format."""
         return MAGIC_BYTE + schema_id.to_bytes(4, "big") + self.message_indexes
 
     def build_guid_header(self, guid: UUID) -> bytes:
-        """Return the record header's value in Confluent's wire format for schema ids in headers."""
+        """Return the value of the record header that carries the schema's GUID, in Confluent's wire format."""
         return GUID_MAGIC_BYTE + guid.bytes + self.message_indexes
 
 
@@ -97,6 +97,7 @@ def _build_avro_format(fields: Sequence[pa.Field], text: str) -> SchemaFormat:
 def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
     if schema.text is None:
         derived = derive_message(fields, schema.name)
+        # The derived message is the first of its file, whose position is encoded as a single 0.
         return SchemaFormat(ProtobufFormat(derived.fields), Schema("PROTOBUF", derived.text, derived.name), b"\0")
     message = parse_descriptor(schema.text, schema.name, fields)
     return SchemaFormat(

@@ -31,7 +31,7 @@ from spark_kafka_sink.formats.binary_arrays import (
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy
 
 _TINY_LIMITS = {8: 1e-321, 4: 3e-43}
-"""Numbers below this magnitude have less than two digits of precision. The key is the type's size in bytes."""
+"""Numbers below this magnitude have fewer than two digits of precision. The key is the type's size in bytes."""
 _MAX_DIGITS = 32
 """Upper bound on the number of digits in Arrow's text."""
 
@@ -64,7 +64,7 @@ def format_floats(array: pa.Array) -> pa.Array:
 
 
 def find_non_finite(array: pa.Array) -> NDArray[np.bool_]:
-    """Return a mask of the rows that are NaN or infinite."""
+    """Return a mask of the rows that are NaN or infinite. Nulls count as finite."""
     mask: NDArray[np.bool_] = ~np.isfinite(floats_to_numpy(array))
     return mask
 
@@ -110,6 +110,7 @@ def _format_tiny(_array: pa.Array, values: NDArray[Any]) -> pa.Array:
 
 
 def _format_two_digits(value: Any) -> bytes:
+    """Format a number in scientific notation. If one or two digits are enough, write the nearest two-digit decimal."""
     digits, exponent = np.format_float_scientific(value, unique=True, trim="0").split("e")
     if len(digits.lstrip("-")) == 3:
         digits, exponent = f"{value:.1e}".split("e")

@@ -35,6 +35,10 @@ def format_dates(array: pa.Array) -> pa.Array:
 
 
 def format_timestamps(array: pa.Array) -> pa.Array:
+    """Format timestamps with the offset of the time zone in the column's type, or without one if it has no time zone.
+
+    Nulls stay null. Raise SchemaError if the time zone is unknown.
+    """
     ticks = integers_to_numpy(array.view(pa.int64()))
     ticks_per_second = _TICKS_PER_SECOND[array.type.unit]
     seconds, fraction = np.divmod(ticks, ticks_per_second)
@@ -106,7 +110,7 @@ def _write_digits(table: NDArray[np.uint8], numbers: NDArray[Any]) -> None:
 
 
 def _to_text_with_years(table: NDArray[np.uint8], years: NDArray[np.int64]) -> pa.Array:
-    """Convert a byte table to an array. If any year needs a sign, replace the first four columns."""
+    """Convert a byte table to an array. If any year needs a sign, replace the first four columns with `years`."""
     if not len(years) or (years.min() >= 0 and years.max() <= 9_999):
         return from_byte_table(table)
     distinct_years, year_indices = np.unique(years, return_inverse=True)
@@ -117,6 +121,7 @@ def _to_text_with_years(table: NDArray[np.uint8], years: NDArray[np.int64]) -> p
 
 
 def _format_offsets(offsets: NDArray[np.int64] | int) -> Any:
+    """Format UTC offsets in seconds. Return an array, or a scalar if `offsets` is a single number for all rows."""
     if isinstance(offsets, int):
         return build_binary_scalar(_format_offset(offsets))
     distinct_offsets, offset_indices = np.unique(offsets, return_inverse=True)

@@ -26,9 +26,10 @@ def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
 
 
 def check_json_schema(text: str, names: Sequence[str]) -> str:
-    """Return the title of the schema. Raise SchemaError if it does not fit columns with these names.
+    """Check that a user's JSON Schema fits columns with these names. Return its title, by default DEFAULT_NAME.
 
-    Types and values are not checked.
+    Raise SchemaError if a required property has no column, or if the schema is closed and has no property for a column.
+    Types and values are not checked. A schema without a title is named by its `$id`.
     """
     schema = parse_schema_json(text, "the JSON Schema")
     if not isinstance(schema, Mapping):

@@ -136,6 +136,7 @@ def _encode_floats(column: pa.Array) -> JsonColumn:
 def _encode_objects(
     names: Sequence[str], fields: Sequence[JsonColumn], row_count: int, header: bytes = b""
 ) -> pa.Array:
+    """Return one JSON object per row, preceded by `header`. Fields that are null in all rows are skipped."""
     builder = _ObjectBuilder(header + b"{")
     for name, field in zip(names, fields, strict=True):
         if row_count and field.values.null_count < row_count:

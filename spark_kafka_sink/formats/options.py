@@ -87,7 +87,7 @@ class FormatOptions:
 
 
 def find_encoded_sides(options: Mapping[str, str]) -> dict[str, None]:
-    """Return the sides that are encoded from columns. The options may be invalid, and no encoders are built."""
+    """Return the sides that are encoded from columns, as dict keys in the order of SIDES. Options may be invalid."""
     names = {name.lower() for name in options}
     return dict.fromkeys(side for side in SIDES if {f"{side}format", f"{side}columns"} & names)
 
@@ -103,7 +103,7 @@ def _parse_side(parsed_options: ParsedOptions, side: str) -> FormatOptions | Non
     values = parsed_options.values
     format_option = f"{side}Format"
     if format_option not in parsed_options.raw_values and f"{side}Columns" in parsed_options.raw_values:
-        format_option = "valueFormat"
+        format_option = "valueFormat"  # also the format of key columns without a format of their own
     if format_option in parsed_options.invalid_fields:
         return None
     format_name: str | None = values[format_option]
@@ -123,10 +123,12 @@ def _parse_side(parsed_options: ParsedOptions, side: str) -> FormatOptions | Non
 
 
 def _parse_schema_options(parsed_options: ParsedOptions, side: str, format_name: str) -> SchemaOptions:
+    """Return one side's schema, which is read from its file if SchemaFile is set. Add errors to the faults."""
     values = parsed_options.values
     options = [f"{side}{option}" for option in ("Schema", "SchemaFile", "SchemaName")]
     text, path, schema_name = (values[option] for option in options)
     if format_name not in SCHEMA_FORMATS:
+        # One fault is enough, so only the first of these options is reported.
         for option in [option for option in options if values[option]][:1]:
             parsed_options.faults.add(option, f"has no effect, because the format '{format_name}' has no schema.")
     if text and path:

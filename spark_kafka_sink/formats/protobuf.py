@@ -99,6 +99,10 @@ def _check_oneofs(fields: Sequence[MessageField], columns: dict[str, pa.Array], 
 
 
 def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
+    """Return the pieces of a field, including its tag. They are empty in rows in which the field is absent.
+
+    A field is absent if it is null or, for a field without presence, if its value is the default.
+    """
     if pa.types.is_null(column.type):
         return []
     present = combine_masks(mask, build_valid_mask(column))
@@ -131,7 +135,10 @@ def _encode_unsigned_varint(number: int) -> bytes:
 
 
 def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
-    """Return a mask of the values that differ from their type's default. -0.0 counts as different."""
+    """Return a mask of the values that differ from their type's default. -0.0 counts as different.
+
+    So do all dates, times and decimals, because they become strings that are never empty.
+    """
     types, data_type = pa.types, column.type
     if types.is_floating(data_type):
         values = floats_to_numpy(column)
@@ -149,7 +156,7 @@ def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
 
 
 def _encode_value(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
-    """Return the pieces of a value, without the tag."""
+    """Return the pieces of a value, without the tag. Raise InvalidRecordError if a selected value does not fit."""
     if field.type_name == "message":
         names = [column.type.field(index).name for index in range(column.type.num_fields)]
         columns = [column.field(index) for index in range(column.type.num_fields)]
@@ -186,7 +193,7 @@ def _encode_timestamps(column: pa.Array) -> list[Piece]:
 
 
 def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: str) -> NDArray[np.int64]:
-    """Return the number of each row's enum value name. Raise InvalidRecordError for an unknown name."""
+    """Return the enum number of each row's name. Raise InvalidRecordError if a selected row has an unknown name."""
     names = bytes_to_arrow([name.encode() for name, _ in field.enum_values]).view(pa.string())
     indices = integers_to_numpy(pc.index_in(column.cast(pa.string()), names), null=-1)
     is_unknown = indices < 0 if mask is None else (indices < 0) & mask

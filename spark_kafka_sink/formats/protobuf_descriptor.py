@@ -39,7 +39,7 @@ class ParsedMessage(NamedTuple):
 def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -> ParsedMessage:
     """Parse the descriptor of a message. Raise SchemaError if it is invalid or if the columns do not fit the message.
 
-    `name` is the message's full name. It defaults to the first message of the last file.
+    `name` is the message's full name. The default is the first message of the last file.
     """
     files = _parse_files(_decode_base64(text))
     message = _find_message(files, name)
@@ -88,6 +88,7 @@ def _parse_files(data: bytes) -> list[Any]:
             'A Protobuf schema needs the package protobuf on the driver: pip install "spark-kafka-sink[protobuf]".'
         ) from error
     try:
+        # A FileDescriptorSet can be parsed as a FileDescriptorProto, too, but the result has no messages.
         file = descriptor_pb2.FileDescriptorProto.FromString(data)
         if file.message_type:
             return [file]
@@ -121,6 +122,7 @@ def _find_message(files: Sequence[Any], name: str | None) -> Any:
 
 
 def _find_message_path(message: Any) -> list[int]:
+    """Return the index of the outermost enclosing message in the file, then an index for each level of nesting."""
     if message.containing_type is None:
         return [list(message.file.message_types_by_name).index(message.name)]
     return [
@@ -130,7 +132,10 @@ def _find_message_path(message: Any) -> list[int]:
 
 
 def _select_fields(message: Any, columns: Sequence[pa.Field], path: str) -> tuple[MessageField, ...]:
-    """Return the fields that have a column, in the order of their numbers."""
+    """Return the fields that have a column, in the order of their numbers.
+
+    Raise SchemaError if a column has no field, or if a required field has no column.
+    """
     by_name = {column.name: column for column in columns}
     unknown_columns = [name for name in by_name if name not in message.fields_by_name]
     if unknown_columns:
@@ -149,6 +154,7 @@ def _select_fields(message: Any, columns: Sequence[pa.Field], path: str) -> tupl
 
 
 def _build_field(field: Any, column: pa.DataType, path: str) -> MessageField:
+    """Build a map, repeated or singular field for a column. Raise SchemaError if the column's type does not fit."""
     if pa.types.is_null(column):
         return MessageField(field.name, field.number, "null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:

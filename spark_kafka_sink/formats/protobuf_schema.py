@@ -58,6 +58,7 @@ def derive_message(fields: Sequence[pa.Field], name: str | None) -> DerivedMessa
 
 
 def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[tuple[MessageField, ...], list[str]]:
+    """Return the fields of a message, and the lines of its declaration in .proto syntax."""
     fields = list(fields)
     used_names = {field.name for field in fields}
     message_fields, declarations, nested_messages = [], [], []
@@ -78,7 +79,10 @@ def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[
 
 
 def _build_nested_message_name(field: str, used_names: set[str]) -> str:
-    """Return a unique name for the message of a struct, for example ShippingAddressRecord for `shippingAddress`."""
+    """Return a name for the message of a struct, for example ShippingAddressRecord for `shippingAddress`.
+
+    The name is not in `used_names`, and is added to it.
+    """
     name = "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Record"
     while name in used_names:
         name += "_"
@@ -110,7 +114,7 @@ def _declare_field(field: pa.Field, message_name: str, path: str) -> _FieldDecla
 
 
 def _declare_element(data_type: pa.DataType, message_name: str, path: str) -> _FieldDeclaration:
-    """Declare a field that is neither a list nor a map."""
+    """Declare a field that is neither a list nor a map. Raise SchemaError if Protobuf has no type for it."""
     if pa.types.is_struct(data_type):
         fields, lines = _declare_message(
             (data_type.field(index) for index in range(data_type.num_fields)), message_name, f"{path}."

@@ -44,7 +44,10 @@ class RegistryOptions:
         return self.schema_id_location == "header"
 
     def subject_name(self, side: str, topic: str | None, schema_name: str) -> str:
-        """Return the subject of the schema for the topic's values or keys (`side`)."""
+        """Return the subject of the schema for the topic's values or keys (`side`).
+
+        `topic` may be None only with the strategy `record`, which does not use it.
+        """
         if self.subject_name_strategy == "topic":
             return f"{topic}-{side}"
         return schema_name if self.subject_name_strategy == "record" else f"{topic}-{schema_name}"
@@ -132,7 +135,10 @@ REGISTRY_OPTIONS = (
 def parse_registry_options(
     parsed_options: ParsedOptions, formats: Sequence[FormatOptions], topic: str | None
 ) -> RegistryOptions | None:
-    """Return the registry options, or None if no format uses one. Add errors to the faults of `parsed_options`."""
+    """Return the registry options, or None if no format uses a schema registry.
+
+    Add errors to the faults of `parsed_options`.
+    """
     registry_formats = [options for options in formats if options.has_registry]
     if not registry_formats:
         if {"valueFormat", "keyFormat"} & parsed_options.invalid_fields:
@@ -177,6 +183,7 @@ def _check_keys_have_prefix(
 
 
 def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None, faults: OptionFaults) -> None:
+    """Add a fault if the subject is not set, and the topic or the schema name that determines it is unknown."""
     if options.subject:
         return
     subject_option = f"{options.side}Subject"

@@ -1,7 +1,7 @@
 """Client of a schema registry with Confluent's HTTP API, used on the driver.
 
 The client registers a schema, looks it up, or fetches the latest schema of a subject. The tasks receive the schema id
-in the header of their records and never connect to the registry. A stream plans every micro-batch anew, so the client
+with their encoder and never connect to the registry. A stream plans every micro-batch anew, so the client
 caches schemas in the process: registered schemas for up to a minute, and the latest schema for each start of a stream.
 The process is Spark's Python worker. Spark stops a worker that has been idle for a minute, so the next micro-batch
 queries the registry again.
@@ -47,8 +47,10 @@ MAX_RESPONSE_BYTES = 16 << 20
 MAX_RETRIES = 3
 OPTION_PREFIX = "schema.registry."
 _BACKOFF_S = 0.1
+"""Backoff before the first retry. It doubles with each further retry."""
 _RETRIABLE_STATUSES = (408, 429, 500, 502, 503, 504)
 _NOT_FOUND_ERRORS = (40401, 40402, 40403)
+"""The registry's error codes for an unknown subject, version or schema."""
 _MAX_CACHED_SCHEMAS = 1_000
 _MAX_CACHE_AGE_S = 60.0
 """Maximum age of a cached schema, so that a program that runs for days notices new rules of a subject."""
@@ -98,7 +100,7 @@ class RegistryConfig:
 
 
 class _FailedAttempt(NamedTuple):
-    """Failed request to one URL. It may be retried after `backoff_s`, unless that is infinite."""
+    """Failed request to one URL. `backoff_s` is the delay before a retry, or infinity if a retry is useless."""
 
     message: str
     backoff_s: float = 0.0
@@ -136,11 +138,11 @@ class SchemaRegistryClient:
         """Schemas, each with its expiry time on the monotonic clock."""
 
     def register(self, subject: str, schema: Schema) -> RegisteredSchema:
-        """Register the schema as a new version of the subject unless it is registered already."""
+        """Return the registered schema, and register it as a new version of the subject if it is not registered yet."""
         return self._get_cached("register", subject, schema)
 
     def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
-        """Return a schema that is registered under the subject."""
+        """Return the registered schema. Raise SchemaRegistryError if the subject does not have it."""
         return self._get_cached("lookup", subject, schema)
 
     def get_latest(self, subject: str, *, is_serialized: bool = False, start: str | None = None) -> RegisteredSchema:
@@ -169,6 +171,11 @@ class SchemaRegistryClient:
         return cached_schema
 
     def _fetch(self, operation: str, subject: str, schema: Schema | None) -> RegisteredSchema:
+        """Query the registry and check the response. Raise SchemaRegistryError if the schema cannot be used.
+
+        `operation` is register, lookup, latest or serialized (latest, with a serialized descriptor). The last two have
+        no schema.
+        """
         path = _build_subject_path(subject)
         if schema is None:
             query = "?format=serialized" if operation == "serialized" else ""
@@ -228,6 +235,7 @@ class SchemaRegistryClient:
         """Send a request to each URL in turn, with retries, until one succeeds or the timeout expires.
 
         An attempt tries all URLs and divides the remaining time among them. Return the JSON object of the response.
+        Raise SchemaRegistryError if the registry rejects the request or the last attempt fails.
         """
         deadline_s = self._now_s() + self._config.timeout_ms / 1000
         for attempt in range(1, MAX_RETRIES + 2):
@@ -327,6 +335,7 @@ class SchemaRegistryClient:
 
 
 def _parse_guid(guid: object) -> UUID | None:
+    """Parse a GUID. Return None if it is missing or invalid."""
     try:
         return UUID(str(guid))
     except ValueError:
@@ -335,7 +344,7 @@ def _parse_guid(guid: object) -> UUID | None:
 
 @lru_cache(maxsize=16)
 def get_registry_client(config: RegistryConfig) -> SchemaRegistryClient:
-    """Return the client that all writes of this process with this configuration share."""
+    """Return the client for this configuration, which all writes of the process share."""
     return SchemaRegistryClient(config)
 
 
@@ -388,5 +397,5 @@ def _encode_body(schema: Schema | None) -> bytes | None:
 
 
 def _parse_retry_after_s(retry_after: str | None) -> float:
-    """Return the seconds of a Retry-After header, or 0 if it is missing or a date."""
+    """Return the delay in a Retry-After header, or 0 if the header is missing or contains a date."""
     return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdecimal() else 0.0

@@ -31,7 +31,7 @@ _SEARCH_STEP = timedelta(days=5)
 
 
 def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int64] | int:
-    """Return the UTC offset of each time in seconds, or a single number if the zone's offset is fixed.
+    """Return the UTC offset in seconds of each time, or a single number if the offset is fixed or there are no times.
 
     `seconds` are seconds since 1970 in UTC. Raise SchemaError if the zone is unknown.
     """
@@ -42,6 +42,7 @@ def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int
         return 0
     cycle_seconds = _CYCLE_YEARS * _MEAN_YEAR_SECONDS
     last_seconds = (_LAST_YEAR - 1970) * _MEAN_YEAR_SECONDS
+    # After the last year, the transitions repeat, so later times are moved back by whole cycles.
     seconds = np.where(
         seconds >= last_seconds, last_seconds - cycle_seconds + (seconds - last_seconds) % cycle_seconds, seconds
     )
@@ -56,6 +57,7 @@ def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int
 
 
 def _parse_fixed_offset(zone: str) -> int | None:
+    """Return the zone's offset in seconds, or None if its name is not a fixed offset."""
     if zone in _UTC_NAMES:
         return 0
     match = _FIXED_OFFSET_PATTERN.fullmatch(zone)
@@ -67,7 +69,10 @@ def _parse_fixed_offset(zone: str) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _find_transitions(zone: str, year: int) -> list[tuple[int, int]]:
-    """Return the start of the year and its transitions, each with the offset that applies from then on."""
+    """Return the start of the year and its transitions in order, each with the offset that applies from then on.
+
+    Times are seconds since 1970, and offsets are in seconds.
+    """
     zone_info = _load_zone(zone)
     time, end = datetime(year, 1, 1, tzinfo=timezone.utc), datetime(year + 1, 1, 1, tzinfo=timezone.utc)
     transitions = [(_to_epoch_seconds(time), _find_utc_offset(zone_info, time))]
@@ -81,7 +86,7 @@ def _find_transitions(zone: str, year: int) -> list[tuple[int, int]]:
 
 
 def _find_transition(zone: tzinfo, before: int, after: int) -> int:
-    """Return the first second that has the same offset as `after`, by binary search."""
+    """Return the time of the only transition between `before` and `after`, by binary search (in epoch seconds)."""
     final = _find_utc_offset(zone, _EPOCH + timedelta(seconds=after))
     while after - before > 1:
         middle = (before + after) // 2
@@ -97,6 +102,7 @@ def _to_epoch_seconds(time: datetime) -> int:
 
 
 def _find_utc_offset(zone: tzinfo, time: datetime) -> int:
+    """Return the offset in seconds."""
     offset: Any = time.astimezone(zone).utcoffset()
     return int(offset.total_seconds())
 
