@@ -134,7 +134,10 @@ def measure(
     progress: Progress,
     system: System,
 ) -> BenchResult:
-    """Repeat the calls until all records are sent, wait for the acknowledgements and compute the figures."""
+    """Repeat the calls until all records are sent, wait for the acknowledgements and compute the figures.
+
+    If every record failed, raise the first error.
+    """
     timer = _CallTimer(system)
     call_count = sent_count = sent_bytes = 0
     started_ms = system.now()
@@ -173,7 +176,10 @@ def measure(
 
 
 def compute_percentile(sorted_values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of the values does not exceed."""
+    """Return the smallest of the values that is not exceeded by at least this share (0 to 1) of them.
+
+    `sorted_values` must be ascending and not empty.
+    """
     return sorted_values[max(0, -(-int(share * 10_000) * len(sorted_values) // 10_000) - 1)]
 
 

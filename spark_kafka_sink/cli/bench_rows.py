@@ -21,6 +21,7 @@ def build_calls(call_count: int, row_count: int, value_bytes: int) -> list[Recor
 
 
 def _build_columns(rng: random.Random, row_count: int, value_bytes: int) -> RecordColumns:
+    # The cube makes small keys more frequent than large ones.
     keys = [str(int(rng.random() ** 3 * _DISTINCT_KEYS)) for _ in range(row_count)]
     values = [_build_value(rng, key, value_bytes) for key in keys]
     return RecordColumns(pa.array(values, pa.string()), pa.array(keys, pa.string()))

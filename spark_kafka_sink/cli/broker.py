@@ -130,6 +130,7 @@ def _count_records(topic: Topic) -> int:
 
 
 def _build_listener_security(args: argparse.Namespace) -> ListenerSecurity:
+    """Build the listener's security. PLAIN and SCRAM are left out if tokens are accepted and there are no users."""
     from spark_kafka_sink.broker.listener_security import OAUTHBEARER, PASSWORD_MECHANISMS, ListenerSecurity
 
     users = {} if args.users is None else _read_users(args.users)

@@ -97,6 +97,7 @@ def _parse_columns(names: str | None, output_format: str) -> Sequence[str]:
 
 
 def _parse_start(text: str) -> str | int | datetime:
+    """Return BEGINNING, END, an offset (-N: the last N records) or a time, which is in UTC if it has no time zone."""
     if text in (BEGINNING, END):
         return text
     try:

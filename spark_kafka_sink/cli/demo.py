@@ -70,7 +70,10 @@ def require_spark() -> None:
 
 @contextlib.contextmanager
 def run_broker_process() -> Iterator[str]:
-    """Run an embedded broker in its own process and yield its address."""
+    """Run an embedded broker in its own process and yield its address. The broker ends with the `with` block.
+
+    Raise KafkaSinkError if the broker does not start.
+    """
     command = [sys.executable, "-m", "spark_kafka_sink", "broker", "--port", "0"]
     broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

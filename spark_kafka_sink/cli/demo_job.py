@@ -84,7 +84,7 @@ class Demo:
         return time.perf_counter() - started_s
 
     def _watch(self, write: Callable[[], None]) -> None:
-        """Run `write`, and meanwhile show how many rows the brokers have stored."""
+        """Run `write` in a thread, and show how many rows the brokers have stored. Raise its error if it fails."""
         bar = ProgressBar(self._row_count)
         with ThreadPoolExecutor(1) as pool:
             write_future = pool.submit(write)
@@ -141,6 +141,7 @@ class Demo:
 
 
 def create_topic(config: ClientConfig, bootstrap_servers: str, topic: str) -> None:
+    """Create the demo's topic if it is missing. Raise NetworkError if there is no Kafka at `bootstrap_servers`."""
     try:
         with BlockingClient(config, timeout_ms=RESPONSE_TIMEOUT_MS) as client:
             create_if_missing(client, NewTopic(topic, PARTITIONS))
@@ -177,6 +178,7 @@ class ProgressBar:
         self._is_terminal = sys.stdout.isatty()
 
     def update(self, count: int) -> None:
+        """Show the number of stored rows, unless it is too close to the number that was shown last."""
         step = 1 if self._is_terminal else self._total // 10
         if count < self._total and count < self.shown_count + step:
             return

@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _load_client_options(args: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
+    """Return the configuration and the target of a producer with the client options. The report path is None."""
     from spark_kafka_sink.preflight import Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
@@ -116,7 +117,10 @@ def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Targe
 
 
 def _check_task_skew(report_path: str) -> Check:
-    """Check how evenly the rows of the latest reported write were distributed over its tasks."""
+    """Check how evenly the rows of the latest reported write were distributed over its tasks.
+
+    The check is skipped if the reports cannot be read or list no tasks.
+    """
     from spark_kafka_sink.preflight import Check, Outcome
     from spark_kafka_sink.reports.skew import (
         SKEW_THRESHOLD,
@@ -142,6 +146,7 @@ def _check_task_skew(report_path: str) -> Check:
 
 
 def _parse_spark_conf(text: str) -> Mapping[str, str]:
+    """Parse options from a JSON object or from lines NAME=VALUE. Raise ConfigurationError if the JSON is invalid."""
     if not text.lstrip().startswith("{"):
         return parse_properties(text.splitlines(), "--spark-conf")
     try:
@@ -170,6 +175,7 @@ def _print_checks(checks: Sequence[Check], failed_count: int) -> None:
 
 
 def _is_encodable(text: str) -> bool:
+    """Return whether the encoding of stdout has all characters of the text."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

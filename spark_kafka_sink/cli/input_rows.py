@@ -31,7 +31,10 @@ class InputColumns:
 def open_lines(
     stream: BufferedReader | BytesIO, key_separator: str | None, headers: Headers, max_line_bytes: int
 ) -> pa.RecordBatchReader:
-    """Read each line as a record as soon as it is available. The last line need not end with a line feed."""
+    """Read each line as a record as soon as it is available. The last line need not end with a line feed.
+
+    The reader raises DataError if a line is longer than `max_line_bytes` or lacks the separator.
+    """
     fields = [pa.field("value", pa.binary())]
     if key_separator is not None:
         fields.append(pa.field("key", pa.binary()))
@@ -83,7 +86,11 @@ def _build_reader(fields: list[pa.Field], columns: Iterator[list[pa.Array]], hea
 
 
 def open_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
-    """Open a file. Return a reader for its rows and their number, which is None if the format does not store it."""
+    """Open a file. Return a reader for its rows and their number, which is None if the format does not store it.
+
+    Raise ConfigurationError if the file cannot be read or lacks a column, and DataError if a column's type is
+    unsupported.
+    """
     suffix = path.suffix.lower()
     row_count: int | None = None
     try:

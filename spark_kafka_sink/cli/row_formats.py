@@ -72,6 +72,7 @@ def _iterate_rows(rows: pa.Table, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _encode_cell(name: str, value: Any) -> bytes:
+    """Return the raw bytes of a cell. Null is empty."""
     if name == "headers":
         return b",".join(header["key"].encode() + b"=" + (header["value"] or b"") for header in value or ())
     if isinstance(value, bytes) or value is None:
@@ -80,6 +81,7 @@ def _encode_cell(name: str, value: Any) -> bytes:
 
 
 def _format_cell(name: str, value: Any) -> str:
+    """Format a cell as text. Null is `null`, except that missing headers are empty."""
     if value is None:
         return "" if name == "headers" else _NULL
     if name == "timestamp":
@@ -102,6 +104,7 @@ def _format_table_line(cells: Sequence[str], widths: Sequence[int]) -> bytes:
 
 
 def _fit_cell(cell: str, width: int) -> str:
+    """Return the cell as exactly `width` characters: padded, or cut and ended with `...`."""
     text = sanitize(cell, width + 1)
     return text.ljust(width) if len(text) <= width else text[: width - 3] + "..."
 

@@ -27,4 +27,5 @@ def format_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list
 
 
 def _is_number(value: object) -> bool:
+    """Return whether a cell is a number, or a `?` in place of an unknown number."""
     return isinstance(value, int | float) or value == "?"

@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fetch_metadata(config: ClientConfig, topics: Sequence[str] | None) -> MetadataResponse:
+    """Fetch the metadata of the named topics, or of all topics if `topics` is None."""
     from spark_kafka_sink.requests.blocking import BlockingClient
     from spark_kafka_sink.requests.topics import DescribeTopics
 
@@ -95,6 +96,7 @@ def _print_description(config: ClientConfig, topics: Iterable[MetadataResponseTo
 
 def _to_row(partition: _Partition) -> tuple[object, ...]:
     first_offset, end_offset = partition.first_offset, partition.end_offset
+    # Compaction and transaction markers leave gaps between the offsets, so this is only an upper bound.
     max_record_count = None if first_offset is None or end_offset is None else end_offset - first_offset
     offset_cells = ["?" if number is None else number for number in (first_offset, end_offset, max_record_count)]
     return (
@@ -132,6 +134,7 @@ def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> 
 def _fetch_offsets(
     config: ClientConfig, topic: str, partitions: Sequence[int]
 ) -> tuple[Mapping[int, int], Mapping[int, int]]:
+    """Return the first offset and the end offset of each partition, including records of open transactions."""
     from spark_kafka_sink.reader.reader import TopicReader
 
     if not partitions:

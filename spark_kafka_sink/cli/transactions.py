@@ -82,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find_affected_transactions(status: PrefixStatus, action: str) -> Sequence[str]:
+    """Return the transactional ids that the action affects: undecided ones for ABORT, decided ones otherwise."""
     if action == ABORT:
         return [transaction.transactional_id for transaction in status.undecided_transactions]
     return status.decided_ids
@@ -109,6 +110,7 @@ def _is_confirmed() -> bool:
 
 
 def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:
+    """Print the result. Return the exit status, which is 1 if the rows of a transaction are lost."""
     if finish_result is None:
         print(f"The prefix {prefix} has no decided transactions any more, because another process finished them.")
         return 0
@@ -168,6 +170,7 @@ def _to_rows(status: PrefixStatus) -> list[tuple[object, ...]]:
 
 
 def _format_utc(time_ms: int) -> str:
+    """Format milliseconds since 1970, or return "" for a negative number, which stands for an unknown time."""
     return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}" if time_ms >= 0 else ""
 
 

@@ -148,4 +148,5 @@ def _send_until_stopped(
 
 
 def _repeat_keys(count: int | None) -> Iterator[str | None]:
+    """Yield the keys 0 to `count` - 1 in turn, without end, or only None if `count` is None."""
     return itertools.repeat(None) if count is None else map(str, itertools.cycle(range(count)))

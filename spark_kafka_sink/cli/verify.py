@@ -62,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
 def _verify_topic(
     config: ClientConfig, isolation: str, topic: str, written: dict[int, OffsetRange]
 ) -> dict[int, PartitionResult]:
-    """Read a topic's reported offset ranges and compare the records with the receipt."""
+    """Read a topic's reported offset ranges and compare the records with the receipt. Return a result by partition.
+
+    A partition that does not exist counts as empty. Raise ConfigurationError if an open transaction hides records.
+    """
     from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
     from spark_kafka_sink.reports.receipts import FoundRecords, compare_topic
 
@@ -78,6 +81,7 @@ def _verify_topic(
         }
         if readable:
             ends = reader.end_offsets(topic, readable)
+            # These ranges end after the last readable record: later records are gone, or a transaction hides them.
             blocked_partitions = [
                 partition for partition, offsets in readable.items() if ends[partition] <= offsets.last_offset
             ]
