@@ -38,6 +38,8 @@ _PERCENTILES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
 
 @dataclass(frozen=True)
 class Figure:
+    """Chart of the page as SVG, with a title and a caption."""
+
     title: str
     svg: str
     caption: str
@@ -49,6 +51,7 @@ class Figure:
 
 
 def build_figures(reports: Sequence[WriteReport]) -> list[Figure]:
+    """Build the figures in the order of the page. The reports may be in any order."""
     reports = sorted(reports, key=lambda report: report.started_ms)
     time_axis = TimeAxis([report.started_ms for report in reports], _format_start_times(reports))
     return [

@@ -184,10 +184,12 @@ def _render_waits_tile(totals: _Totals) -> str:
 
 
 def _render_tile(name: str, value: str, detail: str) -> str:
+    """Return a tile. `name` must be valid HTML; the other texts are escaped."""
     return f"<div><dt>{name}</dt><dd>{escape(value)}<small>{escape(detail)}</small></dd></div>"
 
 
 def _render_table(reports: Sequence[WriteReport]) -> str:
+    """Return a table of the latest writes, with the latest one first. `reports` must be in chronological order."""
     head = "".join(f'<th scope="col"{_build_class_attribute(name)}>{name}</th>' for name in _COLUMNS)
     has_several_jobs = len({get_query_id(report) for report in reports}) > 1
     rows = "".join(f"<tr>{_render_row(report, has_several_jobs)}</tr>" for report in reversed(reports[-_MAX_WRITES:]))
@@ -198,6 +200,7 @@ def _render_table(reports: Sequence[WriteReport]) -> str:
 
 
 def _render_row(report: WriteReport, has_several_jobs: bool) -> str:
+    """Return the cells of a write. The batch includes the query id only if there are several jobs."""
     cells = (
         *format_cells(report),
         f"{report.tasks:,}",

@@ -79,14 +79,15 @@ class FoundRecords:
         if self.rows <= MAX_LOCATED_RECORDS:
             self._chunks.append((offsets, hashes))
         else:
+            # The extra records of a range this large are not located, so the memory can be freed.
             self._chunks.clear()
 
     def find_extra_records(self, count: int, digest: int) -> tuple[NDArray[np.int64], bool] | None:
         """Find `count` records whose hashes add up to `digest`. The other records in the range are those written.
 
         Two cases are tried: `count` consecutive records, and all records that are copies of an earlier record.
-        Return the offsets of the extra records and whether each of them has a copy among the other records, or None if
-        neither case applies.
+        Return the offsets of the extra records and whether each of them has a copy among the other records. Return None
+        if neither case applies, or if the range has more than MAX_LOCATED_RECORDS.
         """
         if not self._chunks or not 0 < count <= self.rows:
             return None
@@ -103,7 +104,7 @@ class FoundRecords:
 
 
 def _find_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
-    """Return the positions of the last `count` consecutive records whose hashes add up to `digest`."""
+    """Return the positions of the last `count` consecutive records whose hashes add up to `digest`, or None."""
     cumulative_sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])  # modulo 2^64
     run_sums = cumulative_sums[count:] - cumulative_sums[:-count]
     candidate_starts = np.flatnonzero(run_sums == np.uint64(digest % (1 << 64)))
@@ -121,7 +122,10 @@ def _find_later_copies(hashes: UInt64Array) -> NDArray[np.int64]:
 
 
 def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundRecords]) -> dict[int, PartitionResult]:
-    """Compare a topic's receipt with the records found in its offset ranges. Return the result for each partition."""
+    """Compare a topic's receipt with the records found in its offset ranges. Return the result for each partition.
+
+    If the partitions that differ contain exactly the written records when taken together, their outcome is MOVED.
+    """
     results = {partition: compare_partition(written[partition], found[partition]) for partition in written}
     failed_partitions = [partition for partition, result in results.items() if result.outcome.is_failure]
     if len(failed_partitions) > 1 and all(written[partition].digest is not None for partition in failed_partitions):
@@ -142,7 +146,10 @@ def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundR
 
 
 def compare_partition(written: OffsetRange, found: FoundRecords) -> PartitionResult:
-    """Compare a partition's receipt with the records found in its offset range."""
+    """Compare a partition's receipt with the records found in its offset range.
+
+    Rows whose offset is unknown may lie outside of the range, so they turn MISSING and ALTERED into UNKNOWN.
+    """
     outcome, detail = _determine_outcome(written, found)
     if written.rows_without_offset and outcome in (Outcome.MISSING, Outcome.ALTERED):
         outcome = Outcome.UNKNOWN

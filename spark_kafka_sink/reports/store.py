@@ -101,7 +101,10 @@ def ensure_writable(path: str) -> None:
 
 
 def save_report(path: str, report: WriteReport) -> None:
-    """Append the report to the file at the path, or save it as a new file if the path is a folder."""
+    """Append the report to the file at the path, or save it as a new file if the path is a folder.
+
+    Raise OSError, ValueError or NotImplementedError if the report cannot be saved.
+    """
     line = report.to_json().encode() + b"\n"
     local_path = _find_local_path(path)
     if local_path is not None and not _is_folder(local_path):
@@ -181,7 +184,10 @@ def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
 
 
 def _read_latest_lines(path: str, suffix: str) -> list[str]:
-    """Return the most recent reports as JSON: the last lines of a file, or a folder's latest files with this suffix."""
+    """Return the most recent reports as JSON: the last lines of a file, or a folder's latest files with this suffix.
+
+    Return an empty list if the path is neither a file nor a folder.
+    """
     from pyarrow.fs import FileType
 
     file_system, path_in_system = _open_file_system(path)
@@ -194,6 +200,7 @@ def _read_latest_lines(path: str, suffix: str) -> list[str]:
     with file_system.open_input_file(path_in_system) as file:
         start = max(0, file_info.size - _MAX_SEARCHED_BYTES)
         file.seek(start)
+        # If the file is not read from its beginning, the first line may be incomplete.
         lines = file.read().decode(errors="replace").split("\n")[1 if start else 0 :]
     return [line for line in lines if line.strip()][-_MAX_SEARCHED_REPORTS:]
 
@@ -232,6 +239,7 @@ def _is_folder(local_path: str) -> bool:
 
 
 def _ensure_appendable(path: str, local_path: str) -> None:
+    """Raise ConfigurationError if the file can neither be appended to nor created."""
     folder = os.path.dirname(os.path.abspath(local_path))
     if not os.path.isdir(folder):
         raise ConfigurationError(f"{path}: the folder {folder} does not exist on the driver's machine.")
@@ -247,7 +255,8 @@ def _ensure_appendable(path: str, local_path: str) -> None:
 def _open_file_system(path: str) -> tuple[FileSystem, str]:
     """Return the Arrow file system that holds `path`, and the path within it.
 
-    Raise OSError, ValueError or NotImplementedError if the file system is not available.
+    `path` must be one for which find_path_error returns None. Raise OSError, ValueError or NotImplementedError if the
+    file system is not available.
     """
     from pyarrow.fs import FileSystem, LocalFileSystem
 
@@ -256,6 +265,7 @@ def _open_file_system(path: str) -> tuple[FileSystem, str]:
         if _parse_scheme(path) == "dbfs" and not os.path.isdir(_DBFS_MOUNT):
             raise OSError(f"dbfs: paths need {_DBFS_MOUNT}, which is not mounted")
         return LocalFileSystem(), os.path.abspath(local_path)
+    # Replace the URI's scheme by the one that Arrow uses.
     file_system, path_in_system = FileSystem.from_uri(_ARROW_SCHEMES[_parse_scheme(path)] + path[path.index(":") :])
     return file_system, path_in_system.rstrip("/")
 

@@ -137,10 +137,12 @@ class WriteReport(WriteTotals):
 
     @property
     def ended_ms(self) -> int:
+        """End of the last task, as a Unix timestamp in milliseconds."""
         return self.started_ms + self.duration_ms
 
     @property
     def is_micro_batch(self) -> bool:
+        """Whether `batch` ends with the number of a micro-batch rather than with a stage."""
         return self.batch.rpartition("/")[2].isdecimal()
 
     def latency_ms(self, share: float) -> float:
