@@ -14,7 +14,8 @@ MAX_NAME_CHARACTERS = 60
 def describe_missing_column(name: str, names: Sequence[str], kind: str = "columns") -> str:
     """List the existing columns, and suggest a similar one for a name that was not found.
 
-    If an existing name differs only in case, the sentence says so instead.
+    If an existing name differs only in case, the sentence says so instead. `kind`: what the sentence calls the columns,
+    in the plural.
     """
     for existing_name in names:
         if existing_name.lower() == name.lower():

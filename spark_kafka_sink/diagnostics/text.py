@@ -9,10 +9,10 @@ _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def sanitize(text: str | None, max_characters: int = MAX_CHARACTERS) -> str:
-    """Make text from a peer safe to show.
+    """Make text from a peer safe to show. Return "" for None.
 
-    Return a single line of limited length. Control characters, which a terminal would execute, and invisible characters
-    are replaced.
+    Return a single line of at most `max_characters`, followed by `...` if the text is longer. Control characters, which
+    a terminal would execute, and invisible characters become spaces or question marks.
     """
     if not text:
         return ""
@@ -25,6 +25,7 @@ def sanitize(text: str | None, max_characters: int = MAX_CHARACTERS) -> str:
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
     """Replace secrets with asterisks in text from a server, which may quote the request."""
+    # The longest secret comes first, because it may contain another one.
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
@@ -40,7 +41,7 @@ def format_partition(topic: str, partition: int | None = None) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Format a number with a noun, for example as "1 row" or "2,000 rows"."""
+    """Format a number with a noun, for example as "1 row" or "2,000 rows". The plural must be the noun with an `s`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 

@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 def align_columns(rows: Sequence[Sequence[str]], left_aligned: Collection[int]) -> list[str]:
     """Format rows as lines in which each column has the width of its longest cell. Trailing spaces are removed.
 
+    There must be at least one row, and all rows must have the same number of cells.
+
     `left_aligned`: the indexes of the columns to align to the left. The others are aligned to the right.
     """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -62,6 +62,7 @@ _ObservableCallback = Callable[[CallbackOptions], Iterable[Observation]]
 
 
 def _create_instrument(meter: Meter, prefix: str, metric: str, callback: _ObservableCallback) -> None:
+    """Create an observable counter for a metric that ends with `-total`, or else an observable gauge."""
     name, unit, _ = find_base_unit(metric)
     instrument_name = f"{prefix}.{name.replace('-', '_')}"
     if metric.endswith("-total"):

@@ -101,7 +101,10 @@ def _add_sample(families: dict[str, Metric], client_id: str, metric: str, value:
 
 
 def _add_unit(metric: str) -> tuple[str, float]:
-    """Return the metric name with Prometheus' base unit as a suffix, and the factor that converts values to it."""
+    """Return the metric name with Prometheus' base unit as a suffix, and the factor that converts values to that unit.
+
+    Names that already mention bytes get no suffix.
+    """
     if metric == "connection-count":
         return "connections", 1.0  # Prometheus reserves the suffix `_count` for histograms
     name, unit, factor = find_base_unit(metric)

@@ -69,6 +69,7 @@ class EmbeddedBroker:
         return self._server.failure
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> KafkaTopic:
+        """Create a topic with this number of partitions and these topic settings, and return a handle for it."""
         self.cluster.create_topic(topic, partitions, config)
         return self.topic(topic)
 
