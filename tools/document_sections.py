@@ -1,4 +1,4 @@
-"""Sections of a document that are made from the code: each stands between two comments that name it."""
+"""Replaces the generated sections of a document. Each section stands between two comments with its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 
 def replace_sections(document: str, sections: Mapping[str, str], opening: str = "") -> str:
-    """Return the document with its generated sections. `opening` precedes the name in the opening comment."""
+    """Return the document with the text of each section replaced. Raise ValueError if it lacks one of the sections.
+
+    `opening`: text that precedes the section's name in the comment before the section.
+    """
     for name, text in sections.items():
         begin, end = f"<!-- {opening}{name} -->\n", f"<!-- end of {name} -->"
         head, begin_comment, remaining_text = document.partition(begin)

@@ -1,7 +1,7 @@
-"""The tables of docs/errors.md.
+"""Generates and reads the tables of docs/errors.md.
 
 `python -m tools.error_document` regenerates the table of Kafka's error codes. The tables of messages are written by
-hand and read here, so that tests can look messages up.
+hand. This module reads them, so that tests can look up messages.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
 class Row(NamedTuple):
-    """A row of the tables of sentences; `place` counts from the beginning of the page."""
+    """Row of the tables of messages. `place` is its position on the page, counted from 0."""
 
     place: int
     sentence: str
     advice: str
 
     def explains(self, text: str) -> bool:
-        """Return whether a text contains the message of this row, whose dots match anything."""
+        """Return whether a text contains the message of this row. An ellipsis in the message matches any text."""
         pieces = (re.escape(" ".join(piece.split())) for piece in self.sentence.split("…"))
         return re.search(".*?".join(pieces), " ".join(text.split())) is not None
 
 
 def read_rows() -> list[Row]:
+    """Return the rows of the tables of messages, in the order of the page."""
     text = DOCUMENT.read_text().split(SENTENCES[0])[1].split(SENTENCES[1])[0]
     found = re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE)
     return [Row(place, sentence, advice) for place, (sentence, advice) in enumerate(found)]
@@ -48,6 +49,7 @@ def find_explaining_rows(text: str) -> list[Row]:
 
 
 def format_table() -> str:
+    """Format the table of the error codes that a producer can receive."""
     rows = [row for code, row in sorted(ERROR_CODES.items()) if row.advice and code not in IRRELEVANT_CODES]
     lines = ["| Code | Name | The producer | Cause and remedy |", "|---:|---|---|---|"]
     lines += [f"| {row.code} | `{row.name}` | {_describe_reaction(row)} | {row.advice} |" for row in rows]

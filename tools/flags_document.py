@@ -1,4 +1,4 @@
-"""The tables of docs/cli.md, made from the parser: `python -m tools.flags_document` writes them anew."""
+"""Generates the tables of docs/cli.md from the parser: `python -m tools.flags_document` rewrites them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 
 
 def find_parsers() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of each command by its name."""
+    """Return the parsers by command name."""
     (subparsers,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     return dict(subparsers.choices)
 
 
 def build_sections() -> dict[str, str]:
-    """Return the table of each section by its name. Arguments that all clients share have a section of their own."""
+    """Return the tables by section name. The connection arguments, which all clients share, have their own section."""
     shared = argparse.ArgumentParser(add_help=False)
     add_connection_arguments(shared)
     connection_flags = {action.option_strings[0] for action in shared._actions}
     tables = {"connection": _format_table(shared, set())}
     for name in COMMANDS:
         command_flags = {flag for action in find_parsers()[name]._actions for flag in action.option_strings}
-        # The demo has one argument of these by itself, with a meaning of its own.
+        # The demo has only one of the connection arguments, with a different meaning, so its table includes it.
         tables[name] = _format_table(
             find_parsers()[name], {"-h", *connection_flags} if connection_flags <= command_flags else {"-h"}
         )

@@ -1,4 +1,4 @@
-"""Mutants: modules without one of their statements or exception handlers."""
+"""Builds mutants: modules without one of their statements or exception handlers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ CodeLocation = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Statement:
+    """A statement or exception handler that can be deleted."""
+
     first_line: int
     last_line: int
     indent: int
@@ -34,7 +36,7 @@ class Statement:
 def find_statements(source: str) -> list[Statement]:
     """Find all deletable statements and exception handlers of functions.
 
-    A compound statement and the statements in its body are separate mutants.
+    A compound statement and the statements in its body are separate mutants. They are sorted by their first line.
     """
     lines = source.splitlines()
     statements = []
@@ -83,6 +85,7 @@ def _find_functions(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterat
 
 
 def _iter_nested_statements(node: ast.AST) -> Iterator[ast.stmt | ast.ExceptHandler]:
+    """Yield the statements and exception handlers in the node's blocks, at all levels except inside of classes."""
     for block_name in ("body", "orelse", "finalbody"):
         for statement in getattr(node, block_name, ()):
             yield statement

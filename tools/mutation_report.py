@@ -1,4 +1,4 @@
-"""The report of a mutation test: surviving mutants, and numbers of mutants by module."""
+"""Report of a mutation test: the surviving mutants, and the number of mutants by module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tools.mutants import Statement
 
 
 class MutationReport:
-    """Prints the mutants of all modules as they end, and their numbers at the end."""
+    """Prints each mutant as soon as its result is known, and the numbers of mutants by module at the end."""
 
     def __init__(self, accepted_survivors: Mapping[str, str], *, show_killed: bool) -> None:
         self._accepted_survivors = accepted_survivors
@@ -48,5 +48,5 @@ class MutationReport:
 
 
 def accepted_survivor_key(module_name: str, statement: Statement) -> str:
-    """Build the key of a mutant in ACCEPTED_SURVIVORS, which stays when other lines of the module change."""
+    """Build the key of a mutant in ACCEPTED_SURVIVORS. It has no line number, so it stays valid when lines move."""
     return f"{module_name}: {statement.function_name}: {statement.text}"

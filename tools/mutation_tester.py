@@ -161,7 +161,7 @@ class MutationPlugin:
             self._failure_text = report.longreprtext
 
     def _run_baseline(self, session: pytest.Session) -> list[BaselineRun]:
-        """Run the tests on the unchanged modules, up to the first that fails."""
+        """Run the tests on the unchanged modules. Return the runs before the first failure."""
         runs: list[BaselineRun] = []
         for item in session.items:
             run, started = BaselineRun(), time.perf_counter()
@@ -189,7 +189,7 @@ class MutationPlugin:
     def _select_tests(
         self, session: pytest.Session, module: Path, statement: Statement
     ) -> list[tuple[pytest.Item, BaselineRun]]:
-        """Select and order the tests that execute the statement."""
+        """Return the tests that execute the statement, in the order in which to run them, limited to `max_seconds`."""
         lines = {(str(module), number) for number in range(statement.first_line, statement.last_line + 1)}
         killing_tests = self._killing_tests.get((module, statement.function_name), ())
         pairs = zip(session.items, self._baseline_runs, strict=True)
@@ -205,7 +205,10 @@ class MutationPlugin:
         ]
 
     def _start_mutant(self, session: pytest.Session, module: Path, statement: Statement) -> Child:
-        """Start a child that runs the tests without the statement. Its result is the first that fails, or ""."""
+        """Start a child that runs the tests without the statement.
+
+        The child's result is the id of the first test that fails, or "" if all tests pass.
+        """
         tests = self._select_tests(session, module, statement)
         code = compile_mutant(module, self._sources[module], statement)
         functions = self._functions.get(code_location(code), [])  # none if no test imports the module

@@ -32,7 +32,7 @@ COMMON = (
     "onRecordError",
     "deliveryGuarantee",
 )
-"""The options with which a job begins, in the order in which its author needs them."""
+"""The options that the author of a job needs first, in this order."""
 JOB_OPTION_OVERRIDES = {
     "transaction.timeout.ms": (
         "(what brokers grant)",
@@ -40,13 +40,13 @@ JOB_OPTION_OVERRIDES = {
         "([the default](exactly-once.md#set-options)); with `at-least-once` it has no effect",
     )
 }
-"""Default and meaning of the options for which a job differs from a producer."""
+"""Default and meaning of the options whose default or meaning in a job differs from that in a producer."""
 REGISTRY_TLS = "schema.registry.ssl."
 REGISTRY_TLS_ROW = (f"{REGISTRY_TLS}*", "", "as the options [`kafka.ssl.*`](#tls-and-sasl), for the registry")
 
 
 def build_sections() -> dict[str, str]:
-    """Return the text of each section by its name."""
+    """Return the texts by section name."""
     return {
         "common": _format_table(_build_row(name) for name in COMMON),
         "own": _format_table(
@@ -107,7 +107,7 @@ def _format_table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 
 def _build_row(name: str) -> tuple[str, str, str]:
-    """Build the row of an option of any kind."""
+    """Build the row of a sink, security or producer option. Raise KeyError if there is no such option."""
     sink_option = SINK_OPTIONS.get(name)
     if sink_option is not None:
         return (
@@ -141,6 +141,7 @@ def _format_names(text: str) -> str:
 
 
 def _find_rejected_options() -> dict[str, str]:
+    """Return the reasons why a job cannot set options, by option name."""
     reasons = {option.name: option.unsupported_reason for option in PRODUCER_OPTIONS.values()}
     reasons |= {option.name: option.unsupported_reason for option in SECURITY_OPTIONS.values()}
     for name, remedy in JAVA_CLASS_OPTION_REMEDIES.items():

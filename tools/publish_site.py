@@ -32,7 +32,7 @@ def public_config(repository: str) -> str:
 
 
 def build_site(repository: str, docs: Path = DOCS) -> Path:
-    """Build the site for the repository. Return its folder."""
+    """Build the site with links to the repository. Return the folder of the site."""
     config = docs / "public.toml"
     config.write_text(public_config(repository))
     try:
@@ -45,7 +45,7 @@ def build_site(repository: str, docs: Path = DOCS) -> Path:
 
 
 def add_version(site: Path, folder: Path, version: str = __version__) -> None:
-    """Copy a built site to the folder of all versions, and list it there."""
+    """Copy a built site to the folder of all versions, add it to versions.json and redirect to the newest version."""
     shutil.rmtree(folder / version, ignore_errors=True)
     shutil.copytree(site, folder / version)
     listing = folder / "versions.json"

@@ -1,7 +1,7 @@
-"""The table of Spark versions in docs/compatibility.md, made from the results of the smoke suite on each version.
+"""Generates the table of Spark versions in docs/compatibility.md from the results of the smoke suite on each version.
 
-`make spark-matrix` runs the suite and then `python -m tools.spark_matrix build/spark-matrix`, which reads a JUnit file
-per version (`3.5.9.xml`, `sail.xml`) and writes the table anew.
+`make spark-matrix` runs the suite and then `python -m tools.spark_matrix build/spark-matrix`, which reads one JUnit
+file for each version (`3.5.9.xml`, `sail.xml`) and rewrites the table.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "SQL and tables": ("test_statements_suggested_by_the_error_write",),
     "Spark Connect": ("test_connect_writes_batches_and_streams_and_rejects_mistakes_early",),
 }
-"""Features, and the tests that run them. A version lacks a feature when none of its tests ran there."""
+"""Features, and the tests that use them. A version has a feature if at least one of its tests passed on it."""
 
 
 class MatrixError(Exception):
-    """Results from which no table can be made."""
+    """Raised if the results are missing or incomplete, so that they cannot be shown as a table."""
 
 
 def read_passed_tests(results: Path) -> set[str]:
     """Return the names of the tests that passed, without their parameters.
 
-    Raises MatrixError if a test failed or was skipped: the table states only what a whole run has shown.
+    The table is based on complete runs only, so raise MatrixError if a test failed or was skipped.
     """
     passed = set()
     for case in ElementTree.parse(results).iter("testcase"):
@@ -62,7 +62,7 @@ def read_passed_tests(results: Path) -> set[str]:
 
 
 def build_table(passed_tests: Mapping[str, set[str]]) -> str:
-    """Return the table with a row per version, in the order of the mapping."""
+    """Return the table with one row for each version, in the order of the mapping."""
     lines = [f"| Spark version | {' | '.join(FEATURES)} |", f"| --- |{' --- |' * len(FEATURES)}"]
     for version, passed in passed_tests.items():
         cells = ["yes" if passed & set(tests) else "no" for tests in FEATURES.values()]
@@ -71,7 +71,10 @@ def build_table(passed_tests: Mapping[str, set[str]]) -> str:
 
 
 def read_results(folder: Path) -> dict[str, set[str]]:
-    """Return the passed tests of each version, oldest version first and Sail last."""
+    """Return the passed tests of each version, with the oldest version first and Sail last.
+
+    Raise MatrixError if there are no results or a version did not pass all tests.
+    """
     files = sorted(folder.glob("[0-9]*.xml"), key=lambda file: [int(part) for part in file.stem.split(".")])
     results = {f"Spark {file.stem}": read_passed_tests(file) for file in files}
     for file in folder.glob("sail.xml"):

@@ -1,9 +1,9 @@
-"""The module producer/typed_options.py and the fields of ProducerConfig, generated from the option tables.
+"""Generates the module producer/typed_options.py and the fields of ProducerConfig from the option tables.
 
 `python -m tools.typed_options_source` writes them.
 
-A type is as wide as what the option's parser accepts, but for words, which have to be spelled as the documentation
-spells them: any letter case would hide a misspelled word from a type checker.
+A type permits everything that the option's parser accepts, with one exception: the parser accepts words in any letter
+case, but the type permits only the documented spelling, so that type checkers detect misspelled words.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ WORDS: Mapping[str, Sequence[str | int]] = {
     "sasl.oauthbearer.assertion.algorithm": ALGORITHMS,
     "ssl.endpoint.identification.algorithm": ("https", ""),
 }
-"""The choices of options whose parser is not a OneOf."""
+"""The permitted values of options that are not parsed by a ChoiceParser."""
 
 TYPES = {
     "sasl.oauthbearer.token.callback": "Callable[[], object] | Text",
     "ssl.cipher.suites": "Texts",
     "ssl.enabled.protocols": "Texts",
 }
-"""The types that neither the parser nor the default reveals."""
+"""Types that cannot be derived from the option's parser or default."""
 
 
 def build_source() -> str:
+    """Return the source of typed_options.py."""
     producer = {
         option.field: option
         for option in (*PRODUCER_OPTIONS.values(), *SECURITY_OPTIONS.values())
@@ -95,7 +96,7 @@ def _typed_dict(name: str, docstring: str, options: Mapping[str, Option]) -> lis
 
 
 def find_type(option: Option) -> str:
-    """Return the annotation of the option. None is in each, because it counts as no value."""
+    """Return the type annotation of an option. Every type permits None, which means that the option is not set."""
     if option.ignored:
         return "object"
     if option.name in TYPES:
@@ -108,14 +109,14 @@ def find_type(option: Option) -> str:
 
 
 def find_words(option: Option) -> Sequence[str | int]:
-    """Return the only values that the option accepts; empty if there are more than a few."""
+    """Return the values of an option that accepts only a few, or an empty sequence for other options."""
     if isinstance(option.parse, ChoiceParser):
         return option.parse.choices
     return WORDS.get(option.name.removeprefix("schema.registry."), ())
 
 
 def _find_default_type(default: object) -> str:
-    """Return the type of a default. Those of TLS and SASL are text, also of a number."""
+    """Return the type of an option with this default. TLS and SASL options have text as default, even for numbers."""
     if isinstance(default, bool) or default in ("true", "false"):
         return "Boolean"
     if isinstance(default, int) or (isinstance(default, str) and default.isdigit()):
@@ -126,7 +127,7 @@ def _find_default_type(default: object) -> str:
 
 
 def build_config(source: str, options: Mapping[str, Option] = PRODUCER_OPTIONS) -> str:
-    """Return the source of config.py with a field for each option that is honoured."""
+    """Return the source of config.py with a field for each option that has an effect."""
     before, rest = source.split(BEGIN)
     _, after = rest.split(END)
     honoured = [option for option in options.values() if option.has_effect]
@@ -135,7 +136,7 @@ def build_config(source: str, options: Mapping[str, Option] = PRODUCER_OPTIONS) 
 
 
 def _value_type(default: object) -> str:
-    """Return the type of the values of an option, which is that of its default."""
+    """Return the type of an option's parsed value, which is derived from its default."""
     if default is None:
         return "str | None"
     return "tuple[str, ...]" if isinstance(default, tuple) else type(default).__name__

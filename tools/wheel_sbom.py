@@ -1,7 +1,7 @@
-"""Finish a bill of materials and put it into its wheel (PEP 770): `python -m tools.wheel_sbom SBOM WHEEL`.
+"""Completes a software bill of materials and adds it to its wheel (PEP 770): `python -m tools.wheel_sbom SBOM WHEEL`.
 
-The tool that lists an environment does not know which of its packages the list is about. That package becomes
-`metadata.component`, without the place on this machine from which it was installed.
+The tool that lists the packages of an environment does not know which of them the bill is about. This program moves
+that package to `metadata.component`, without the local path from which it was installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 NAME = "spark-kafka-sink"
 FILE = f"{NAME}.cdx.json"
 _TIME = (1980, 1, 1, 0, 0, 0)
-"""A fixed time, so that equal files make an equal wheel."""
+"""Fixed modification time, so that the same files always result in the same wheel."""
 
 
 def finished(bill: dict[str, Any]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def finished(bill: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_to_wheel(wheel: Path, text: str) -> None:
-    """Write the wheel anew with the bill in `.dist-info/sboms/` and in its list of files."""
+    """Rewrite the wheel with the bill in `.dist-info/sboms/` and in RECORD. An earlier bill is replaced."""
     aside = wheel.with_suffix(".aside")
     with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as after:
         (record,) = [name for name in before.namelist() if name.endswith(".dist-info/RECORD")]
