@@ -6,8 +6,8 @@
         ...
 
 Each method adds a rule and returns it. `rule.struck` is the number of requests that the rule has struck. Call
-`rule.remove()` or use a `with` block to end the rule. Without a limit
-(`times=None`), a rule strikes every request until it ends. For other kinds of faults, see `help(broker.control)`.
+`rule.remove()` or use a `with` block to end the rule. With `times=None`, the rule strikes every request until it ends.
+For other kinds of faults, see `help(broker.control)`.
 """
 
 from __future__ import annotations
