@@ -1,8 +1,7 @@
-"""All benchmarks of docs/benchmarks.md, one after the other: `make bench`, or `make bench QUICK=1` for a first look.
+"""Runs all benchmarks of docs/benchmarks.md in sequence: `make bench`, or `make bench QUICK=1` for a quick run.
 
-The full run writes the page's table and chart, the README's row and rows of history.md; with `--quick` the page's part
-is only printed. What each part says while it runs goes to the standard error. `--only NAME` runs the parts whose names
-have this in them.
+The full run writes the page's table and chart, the README's row, and rows of history.md. `--only NAME` runs the parts
+whose names contain NAME. With `--quick` or `--only`, the results are only printed. Progress is printed to stderr.
 """
 
 from __future__ import annotations

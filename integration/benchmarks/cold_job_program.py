@@ -1,7 +1,7 @@
 """A job that writes once and ends: `python -m integration.benchmarks.cold_job_program WRITER BOOTSTRAP TOPIC ROWS`.
 
-WRITER is `kafka` for Spark's own sink, or our option writeMethod. Each run imports and configures only what such a job
-needs.
+WRITER is `kafka` for Spark's own sink, or the value of pykafka's option writeMethod. Each run imports and configures
+only what such a job needs.
 """
 
 from __future__ import annotations

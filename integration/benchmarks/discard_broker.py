@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 def discard_broker(topics: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Start a broker with these topics and their numbers of partitions. Yield its address and its process id.
 
-    It has no handler threads: docs/decisions/0014-broker-threads.md has the measured reason.
+    The broker has no I/O threads, for the reason measured in docs/decisions/0014-broker-threads.md.
     """
     command = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0", "--discard"]
     command += ["--num-io-threads", "0"]

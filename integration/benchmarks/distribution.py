@@ -1,15 +1,16 @@
-"""What `distribution` does to a Kafka and to a write: many tasks, many partitions, with and without.
+"""Benchmark of `distribution`: its effect on a broker, and on a write with many tasks and many partitions.
 
     python -m integration.benchmarks.distribution [--tasks 200] [--partitions 1000] [--rows 4000000] [--rounds 3]
 
-For each write a Kafka of one node is started, and a topic is made. The same rows, of 100 bytes with keys at random, are
-written with each distribution, in turns. At least once each task has a producer of its own here, as where all tasks of
-a job run at one time: a session of a few cores would have as few producers, which its tasks use one after the other.
+For each write, a Kafka cluster of one node is started and a topic is created. The same rows, with random keys and
+values of 100 bytes, are written with each distribution in turns. With at-least-once delivery, each task has its own
+producer here, as in a job whose tasks all run at the same time. Otherwise the few cores of this session would result in
+as few producers, which tasks would use one after the other.
 
-Requests and batches are those of the tasks' reports. The JVM of the broker says, before and after, how many objects are
-alive that keep the state of producers, and how large its heap is without garbage. Markers are the offsets that no row
-has. `seen` is the time from the end of save() until readers of committed rows see all of them, as brokers write the
-markers later. CPU is of all processes of Spark, and of the broker's.
+Requests and batch sizes come from the report of the write. The broker's JVM reports the number of live objects with the
+state of a producer, and the size of the heap without garbage before and after the write. Markers are counted as the
+offsets without a row. Brokers write the markers after save() has returned, so `seen` is the time from then until
+read_committed readers see all rows. CPU is that of all Spark processes and, in a separate column, of the broker.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ DISTRIBUTIONS: Mapping[str, Mapping[str, str]] = {
 }
 GUARANTEES = ("at-least-once", "exactly-once")
 HEAP = "-Xmx1g"
-"""Of the broker, after the tests' own setting: ten times what it needs without producers."""
+"""JVM option of the broker, which overrides that of the tests: ten times the heap that it needs without producers."""
 STATE = re.compile(r"\s+\d+:\s+(\d+)\s+(\d+)\s+org\.apache\.kafka\.storage\.internals\.log\.ProducerStateEntry\b")
 HEAP_BYTES = re.compile(r"^Total\s+\d+\s+(\d+)", re.MULTILINE)
 
@@ -68,12 +69,13 @@ COLUMNS = (
 
 
 def compare(tasks: int, partitions: int, rows: int, rounds: int) -> dict[str, list[Figures]]:
+    """Measure all guarantees and distributions in turns. Return the figures of each round by their names."""
     settings = {
         "spark.sql.shuffle.partitions": str(tasks),
         "spark.driver.extraJavaOptions": "",
         IDLE_TIMEOUT_CONF: "0s",
     }
-    spark = start_spark(settings)  # whose JVM compiles as it does elsewhere
+    spark = start_spark(settings)  # without the JVM options of the tests, which limit compilation
     spark.sparkContext.setLogLevel("OFF")
     register(spark)
     ways = {
@@ -82,7 +84,7 @@ def compare(tasks: int, partitions: int, rows: int, rounds: int) -> dict[str, li
         for name, how in DISTRIBUTIONS.items()
     }
     results: dict[str, list[Figures]] = {name: [] for name in ways}
-    for way in ways.values():  # the JVM compiles, the workers import
+    for way in ways.values():  # a warm-up, in which the JVM compiles code and the workers import modules
         measured(spark, {**way, "maxTasks": "4"}, 4, 4, 10_000)
     for turn, name in iterate_turns(list(ways), rounds):
         results[name].append(measured(spark, ways[name], tasks, partitions, rows))
@@ -94,6 +96,7 @@ def compare(tasks: int, partitions: int, rows: int, rounds: int) -> dict[str, li
 
 
 def measured(spark: SparkSession, options: Mapping[str, str], tasks: int, partitions: int, rows: int) -> Figures:
+    """Write the rows to a new topic of a new cluster, and return the figures of the write."""
     with tempfile.TemporaryDirectory() as name, KafkaCluster(Path(name) / "kafka", jvm=(HEAP,)) as cluster:
         bootstrap, (node,) = cluster.bootstrap(), cluster.nodes.values()
         assert node.process is not None
@@ -129,7 +132,10 @@ def measured(spark: SparkSession, options: Mapping[str, str], tasks: int, partit
 
 
 def leads_all(bootstrap: str, topic: str) -> bool:
-    """Does the broker lead each partition? It says so a moment before, and refuses batches till then."""
+    """Return whether the broker leads every partition.
+
+    Its metadata may say so a moment too early, when it still rejects batches.
+    """
     with counted_records(bootstrap, topic) as count:
         try:
             return count() == 0
@@ -138,7 +144,7 @@ def leads_all(bootstrap: str, topic: str) -> bool:
 
 
 def until_seen(bootstrap: str, topic: str) -> tuple[int, float]:
-    """Wait until no transaction is open in the topic. Return its offsets, and the seconds that this took."""
+    """Wait until no transaction is open in the topic. Return the number of its offsets, and the duration in seconds."""
     started = time.monotonic()
     with (
         counted_records(bootstrap, topic, "read_uncommitted") as stored,
@@ -146,13 +152,14 @@ def until_seen(bootstrap: str, topic: str) -> tuple[int, float]:
     ):
         while True:
             seconds, offsets = time.monotonic() - started, stored()
-            # Between the two questions a marker may come to one partition while another still waits for its own.
+            # Between the requests, one partition may receive a marker while another one still lacks its marker, so the
+            # offsets are compared twice.
             if committed() == offsets == stored():
                 return offsets, seconds
 
 
 def producer_states(pid: int) -> tuple[int, int]:
-    """How many states of producers the JVM of a broker keeps, and the bytes of its whole heap, without garbage."""
+    """Return the number of producer states in a broker's JVM, and the size of its heap without garbage in bytes."""
     found = subprocess.run(["jcmd", str(pid), "GC.class_histogram"], capture_output=True, text=True, check=True).stdout
     states, total = STATE.search(found), HEAP_BYTES.search(found)
     assert total is not None, found[-500:]

@@ -1,7 +1,9 @@
-"""What encoding costs, beside a bare join of four pieces of the same rows: python -m integration.benchmarks.encoder
+"""Benchmark of encoding, compared with a bare join of four pieces of the same rows.
 
-One process on one core; every variant in turn, round after round, and the median of the rounds, in CPU time.
-Nanoseconds depend on the machine and on what else it does; the ratios, taken in one run, do so much less.
+    python -m integration.benchmarks.encoder
+
+It runs in one process on one core. In each round, all variants take turns. The results are medians of the rounds, in
+CPU time. Nanoseconds depend on the machine and its load; the ratios of one run depend on them much less.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ def headers() -> pa.Array:
 
 
 def other_headers() -> pa.Array:
+    """Build 0 to 3 headers per row, with values of 0 to 89 bytes."""
     lists = [[{"key": f"key{i % 7}", "value": b"x" * (i % 90)}] * (i % 4) for i in range(ROWS)]
     return pa.array(lists, HEADER_TYPE)
 
@@ -130,7 +133,7 @@ def variants() -> dict[str, Callable[[], object]]:
 
 
 def measure(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Nanoseconds per record, each the median over the rounds of the mean over some calls."""
+    """Return the nanoseconds per record of each variant: the median of the rounds, each with several calls."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
@@ -142,7 +145,7 @@ def measure(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def cost_by_total() -> dict[int, list[float]]:
-    """For each number of records in TOTALS: nanoseconds per record, in calls of at most each number of CHUNKS rows."""
+    """Return the nanoseconds per record for each total in TOTALS, with calls of each maximum size in CHUNKS."""
     source = columns("real")
     found: dict[int, list[list[float]]] = {total: [[] for _ in CHUNKS] for total in TOTALS}
     for _ in range(5):
@@ -175,8 +178,10 @@ peak - before)
 
 
 def peak_memory() -> dict[str, float]:
-    """What encoding takes at its peak besides the input, the result included, over the bytes of the input: resident
-    memory, in a process of its own. 200,000 rows as one single batch, and in batches of 8,000 rows.
+    """Return the peak memory of encoding as a multiple of the input's size, for 200,000 rows.
+
+    The rows are encoded as a single batch, and in batches of 8,000 rows, each in a new process. The memory is resident
+    memory, and includes the result but not the input.
     """
     found = {}
     for kind in ("plain", "headers"):

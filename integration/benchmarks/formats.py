@@ -1,11 +1,11 @@
-"""What a row costs whose value is made out of columns: here, and by to_json / to_avro in front of a Kafka sink.
+"""Benchmark of values that are built from columns: by pykafka, and by to_json or to_avro before a Kafka sink.
 
     python -m integration.benchmarks.formats [--rows 2000000] [--rounds 5] [--bootstrap host:port]
 
-First the encoders alone, on one thread, on batches of 10,000 rows as Spark hands them over. Then whole writes in one
-session (`local[2]`), in turn, against a discard broker in a process of its own; CPU is that of the driver, its JVM and
-the Python workers. A row has a bigint, two strings (one null in two of three rows), a double, a timestamp, a boolean.
-Medians of the rounds, after one that does not count.
+First, the encoders run alone on one thread, on a batch of 10,000 rows, which is the size of Spark's Arrow batches.
+Then whole writes take turns in one session (`local[2]`), to a discard broker in a separate process. CPU is that of the
+driver, its JVM and the Python workers. A row has a bigint, two strings (one of them null in two of three rows), a
+double, a timestamp and a boolean. The results are medians of the rounds after a warm-up round.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ CONTENDERS: dict[str, Callable[[DataFrame, str], None]] = {
 
 
 def encoders(spark: SparkSession, rounds: int) -> None:
+    """Print a table of the encoders' CPU time and size per row."""
     frame = build_rows(spark, BATCH_ROWS)
     fields = [to_arrow_field(field, field.name) for field in frame.schema]
     batch = pa.Table.to_batches(frame.toArrow().combine_chunks())[0]
@@ -90,7 +91,7 @@ def encoders(spark: SparkSession, rounds: int) -> None:
             before = time.process_time()
             encoded = row_format.encode_rows(batch.schema.names, batch.columns, batch.num_rows, b"")
             results.append((time.process_time() - before) / batch.num_rows * 1e9)
-        size = encoded.nbytes / batch.num_rows - 4
+        size = encoded.nbytes / batch.num_rows - 4  # without the offset of each row in the Arrow array
         print(f"| `{name}` | {statistics.median(results[1:]):,.0f} ns | {size:,.0f} |")
 
 

@@ -1,8 +1,8 @@
-"""How fast the Selector writes, beside a bare `sendall` loop: `python -m integration.benchmarks.network`.
+"""Benchmark of the Selector's throughput, compared with a `sendall` loop: python -m integration.benchmarks.network
 
-Segments of 1 MB go over loopback to a process that reads and forgets. The two ways take turns, so that a machine that
-slows down slows both; the ratio is taken per round and its median is printed. A second table is about fairness: what
-two peers get while a third one reads nothing, as a share of what they get when the third one is not there.
+Segments of 1 MB are sent over loopback to a process that reads and discards them. Selector and `sendall` take turns, so
+that a slower machine slows both of them down. The ratio is the median of the ratios of the rounds. A second table shows
+fairness: the throughput of two peers while a third one reads nothing, as a share of their throughput without the third.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def throughput_row(certificates: Path, tls: bool, send_buffer: int, megabytes: i
 
 
 def _bare(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes: int) -> float:
+    """Send segments with `sendall`. Return the throughput in megabytes per second."""
     segment = os.urandom(MEGABYTE)
     header = len(segment).to_bytes(4, "big")
     with socket.socket() as plain:
@@ -88,12 +89,13 @@ def _bare(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes
 
 
 def _finish(sock: socket.socket) -> None:
-    """Wait for the byte that the other end sends when it has read everything."""
+    """Send an empty frame, and wait for the empty frame that the peer sends when it has read everything."""
     sock.sendall((0).to_bytes(4, "big"))
     sock.recv(4)
 
 
 def _selector(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes: int) -> float:
+    """Send segments with a Selector. Return the throughput in megabytes per second."""
     segment = os.urandom(MEGABYTE)
     selector = _connected(port, ["a"], _tls_channels(context) if context else build_plaintext_channel, send_buffer)
     started = time.perf_counter()
@@ -129,7 +131,10 @@ def _connected(port: int, ids: list[str], channels: ChannelBuilder, send_buffer:
 
 
 def fairness_rounds(seconds: float) -> Iterator[tuple[float, float]]:
-    """Without end: what two peers get alone, and what they get while a third reads nothing, in `seconds` each."""
+    """Yield the megabytes written to two peers in `seconds`, without and with a third one that reads nothing.
+
+    The iterator never ends.
+    """
     with sink(None) as port, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -160,12 +165,12 @@ def _two_peers(port: int, stalled_port: int | None, seconds: float) -> float:
     return written
 
 
-# --- the other end
+# --- the peer
 
 
 @contextmanager
 def sink(certificates: Path | None) -> Iterator[int]:
-    """Run a process that reads and discards frames. It answers an empty frame with an empty frame."""
+    """Run a process that reads and discards frames, and yield its port. It answers an empty frame with an empty one."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -201,6 +206,7 @@ def _forget(accepted: socket.socket, context: ssl.SSLContext | None) -> None:
 
 
 def _read_whole(sock: socket.socket, space: memoryview) -> bool:
+    """Fill `space` from the socket. Return False if the connection ends first."""
     while space:
         try:
             received = sock.recv_into(space)

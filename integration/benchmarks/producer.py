@@ -1,15 +1,17 @@
-"""What a record costs in each producer: ours by columns and one by one, librdkafka's, kafka-python's, and Kafka's own.
+"""Benchmark of producers: pykafka with columns and with single records, librdkafka, kafka-python, and Kafka's own.
 
     python -m integration.benchmarks.producer [--rounds 5]
 
-A discard broker (it acknowledges, counts and keeps nothing) runs in a process of its own. Every contender runs in a new
-process, one after the other, and the whole row of them several times; the tables have the medians. Rows of real
-length come first, even rows second (rows.py). 16 kB, 64 kB, 512 kB and 1 MB are the batch.size: Java's default, one
-between, that of our Spark sink, and librdkafka's default.
-The other of their defaults that counts, send.buffer.bytes, is Java's 128 kB with 16 kB, and librdkafka's with the
-others: the system's choice. linger.ms is 5, Java's and librdkafka's default; with "full 512 kB" it is the 100 ms of our
-Spark sink. CPU is user + system time of the contender's process alone, from the first record to the
-last acknowledgement; for Java it is that of the whole JVM, its start included, so that only its records/s are compared.
+A discard broker, which acknowledges and counts records without storing them, runs in a separate process. Each contender
+runs in a new process, in turns with the others. The tables show medians of the rounds. Rows have real or even lengths
+(rows.py).
+
+16 kB, 64 kB, 512 kB and 1 MB are values of batch.size: the default of Java, a size in between, the default of the Spark
+sink, and that of librdkafka. The other important default is that of send.buffer.bytes: with 16 kB it is Java's 128 kB,
+and with the other sizes the system's choice, as in librdkafka. linger.ms is 5, the default of Java and librdkafka, but
+100 with "full 512 kB", as in the Spark sink. CPU is the user and system time of the contender's process from the first
+record to the last acknowledgement. For Java it is that of the whole JVM with its start, so only its records/s are
+compared.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ JAVAS: Options = {"batch.size": 16_384}
 BETWEEN: Options = {"batch.size": 65_536, "send.buffer.bytes": -1}
 SPARK_SINKS: Options = {"batch.size": 524_288, "send.buffer.bytes": -1}
 LIBRDKAFKAS: Options = {"batch.size": 1_000_000, "send.buffer.bytes": -1}
-"""The defaults of Java, of our Spark sink and of librdkafka, and what is usual for topics with much traffic.
-All producers are compared under each of them.
+"""The defaults of Java, the Spark sink and librdkafka, and a usual setting for topics with much traffic (BETWEEN).
+
+All producers are compared with each of them.
 """
 
 
@@ -80,7 +83,7 @@ def librdkafka(bootstrap: str, topic: str, records: int, options: Options, shape
     keys, values = (column.to_pylist() for column in SHAPES[shape](ROWS))
     config: dict[str, object] = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
     config |= options | {"partitioner": "murmur2_random", "queue.buffering.max.messages": 1_000_000}
-    config["socket.send.buffer.bytes"] = max(0, int(str(config.pop("send.buffer.bytes", 131_072))))  # 0: the system's
+    config["socket.send.buffer.bytes"] = max(0, int(str(config.pop("send.buffer.bytes", 131_072))))  # 0: OS default
     producer = Producer(config)
     producer.produce(topic, values[0], keys[0])
     producer.flush(60)
@@ -108,7 +111,7 @@ CONTENDERS: dict[str, Callable[[str, str, int, Options, str], None]] = {
 }
 SETTINGS = {"16 kB": JAVAS, "64 kB": BETWEEN, "512 kB": SPARK_SINKS, "1 MB": LIBRDKAFKAS}
 FULL_BATCHES, WAITING = "full 512 kB", {**SPARK_SINKS, "linger.ms": 100}
-"""With 5 ms these producers send most batches before they have 512 kB: those of a thousand partitions have 13 kB."""
+"""With a linger of 5 ms, most batches are sent before they reach 512 kB; with 1,000 partitions, they have 13 kB."""
 CPU_MAX = {"16 kB": "at most 0.35", "64 kB": "at most 0.25", "512 kB": "at most 0.25", "1 MB": "at most 0.25"}
 
 
@@ -123,7 +126,7 @@ class Row(NamedTuple):
 
 
 Ratio = tuple[str, str, str, str, str]
-"""What is measured, of which row, to which row, by which name, and the target."""
+"""Key of a figure, labels of the row and of its baseline, name of the figure in the table, and target."""
 
 
 def both(label: str, options: Options) -> list[Row]:
@@ -183,18 +186,20 @@ def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
 
 
 def yield_start() -> None:
-    """From here on it counts: connected, and the first record acknowledged."""
+    """Start the measurement. The contender calls this when its first record has been acknowledged."""
     global _start
     _start = time.perf_counter(), cpu_seconds()
 
 
 def contend(bootstrap: str, row: Row, records: int) -> dict[str, float]:
+    """Run a contender in this process, and return its figures."""
     CONTENDERS[row.contender](bootstrap, row.topic, records, row.options, row.shape)
     seconds, cpu = time.perf_counter() - _start[0], cpu_seconds() - _start[1]
     return {"rate": records / seconds, "cpu_ns": cpu / records * 1e9}
 
 
 def java(bootstrap: str, topic: str, records: int, options: Options) -> dict[str, float]:
+    """Run Kafka's ProducerPerformance, and return its figures. Raise RuntimeError if it fails."""
     command = ["java", "-Xmx512m", "-cp", kafka_classpath(), "org.apache.kafka.tools.ProducerPerformance"]
     command += ["--topic", topic, "--num-records", str(records), "--record-size", "112", "--throughput", "-1"]
     command += ["--command-property", f"bootstrap.servers={bootstrap}"]
@@ -208,6 +213,7 @@ def java(bootstrap: str, topic: str, records: int, options: Options) -> dict[str
 
 
 def measure(bootstrap: str, row: Row, records: int) -> dict[str, float]:
+    """Run the contender of a row in a new process, and return its figures."""
     if row.contender == "java":
         return java(bootstrap, row.topic, records, row.options)
     command = [sys.executable, "-m", "integration.benchmarks.producer", "--contender", json.dumps(row)]

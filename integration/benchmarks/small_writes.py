@@ -37,6 +37,8 @@ DRIVER = Path(__file__).with_name("small_writes_driver.py")
 
 
 class Contender(NamedTuple):
+    """A sink with Spark settings and options. `tree` is the checkout of the project that is used."""
+
     sink: str
     conf: Mapping[str, str] = MappingProxyType({})
     options: Mapping[str, str] = MappingProxyType({})
@@ -75,6 +77,7 @@ class Driver:
         )
 
     def await_ready(self) -> None:
+        """Wait until the session has started. Raise RuntimeError if the process ends before."""
         assert self._process.stdout is not None
         while (line := self._process.stdout.readline()) != "ready\n":
             if not line:
@@ -137,6 +140,7 @@ def _measured(drivers: Mapping[str, Driver], workload: str, count: int, rounds: 
 
 
 def show(workload: str, results: Seen) -> None:
+    """Print the medians of all contenders, and the ratios of the first contender to each of the others."""
     keys = [key for key in ("addBatch", "trigger", "job", "CPU") if key in next(iter(results.values()))[0]]
     kinds = sorted({key for runs in results.values() for run in runs for key in run if key.startswith("CPU ")})
     print(f"\n| {workload} | " + " | ".join([*keys, *kinds]) + " |")

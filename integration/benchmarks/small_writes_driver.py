@@ -81,6 +81,7 @@ Cpu = dict[int, tuple[str, float]]
 
 
 def measure_total_cpu(root: int) -> Cpu:
+    """Measure the process `root` and all of its descendants."""
     return {pid: (_kind(pid, root), cpu_seconds(pid)) for pid in (root, *descendants(root))}
 
 

@@ -61,6 +61,8 @@ while True:
 
 
 class RecordsWriter(DataSourceArrowWriter):
+    """Writer that encodes `batches` Arrow batches at a time and writes their records to a socket."""
+
     def __init__(self, port: int, batches: int) -> None:
         self._port, self._batches = port, batches
 
@@ -103,6 +105,7 @@ class RecordsSource(DataSource):
 
 @contextlib.contextmanager
 def discarding_socket() -> Iterator[str]:
+    """Run a process that reads and discards bytes, and yield its port."""
     process = subprocess.Popen([sys.executable, "-c", DISCARD], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -1,18 +1,19 @@
-"""What a row costs in Spark: ours, Spark's own sink, foreachPartition with librdkafka, and a writer that only counts.
+"""Benchmark of Spark sinks: pykafka, Spark's own, foreachPartition with librdkafka, and a writer that only counts.
 
     python -m integration.benchmarks.spark_sink [--rows 10000000] [--rounds 5] [--bootstrap host:port] [--skip foreach]
 
-On a Spark older than 4.1, `--connector FOLDER` names the jars of that Spark's own connector. On Spark 3.5, which has no
-Python data sources, add `--skip foreach counts`.
+On Spark versions before 4.1, use `--connector FOLDER` for the folder with the jars of that version's own connector. On
+Spark 3.5, which has no Python data sources, add `--skip foreach counts`.
 
-All in one session (`local[2]`), one after the other, in turn, on the same rows, of real length and then even ones, 12
-partitions. Without `--bootstrap` a discard broker (it acknowledges, counts and keeps nothing) runs in a process of its
-own. CPU is what the driver, its JVM and the Python workers used during the write, the broker not included. The counting
-writer is what Spark can hand to a Python sink at most. Medians of the rounds and of their ratios, after one round that
-does not count.
+All sinks take turns in one session (`local[2]`). They write the same rows, first of real and then of even lengths, to
+12 partitions. Without `--bootstrap`, a discard broker, which acknowledges and counts records without storing them, runs
+in a separate process. CPU is that of the driver, its JVM and the Python workers during the write, without the broker.
+The counting writer shows how many rows Spark can pass to a Python sink at most. The results are medians of the rounds
+and of their ratios, after a warm-up round.
 
-Before each write that counts, the same rows go to the noop sink, whose CPU is the source's, and a few rows to the sink
-itself: Spark ends Python workers that were idle for a minute, and a sink whose turn comes late would pay for new ones.
+Before each measured write, the same rows are written to the noop sink, whose CPU is that of the source. Then a few rows
+are written to the sink itself, because Spark stops Python workers that have been idle for a minute, and a sink whose
+turn comes late would pay for new ones.
 """
 
 from __future__ import annotations
@@ -104,14 +105,14 @@ CONTENDERS: dict[str, Callable[[DataFrame, str, str], None]] = {
 
 
 class Write(NamedTuple):
-    """What a write took: seconds, and seconds of CPU of this process, the driver's JVM and the Python workers."""
+    """Duration of a write, and CPU time of this process, the driver's JVM and the Python workers, in seconds."""
 
     seconds: float
     cpu: float
 
 
 def measured_write(write: Callable[[], None], broker: int | None) -> Write:
-    """`broker`: the process that does not count."""
+    """Measure a write. `broker`: id of a process whose CPU time is excluded, or None."""
     with CpuMeter(excluded_pid=broker) as meter:
         started = time.perf_counter()
         write()
@@ -148,26 +149,31 @@ SHAPES = {
 
 
 def build_rows(spark: SparkSession, rows: int, shape: str) -> DataFrame:
-    """Real: keys of 1 to 7 digits and more, JSON values of 60 to 140 bytes. Even: 12-byte keys, 100-byte values."""
+    """Build rows of the shape "real" (JSON values of 60 to 140 bytes, and their ids as keys) or "even".
+
+    Rows of the shape "even" have 12-byte keys and 100-byte values.
+    """
     numbers = spark.range(0, rows, 1, TASKS).selectExpr("id", "repeat('so ', int(9 + id * 7919 % 22)) AS rest")
     return numbers.selectExpr(*SHAPES[shape])
 
 
 def build_frames(spark: SparkSession, rows: int, shape: str) -> tuple[DataFrame, DataFrame]:
-    """A few rows, and `rows` of them."""
+    """Return a DataFrame with a few rows, for warming up, and one with `rows` rows."""
     return build_rows(spark, 1_000 * TASKS, shape), build_rows(spark, rows, shape)
 
 
 Seen = dict[str, list[dict[str, float]]]
-"""By contender: rows per second, CPU per row, and CPU per row without the source's, of each round: "rate", "cpu" and
-"own"."""
+"""Figures of each round by contender: "rate" (rows per second), "cpu" (CPU per row in nanoseconds) and "own" (CPU per
+row without that of the source)."""
 
 
 def compare(
     frames: tuple[DataFrame, DataFrame], rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
 ) -> Seen:
-    """`frames`: a few rows, and those that count. `broker` is the process of a discard broker; None is a real Kafka,
-    where each write has a topic of its own.
+    """Let the contenders take turns, and return the figures of each round after the warm-up round.
+
+    `frames`: a few rows for warming up, and the rows of the measured write. `broker`: process id of a discard broker,
+    or None for a real Kafka, in which each write gets its own topic.
     """
     results: Seen = {name: [] for name in contenders}
     few, frame = frames
@@ -189,7 +195,7 @@ def compare(
 
 
 def lines(scale: Scale, *, with_for_each: bool) -> Iterator[Line]:
-    """Real rows: a discard broker first, then a real Kafka of one node."""
+    """Yield the lines for real rows, first with a discard broker, then with a real Kafka of one node."""
     rows = scale.scale_count(10_000_000)
     label = f"{rows / 1e6:.0f} million rows, four tasks"
     with contextlib.ExitStack() as stack:
@@ -204,7 +210,7 @@ def lines(scale: Scale, *, with_for_each: bool) -> Iterator[Line]:
         yield build_line("...", "rows/s", results, "rate", (OURS, COUNTING), "0.8")
         yield build_line("... CPU, JVM and Python", "ns/row", results, "cpu", (OURS, SPARKS), "")
         yield build_line("... CPU without the source's (noop)", "ns/row", results, "own", (OURS, SPARKS), "0.55")
-        if with_for_each:  # last, since others would get its Python workers; and not as often, since it is slow
+        if with_for_each:  # last, because others would get its Python workers; few rounds, because it is slow
             results = compare(frames, 3, [OURS, FOR_EACH], bootstrap, broker)
             yield build_line("...", "rows/s", results, "rate", (OURS, FOR_EACH), "")
         kafka = stack.enter_context(KafkaCluster(folder / "cluster")).bootstrap()
@@ -218,7 +224,7 @@ FIGURES = (("rate", "rows/s", "rows/s"), ("cpu", "CPU", "ns/row"), ("own", "CPU 
 
 
 def show(results: Seen) -> None:
-    """Print each contender beside the first one."""
+    """Print a table for each figure, which compares the first contender with each of the others."""
     first, *others = results
     for key, what, unit in FIGURES:
         if key in results[first][0]:

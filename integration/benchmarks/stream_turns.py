@@ -103,7 +103,7 @@ def streams_in_turns(
 
 
 class Added(NamedTuple):
-    """The difference between two contenders in pairs of blocks."""
+    """Differences between two contenders in pairs of blocks, in milliseconds: their median and quartiles."""
 
     middle: float
     quartiles: tuple[float, float]
@@ -115,6 +115,7 @@ class Added(NamedTuple):
 
 
 def added(here: Sequence[Mapping[str, float]], beside: Sequence[Mapping[str, float]], key: str) -> Added:
+    """Return how much more a micro-batch takes in the blocks `here` than in those of the other stream (`beside`)."""
     differences = [one[key] - other[key] for one, other in zip(here, beside, strict=True)]
     low, middle, high = statistics.quantiles(differences, n=4)
     return Added(middle, (low, high), len(differences))

@@ -1,11 +1,12 @@
-"""One producer, many partitions, many brokers: what the first acknowledgement, a record and fresh metadata cost.
+"""Benchmark of one producer with many partitions and brokers: first acknowledgement, records and metadata refreshes.
 
     python -m integration.benchmarks.wide [--rounds 3]
 
-3 or 100 nodes of the embedded broker, which acknowledge, count and keep nothing, run in one process of their own. Each
-contender runs in a new process, in turns with the other: ours by columns, and librdkafka. Rows are real (rows.py), with
-keys at random; settings are the Spark sink's: batches of 512 kB, 100 ms of linger. `first` is from making the producer
-to the first acknowledgement, with its connections and metadata; the others are from there to the last acknowledgement.
+An embedded broker with 3 or 100 nodes, which acknowledges and counts records without storing them, runs in a separate
+process. The contenders, pykafka with columns and librdkafka, take turns, each in a new process. Rows have real lengths
+(rows.py) and random keys. The settings are those of the Spark sink: batches of 512 kB and a linger of 100 ms. `first`
+is measured from the creation of the producer to its first acknowledgement, and includes connections and metadata. The
+other figures are measured from then to the last acknowledgement.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ ROWS = 10_000
 RECORDS = 1_000_000
 NODES = (3, 100)
 PARTITIONS = (12, 900, 9_000)
-"""The embedded broker has 10,000 at most, in all topics together."""
+"""Number of partitions of each topic. The embedded broker supports at most 10,000 in all topics together."""
 OPTIONS = {"batch.size": 524_288, "linger.ms": 100}
 REFRESHES = 5
 MAX_AGE_MS = 300_000
-"""metadata.max.age.ms of both: how often metadata are asked for where nothing changes."""
+"""metadata.max.age.ms of both producers: the time between two metadata requests if nothing changes."""
 
 Figures = dict[str, float]
-"""cpu_ns of a record, first_ms and first_cpu_ms, peak_mb of memory, requests, and refresh_cpu_ms of metadata."""
+"""cpu_ns per record, first_ms and first_cpu_ms, peak_mb of memory, requests, refresh_cpu_ms per metadata refresh."""
 
 
 def ours(bootstrap: str, topic: str, records: int) -> Figures:
@@ -65,7 +66,7 @@ def ours(bootstrap: str, topic: str, records: int) -> Figures:
 def librdkafka(bootstrap: str, topic: str, records: int) -> Figures:
     from confluent_kafka import Producer
 
-    from integration.support.librdkafka import produce_all  # not with ours, whose memory is measured
+    from integration.support.librdkafka import produce_all  # here, so that pykafka's process does not load it
 
     stats: dict[str, Any] = {}
     keys, values = (column.to_pylist() for column in SHAPES["real"](ROWS))
@@ -86,13 +87,13 @@ def librdkafka(bootstrap: str, topic: str, records: int) -> Figures:
     figures = meter.first()
     produce_all(producer, topic, itertools.islice(itertools.cycle(zip(keys, values, strict=True)), records))
     figures |= meter.rest(records)
-    producer.poll(2)  # the last statistics
+    producer.poll(2)  # receives the last statistics
     figures["requests"] = float(sum(broker["tx"] for broker in stats.get("brokers", {}).values()))
     return figures
 
 
 class Meter:
-    """Time and CPU of this process since it was made."""
+    """Measures the time and CPU of this process since the meter was created."""
 
     def __init__(self) -> None:
         self._begin()
@@ -101,12 +102,13 @@ class Meter:
         self._seconds, self._cpu = time.perf_counter(), cpu_seconds()
 
     def first(self) -> Figures:
-        """What was taken so far; from here on the rest counts."""
+        """Return the time and CPU so far, and restart the measurement."""
         taken = {"first_ms": 1e3 * (time.perf_counter() - self._seconds), "first_cpu_ms": 1e3 * self._cpu_since()}
         self._begin()
         return taken
 
     def rest(self, records: int) -> Figures:
+        """Return the CPU per record since `first`, and the peak memory since the start of the process."""
         peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return {"cpu_ns": 1e9 * self._cpu_since() / records, "peak_mb": peak_kb / 1024}
 
@@ -140,7 +142,7 @@ def cluster(nodes: int) -> Iterator[str]:
 
 
 def measure(contender: str, bootstrap: str, partitions: int, records: int) -> Figures:
-    """Measure a contender in a process of its own."""
+    """Run a contender in a new process, and return its figures."""
     command = [sys.executable, "-m", "integration.benchmarks.wide", "--contender", contender]
     command += ["--bootstrap", bootstrap, "--topic", f"p{partitions}", "--records", str(records)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -191,8 +193,10 @@ def build_lines(results: Seen, clusters: Sequence[int] = NODES) -> Iterator[Line
 
 
 def lines(scale: Scale) -> Iterator[Line]:
-    """Fewer rounds than the other parts have: each starts a process for each cluster, topic and contender. A quick run
-    has the smallest cluster alone.
+    """Yield the lines of this benchmark.
+
+    Each round starts a process for every cluster, topic and contender, so there are fewer rounds than in the other
+    benchmarks, and a quick run has only the smallest cluster.
     """
     clusters = NODES if scale is FULL else NODES[:1]
     yield from build_lines(

@@ -21,6 +21,7 @@ CODE = {OURS: f"{_BARE}, spark_kafka_sink.spark.writer", BARE: _BARE}
 
 
 def cpu_milliseconds(code: str) -> float:
+    """Run the code in a new Python process, and return the CPU time of the process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", code], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

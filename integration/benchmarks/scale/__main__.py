@@ -1,11 +1,12 @@
-"""What a write costs its brokers, by simulation: connections, requests, batches, memory, time, and how they grow.
+"""Simulates a write to determine its load on the brokers, and how the load grows with tasks, partitions and brokers.
 
     python -m integration.benchmarks.scale --tasks 1000 --partitions 10000 --brokers 100
 
-Two tables: with rows that go from each task to all partitions, and with rows that were brought to the task of their
-partition first. Their first column is the write that was asked for; in each of the others one of tasks, partitions and
-brokers is a quarter of it, and behind each figure stands by how much it grows from there to the first column. Times are
-virtual; what they rest on is printed, and may be changed by options.
+It prints two tables: one for rows that go from each task to all partitions, and one for rows that are first moved to
+the task of their partition. The first column of a table is the requested write. In each of the other columns, the
+number of tasks, partitions or brokers is a quarter of the requested number. The factor after a figure is its growth
+from there to the first column. Times are virtual. The assumptions behind them are printed, and can be changed by
+options.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ GIVEN_UP = (
 
 
 def main() -> int:
+    """Simulate the writes and print the tables. Return the exit status, which is 1 if rows were lost or duplicated."""
     chosen = arguments()
-    logging.disable(logging.WARNING)  # of the broker that dies
+    logging.disable(logging.WARNING)  # because a broker fails in every simulation
     write = Write(
         tasks=chosen.tasks,
         partitions=chosen.partitions,
@@ -80,6 +82,7 @@ def arguments() -> argparse.Namespace:
 
 
 def assumptions(write: Write) -> str:
+    """Describe the requested write, the sample and the service times of the brokers."""
     service = write.service
     at_once = min(write.at_once, write.tasks)
     sampled = (
@@ -111,7 +114,7 @@ def variants(write: Write) -> dict[str, Write]:
 
 
 def table(titles: Sequence[str], found: Sequence[Written]) -> list[str]:
-    """A line for each figure; behind those of a quarter, how many times as much the whole has."""
+    """Return a line for each figure. The factor after a smaller write's figure is that of the first write to it."""
     width = max(len(shown) for _, shown, _ in FIGURES)
     lines = [f"{'':{width}} {titles[0]:>20}" + "".join(f"{title:>22}" for title in titles[1:])]
     for name, shown, form in FIGURES:

@@ -56,7 +56,7 @@ class ServedCluster(SimulatedCluster):
         return _CountedPeer(self, node)
 
     def record_request(self, conversation: Conversation, frame: bytes) -> None:
-        """Do nothing. The requests are counted, and they are too many to be kept."""
+        """Do nothing, because there are too many requests to keep them. They are only counted."""
 
     def handle_frame(self, conversation: Conversation, frame: bytes) -> None:
         now, node = self.system.now(), conversation.node
@@ -76,6 +76,7 @@ class ServedCluster(SimulatedCluster):
         self.system.after(ELECTION_MS, lambda: self.control.stop_node(node))
 
     def _service_ms(self, node: int, frame: bytes) -> float:
+        """Return the service time of a request, and count the request if it is a produce request."""
         service, batches = self.service, 0
         if struct.unpack_from(">h", frame)[0] == ApiKey.PRODUCE:
             _, request = decode_request(memoryview(bytearray(frame)))

@@ -1,13 +1,13 @@
-"""One write of many tasks to many partitions on many brokers, with real producers, in virtual time.
+"""Simulates a write of many tasks to many partitions on many brokers, with real producers, in virtual time.
 
-Tasks come in waves: `at_once` of them run at any time, each in the place of one before it, whose producer it takes, as
-in a Spark worker. A task is handed Arrow batches at `rows_per_second`, gives them to its producer and waits at its end
-for all acknowledgements. Without a distribution its rows go to all partitions at random; with one, each partition has
-the rows of one task, or of as few as there can be.
+Tasks run in waves. At any time, `at_once` tasks run, each in a place of its own. When a task ends, the next one takes
+over its place and its producer, as in a Spark worker. A task receives Arrow batches at `rows_per_second`, passes them
+to its producer, and finally waits for all acknowledgements. Without a distribution, its rows go to all partitions at
+random. With a distribution, each partition has the rows of one task, or of as few tasks as possible.
 
-All partitions and brokers are simulated. Of the places at most `sampled` are. What is counted is multiplied by the
-number of places that each stands for; memory and times are not. Brokers serve each as slowly as if the others that
-write to the same broker were there (ServedCluster.weight).
+All partitions and brokers are simulated, but at most `sampled` of the places. Counts are multiplied by the number of
+places that each simulated place represents; memory and times are not. Brokers serve each request as slowly as if the
+places that are not simulated sent requests, too (ServedCluster.weight).
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS
 
 TOPIC = "t"
 ARROW_ROWS = 10_000
-"""Of an Arrow batch: spark.sql.execution.arrow.maxRecordsPerBatch."""
+"""Rows of an Arrow batch, the default of spark.sql.execution.arrow.maxRecordsPerBatch."""
 START_MS_MAX = 50.0
-"""Spark starts the tasks of a wave one after the other."""
+"""Maximum of the random delay before each task. Spark does not start all tasks of a wave at the same time."""
 LATENCY_MS = 1.0
 
 
 @dataclass(frozen=True)
 class Write:
+    """Parameters of a simulated write."""
+
     tasks: int
     partitions: int
     brokers: int
     at_once: int
     rows: int = 100_000
-    """Of each task."""
+    """Rows of each task."""
     row_bytes: int = 100
     rows_per_second: float = 200_000.0
     distributed: bool = False
@@ -57,12 +59,12 @@ class Write:
 
     @property
     def places(self) -> int:
-        """How many tasks at once are simulated."""
+        """Number of concurrent tasks that are simulated."""
         return min(self.at_once, self.sampled, self.tasks)
 
     @property
     def weight(self) -> float:
-        """How many places each of those that are simulated stands for."""
+        """Number of places that each simulated place represents."""
         return min(self.at_once, self.tasks) / self.places
 
     @property
@@ -78,31 +80,32 @@ class Write:
 
 @dataclass(frozen=True)
 class Written:
-    """What came of a write. Counts are of the whole write, those of a sample multiplied."""
+    """Result of a write. Counts are those of the whole write: the counts of the sample, multiplied by its weight."""
 
     rows: float
     seconds: float
-    """Of virtual time, from the first task's start to the last one's end."""
+    """Virtual time from the start of the write to the end of its last task."""
     connections: float
-    """The most that were open at one time, on all brokers."""
+    """Sum of the maximum numbers of open connections of all brokers."""
     opened: float
     refused: float
     requests: float
     """Produce requests."""
     batches: float
     batch_bytes: float
-    """Of a batch, on average."""
+    """Mean size of a batch."""
     memory_bytes: int
-    """The most that one producer held of its buffer.memory."""
+    """Maximum part of buffer.memory that any producer used."""
     producer_states: float
-    """Which producer has written to which partition: brokers keep each for producer.id.expiration.ms."""
+    """Number of pairs of a producer and a partition. Brokers keep a state of each for producer.id.expiration.ms."""
     retried: float
     """Rows that were sent again."""
     failed: float
-    """Rows that were given up, and reported so."""
+    """Rows whose delivery failed with an error."""
     lost: int
-    """Rows that were acknowledged and are not in the log; of the sample, and none may be."""
+    """Rows of the sample that were acknowledged but are not in the log. There must be none."""
     doubled: int
+    """Rows of the sample that are in the log more than once. There must be none."""
 
     @property
     def requests_per_second(self) -> float:
@@ -125,6 +128,8 @@ class _Producer(KafkaProducer):
 
 
 class SimulatedWrite:
+    """Runs a write and collects its result."""
+
     def __init__(self, write: Write) -> None:
         self.write = write
         self.system = SharedSystem(latency_ms=LATENCY_MS, window_bytes=4 * 1024 * 1024)
@@ -141,7 +146,7 @@ class SimulatedWrite:
         )
         self.cluster.weight = self._service_weight()
         self.given = np.zeros(write.partitions, np.int64)
-        """Rows by partition."""
+        """Number of rows sent to each partition."""
         self.acknowledged = np.zeros(write.partitions, np.int64)
         self.failed = 0
         self.states = 0
@@ -159,15 +164,16 @@ class SimulatedWrite:
         return self._written(max(ended) - started)
 
     def _service_weight(self) -> float:
-        """How many tasks a broker serves at one time, by how many of those that are simulated."""
+        """Return the number of concurrent tasks that a broker serves, divided by the number of simulated ones."""
         write, cluster = self.write, self.cluster.core
         leaders = {cluster.partition(TOPIC, int(index)).leader for index in write.find_task_partitions(0)}
-        share = len(leaders) / write.brokers  # of the brokers that a task writes to
+        share = len(leaders) / write.brokers  # the share of brokers to which a task writes
         return max(1.0, min(write.at_once, write.tasks) * share) / max(1.0, write.places * share)
 
-    # --- one place, in which one task runs after the other
+    # --- one place, in which tasks run one after the other
 
     def _work(self, place: int, ended: list[float], caller: Caller) -> None:
+        """Run the tasks of a place, and append the time at which the last one ended to `ended`."""
         write, random = self.write, Random(f"{self.write.seed} {place}")
         written_to = np.zeros(write.partitions, np.bool_)
         caller.pause(random.uniform(0, START_MS_MAX))
@@ -200,6 +206,7 @@ class SimulatedWrite:
                 self.acknowledged[partition] += written.rows
 
     def _iterate_rows(self, task: int) -> Iterator[tuple[RecordColumns, npt.NDArray[np.int64]]]:
+        """Yield the Arrow batches of a task, each with the partitions of its rows."""
         generator = np.random.default_rng([self.write.seed, task])
         task_partitions = self.write.find_task_partitions(task)
         for first in range(0, self.write.rows, ARROW_ROWS):
@@ -209,9 +216,10 @@ class SimulatedWrite:
             values = pa.Array.from_buffers(pa.binary(), count, [None, offsets, data])
             yield RecordColumns(values), generator.choice(task_partitions, count)
 
-    # --- what came of it
+    # --- the result
 
     def _look_at_memory(self) -> None:
+        """Update the maximum amount of memory that any producer has used."""
         pools = [loop.sender.accumulator.pool for loop in self.turns.loops]
         held = max((pool.total_bytes - pool.free_bytes for pool in pools), default=0)
         self._memory_bytes = max(self._memory_bytes, held)

@@ -1,8 +1,8 @@
-"""Many producers in one virtual time: who may go on, one after the other, until time has to pass.
+"""Runs many producers in virtual time: callers and senders take turns, and time passes only when none can continue.
 
-A caller is a thread, as the task of a Spark worker is one, and of all callers and senders one runs at any moment. Where
-a caller would block (memory, metadata, an acknowledgement) it hands the turn back with what it waits for. Senders have
-no threads: `Turns.run` gives a round to each that has something to read, or whose wait is over.
+A caller is a thread, like a task in a Spark worker. Only one caller or sender runs at any moment. When a caller would
+block (on memory, metadata or an acknowledgement), it gives the turn back and names the condition for which it waits.
+Senders have no threads: `Turns.run` runs a round of each sender that has something to read, or whose wait is over.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from spark_kafka_sink.producer.sending.sender import Sender
 from tests.fake_system import FakePoller, FakeSystem
 
 ROUNDS_MAX = 100_000
-"""More turns than this at one moment are a fault: somebody spins."""
+"""Maximum number of rounds in a row without passing time. More of them mean that a caller or sender spins."""
 
 
 class SharedSystem(FakeSystem):
-    """Its pollers wait for nothing: they note until when they would, and the turn goes to another."""
+    """System whose pollers never wait. They record until when they would wait, and others take their turns."""
 
     newest_poller: TurnPoller
 
@@ -32,6 +32,8 @@ class SharedSystem(FakeSystem):
 
 
 class TurnPoller(FakePoller):
+    """Poller that returns immediately. `wake_at_ms` is the time at which its wait would end."""
+
     def __init__(self, system: FakeSystem) -> None:
         super().__init__(system)
         self.wake_at_ms = 0.0
@@ -48,7 +50,7 @@ class TurnPoller(FakePoller):
 
 
 class Caller:
-    """A thread that runs when it is its turn. `ended`: by what, if that was an error."""
+    """Thread that runs only when it has the turn. `error` is the exception that ended it, or None."""
 
     def __init__(self, turns: Turns, work: Callable[[Caller], None]) -> None:
         self.ended = False
@@ -65,13 +67,16 @@ class Caller:
         self._thread.start()
 
     def give_turn(self) -> None:
-        """Let the thread run until it waits or has ended. Called by the thread of Turns."""
+        """Let the thread run until it waits or ends. Called by the thread that runs `Turns.run`."""
         self._turns.current = self
         self._turn.release()
         self._back.acquire()
 
     def wait(self, may_go_on: Callable[[], bool], timeout_ms: float | None = None) -> bool:
-        """From its own thread: hand the turn back. Was there what it waited for, or has the time passed?"""
+        """Give the turn back until `may_go_on` returns True or the timeout has passed.
+
+        Return the last result of `may_go_on`. Called by the caller's own thread.
+        """
         self.may_go_on = may_go_on
         self.until_ms = math.inf if timeout_ms is None else self._turns.system.now() + timeout_ms
         self._back.release()
@@ -85,18 +90,18 @@ class Caller:
         self._turn.acquire()
         try:
             self._work(self)
-        except BaseException as error:  # raised by Turns.run, in the thread of the test
+        except BaseException as error:  # Turns.run raises it in its own thread
             self.error = error
         self.ended = True
         self._back.release()
 
 
 class TurnLoop:
-    """A SenderLoop whose rounds are turns. Its producer is used by one caller."""
+    """SenderLoop whose rounds are turns. Only one caller uses its producer."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._woken = False  # by a caller that closes it
+        self._woken = False  # True once a caller closes the producer
         self._running = False
         self._ended = False
         self.sender: Sender
@@ -104,12 +109,12 @@ class TurnLoop:
 
     def start(self, sender: Sender, name: str) -> None:
         self.sender = sender
-        self.poller = self._turns.system.newest_poller  # each producer has one, and was just made
+        self.poller = self._turns.system.newest_poller  # that of the producer, which was just created
         self._turns.loops.append(self)
 
     @property
     def is_due(self) -> bool:
-        """Has its sender something to read, waited long enough, or been woken?"""
+        """Whether the sender has something to read, has waited long enough, or was woken."""
         return self._woken or self.sender.client._selector._is_wakeup_requested or self.poller.is_due
 
     def run_once(self) -> None:
@@ -122,14 +127,14 @@ class TurnLoop:
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         if not self._turns.current.wait(lambda: metadata.version > last_version, timeout_ms):
-            metadata.await_update(last_version, 0)
+            metadata.await_update(last_version, 0)  # raises MetadataTimeoutError
 
     def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
         return self._turns.current.wait(event.is_set, timeout_ms)
 
     def join(self, timeout_ms: float | None) -> bool:
         if not self._ended:
-            self._woken = True  # by the close that waits here
+            self._woken = True  # so that the sender runs and can finish
             if not self._turns.current.wait(lambda: self.sender.is_finished, timeout_ms):
                 return False
             self._ended = True
@@ -142,6 +147,8 @@ class TurnLoop:
 
 
 class Turns:
+    """Gives turns to callers and senders, and advances the virtual time."""
+
     def __init__(self, system: SharedSystem) -> None:
         self.system = system
         self.loops: list[TurnLoop] = []
@@ -168,7 +175,7 @@ class Turns:
                 self._let_time_pass(waiting)
 
     def _give_turns(self, waiting: list[Caller]) -> bool:
-        """Give a turn to each thread that can continue. Return whether there was one."""
+        """Give a turn to each sender and each caller that can continue. Return whether there was one."""
         now = self.system.now()
         loops = [loop for loop in self.loops if loop.is_due]
         for loop in loops:
@@ -179,6 +186,7 @@ class Turns:
         return bool(loops or callers)
 
     def _let_time_pass(self, waiting: list[Caller]) -> None:
+        """Advance the time to the next event, or to the end of the first wait."""
         upcoming = min(
             self.system.next_event_ms(),
             min((loop.poller.wake_at_ms for loop in self.loops), default=math.inf),
