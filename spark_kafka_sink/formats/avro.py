@@ -220,7 +220,7 @@ def _encode_null_branch(schema: Any, path: str) -> bytes:
 
 
 def _reject_nulls(valid_or_unselected: Any, path: str) -> None:
-    """Raise InvalidRecordError if any row is neither valid nor unselected, which means a null in a selected row."""
+    """Raise InvalidRecordError if a selected row is null. `valid_or_unselected` is False for exactly these rows."""
     if not valid_or_unselected.all():
         null_count = np.count_nonzero(~valid_or_unselected)
         raise InvalidRecordError(
@@ -237,6 +237,7 @@ def _encode_branch_indices(valid_mask: Any, nullable: _NullableWriter) -> Field:
 
 
 def _write_arrays(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> list[Piece]:
+    """Return the pieces of a list column. `write_element` writes the elements of the selected rows."""
     element_offsets, first_element, element_count = read_element_offsets(column)
     elements = column.values.slice(first_element, element_count)
     pieces = write_element(elements, build_element_mask(element_offsets, mask))
@@ -244,6 +245,7 @@ def _write_arrays(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> 
 
 
 def _write_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> list[Piece]:
+    """Return the pieces of a map column with string keys. `write_value` writes the values of the selected rows."""
     element_offsets, first_element, element_count = read_element_offsets(column)
     key_lengths, keys = split_lengths_and_bytes(column.keys.slice(first_element, element_count))
     values = column.items.slice(first_element, element_count)

@@ -111,6 +111,7 @@ def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
 
 
 def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
+    """Build a writer for decimals, or for bytes. It raises InvalidRecordError if selected bytes have another length."""
     size = schema["size"]
     if logical_type == "decimal":
         return _build_fixed_decimal(schema, data_type, path) if size <= _DECIMAL_BYTES else None
@@ -129,6 +130,7 @@ def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, 
 
 
 def _build_enum(schema: Any, _logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
+    """Build a writer for strings. It raises InvalidRecordError if a selected string is not a symbol of the enum."""
     if not is_string_type(data_type):
         return None
     symbols = bytes_to_arrow([symbol.encode() for symbol in schema["symbols"]]).view(pa.string()).cast(data_type)

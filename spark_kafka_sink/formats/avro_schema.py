@@ -53,12 +53,14 @@ class _SchemaBuilder:
         return {**child, "default": None} if field.nullable and self._null_first else child
 
     def _build_nullable(self, field: pa.Field, name: str, namespace: str, path: str) -> Any:
+        """Return the schema of a field's type, in a union with null if the field is nullable."""
         schema = self._build_type(field.type, name, namespace, path)
         if not field.nullable or schema == "null":
             return schema
         return ["null", schema] if self._null_first else [schema, "null"]
 
     def _build_type(self, data_type: pa.DataType, name: str, namespace: str, path: str) -> Any:
+        """Return the schema of a type. `name` becomes that of a record, or part of the namespace of a decimal."""
         types = pa.types
         scalar = next((avro for is_type, avro in _SCALAR_SCHEMAS if is_type(data_type)), None)
         if scalar is not None:
@@ -176,7 +178,7 @@ class NamedTypes:
         self._collect(schema, "")
 
     def resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
-        """Return the definition of a type name, or the schema itself, and the namespace for names inside it.
+        """Return the schema, or its definition if it is a type name, and the namespace for names inside it.
 
         Raise SchemaError if the name is undefined.
         """
@@ -189,6 +191,7 @@ class NamedTypes:
         return schema, _find_inner_namespace(schema, namespace)
 
     def _collect(self, schema: Any, namespace: str) -> None:
+        """Check a schema, and add its named types to the index, including nested ones."""
         if isinstance(schema, list):
             for branch in schema:
                 self._collect(branch, namespace)

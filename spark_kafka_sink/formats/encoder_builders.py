@@ -98,7 +98,7 @@ def _replace_format(
     options: FormatOptions,
     registry: RegistryOptions,
 ) -> ColumnsEncoder:
-    """Return `encoder` with the registered schema's format, and its id before each row or its GUID in a record header.
+    """Return `encoder` for the registered schema: with its id before each row, or its GUID in a record header.
 
     Raise SchemaRegistryError if the registry options require a GUID and the registry returned none.
     """
@@ -119,6 +119,7 @@ def _replace_format(
 
 
 def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:
+    """Build an encoder. If its columns do not fit the format, add the errors to `faults` and return None."""
     try:
         return _build_encoder(options, columns)
     except MissingDependencyError:

@@ -94,6 +94,7 @@ def check_json_type(data_type: pa.DataType, path: str) -> None:
 
 
 def _encode_column(column: pa.Array) -> JsonColumn:
+    """Encode a column of any supported type. Nulls stay null, so that the caller can omit or replace them."""
     data_type, types = column.type, pa.types
     encode = _find_scalar_encoder(data_type)
     if encode is not None:

@@ -89,6 +89,7 @@ def _encode_message(
 
 
 def _check_oneofs(fields: Sequence[MessageField], columns: dict[str, pa.Array], mask: Mask, path: str) -> None:
+    """Raise InvalidRecordError if more than one field of a oneof is set in a selected row."""
     for oneof in {field.oneof for field in fields if field.oneof}:
         members = [columns[field.name] for field in fields if field.oneof == oneof]
         valid_counts: Any = sum(
@@ -206,12 +207,14 @@ def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: 
 
 
 def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, path: str) -> None:
+    """Raise InvalidRecordError if a selected number is negative or has more than `bits` bits."""
     is_invalid = (numbers < 0) | ((numbers.astype(np.int64) >> bits) > 0)
     if (is_invalid if mask is None else is_invalid & mask).any():
         raise InvalidRecordError(f"column {path} has a number that is out of range for the schema's unsigned type")
 
 
 def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
+    """Return the pieces of a list column: an occurrence of the field per element, or a packed field per list."""
     element_offsets, first_element, element_count = read_element_offsets(column)
     elements = column.values.slice(first_element, element_count)
     selected_elements = build_element_mask(element_offsets, mask)
@@ -225,6 +228,7 @@ def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: st
 
 
 def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
+    """Return the pieces of a map column: an occurrence of the field, with a key and a value, per entry."""
     element_offsets, first_element, element_count = read_element_offsets(column)
     key_field, value_field = field.inner_fields
     selected_elements = build_element_mask(element_offsets, mask)
@@ -239,6 +243,7 @@ def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) ->
 
 
 def _reject_null_elements(elements: pa.Array, mask: Mask, path: str) -> None:
+    """Raise InvalidRecordError if an element that the mask selects is null."""
     valid_mask = build_valid_mask(elements)
     if valid_mask is not None and (~valid_mask if mask is None else ~valid_mask & mask).any():
         raise InvalidRecordError(

@@ -91,6 +91,7 @@ def _build_nested_message_name(field: str, used_names: set[str]) -> str:
 
 
 def _declare_field(field: pa.Field, message_name: str, path: str) -> _FieldDeclaration:
+    """Declare a field for a column of any type. `message_name` becomes the name of a struct's message."""
     data_type, types = field.type, pa.types
     if types.is_list(data_type):
         element = _declare_element(data_type.value_type, message_name, f"{path}.element")

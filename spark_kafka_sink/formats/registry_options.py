@@ -183,7 +183,7 @@ def _check_keys_have_prefix(
 
 
 def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None, faults: OptionFaults) -> None:
-    """Add a fault if the subject is not set, and the topic or the schema name that determines it is unknown."""
+    """Unless the subject is set, add a fault if the topic or schema name that determines it is unknown."""
     if options.subject:
         return
     subject_option = f"{options.side}Subject"
@@ -202,6 +202,7 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
 
 
 def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
+    """Build the options from the parsed values. Add errors about URLs, credentials and TLS to the faults."""
     values = {name.removeprefix("schema_registry_"): value for name, value in parsed_options.values.items()}
     urls: tuple[str, ...] = ()
     try:

@@ -1,10 +1,10 @@
 """Client of a schema registry with Confluent's HTTP API, used on the driver.
 
 The client registers a schema, looks it up, or fetches the latest schema of a subject. The tasks receive the schema id
-with their encoder and never connect to the registry. A stream plans every micro-batch anew, so the client
-caches schemas in the process: registered schemas for up to a minute, and the latest schema for each start of a stream.
-The process is Spark's Python worker. Spark stops a worker that has been idle for a minute, so the next micro-batch
-queries the registry again.
+with their encoder and never connect to the registry. A stream plans every micro-batch anew, so the client caches
+schemas in the process: registered schemas for up to a minute, and the latest schema for each start of a stream. The
+process is Spark's Python worker. Spark stops a worker that has been idle for a minute, so the next micro-batch queries
+the registry again.
 
 Requests are idempotent, so they are retried after errors that may be temporary. The timeout
 `schema.registry.request.timeout.ms` covers all attempts and backoffs. Text from the registry appears in errors and logs
@@ -161,6 +161,7 @@ class SchemaRegistryClient:
         return sanitize(mask_secrets(text, self._secrets), max_characters)
 
     def _get_cached(self, operation: str, subject: str, schema: Schema | None, start: str = "") -> RegisteredSchema:
+        """Return a cached schema, or fetch and cache it: without limit if `start` is set, otherwise for a minute."""
         key = (operation, subject, schema, start)
         cached_schema, expires_at_s = self._cache.get(key, (None, 0.0))
         if cached_schema is None or self._now_s() >= expires_at_s:
@@ -206,6 +207,7 @@ class SchemaRegistryClient:
     def _fetch_latest_version(
         self, subject: str, query: str = "", retriable_statuses: Sequence[int] = _RETRIABLE_STATUSES
     ) -> Mapping[str, Any]:
+        """Return the JSON object of the latest version. `query` is a query string, including its `?`."""
         path = f"{_build_subject_path(subject)}/versions/latest{query}"
         return self._request("GET", path, None, subject, retriable_statuses)
 
