@@ -102,7 +102,7 @@ class OptionSpelling(NamedTuple):
     """Text in front of an option name at the start of a sentence, such as "Option " in "Option 'topic' must be ..."."""
 
     def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
-        """Replace the braces in the text of an OptionFault by values, or by option names in the user's spelling.
+        """Replace the braces in the text of an OptionFault with values, or with option names in the user's spelling.
 
         `prefix`: prefix of the option names, see OptionFault.
         """
@@ -110,7 +110,7 @@ class OptionSpelling(NamedTuple):
 
 
 class _OptionFormatter(string.Formatter):
-    """Formatter that replaces `{name}` by the value of this name, or by the spelled option of this name.
+    """Formatter that replaces `{name}` with the value of this name, or else with the option of this name as spelled.
 
     Option names contain dots, which the base class would take for attributes.
     """
@@ -327,4 +327,5 @@ class IllegalStateError(KafkaSinkError):
 
 
 def _rebuild_broker_error(error_type: type[BrokerError], message: str, code: int, name: str) -> BrokerError:
+    """Recreate a pickled error, because pickle passes positional arguments and `code` and `name` are keywords."""
     return error_type(message, code=code, name=name)

@@ -176,7 +176,7 @@ def measure(
 
 
 def compute_percentile(sorted_values: Sequence[float], share: float) -> float:
-    """Return the smallest of the values that is not exceeded by at least this share (0 to 1) of them.
+    """Return the smallest value that is at least as large as this share (0 to 1) of the values.
 
     `sorted_values` must be ascending and not empty.
     """

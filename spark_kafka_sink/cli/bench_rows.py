@@ -28,6 +28,7 @@ def _build_columns(rng: random.Random, row_count: int, value_bytes: int) -> Reco
 
 
 def _build_value(rng: random.Random, key: str, value_bytes: int) -> str:
+    """Build a JSON value, padded to about `value_bytes` with random hexadecimal digits."""
     product, price = rng.choice(_PRODUCTS), rng.randrange(100, 100_000) / 100
     start = f'{{"user":{key},"product":"{product}","price":{price},"note":"'
     padding = int(value_bytes * rng.uniform(0.8, 1.2)) - len(start) - 2

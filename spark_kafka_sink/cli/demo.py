@@ -70,7 +70,7 @@ def require_spark() -> None:
 
 @contextlib.contextmanager
 def run_broker_process() -> Iterator[str]:
-    """Run an embedded broker in its own process and yield its address. The broker ends with the `with` block.
+    """Run an embedded broker in its own process and yield its address. The broker is terminated at the end.
 
     Raise KafkaSinkError if the broker does not start.
     """

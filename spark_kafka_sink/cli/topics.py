@@ -114,6 +114,7 @@ def _join_numbers(numbers: Iterable[int]) -> str:
 
 
 def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> list[_Partition]:
+    """Return the partitions in ascending order. Offsets are fetched only for partitions with a leader."""
     name = topic.name or ""
     partitions_with_leader = [part.partition_index for part in topic.partitions if part.leader_id != _NO_LEADER]
     first_offsets, end_offsets = _fetch_offsets(config, name, partitions_with_leader)

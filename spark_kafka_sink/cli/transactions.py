@@ -89,6 +89,7 @@ def _find_affected_transactions(status: PrefixStatus, action: str) -> Sequence[s
 
 
 def _describe_action(status: PrefixStatus, action: str, transactional_ids: Sequence[str]) -> str:
+    """Return the text above the confirmation: the action's effect, the transactions and the consequences."""
     from spark_kafka_sink.exactly_once import precommit_errors
 
     batch = "" if status.entry is None else f" of {status.entry.batch}"

@@ -102,6 +102,7 @@ class EventWriter:
             sys.stdout.flush()
 
     def record_result(self, key: str | None, value: str, metadata: RecordMetadata, error: Exception | None) -> None:
+        """Count and print an acknowledged record, or print the error of a failed one."""
         if error is None:
             self.acked_count += 1
             self.print(

@@ -118,6 +118,7 @@ def _add_unit(metric: str) -> tuple[str, float]:
 
 
 def _create_family(name: str, stem: str, labels: list[str]) -> Metric:
+    """Create a counter for a name that ends with `-total`, or else a gauge. `stem` is the producer's metric name."""
     full_name = f"kafka_producer_{name.replace('-', '_')}"
     family_type = CounterMetricFamily if name.endswith("-total") else GaugeMetricFamily
     return family_type(full_name, f"{stem} of KafkaProducer.metrics()", labels=labels)

@@ -265,7 +265,7 @@ def _open_file_system(path: str) -> tuple[FileSystem, str]:
         if _parse_scheme(path) == "dbfs" and not os.path.isdir(_DBFS_MOUNT):
             raise OSError(f"dbfs: paths need {_DBFS_MOUNT}, which is not mounted")
         return LocalFileSystem(), os.path.abspath(local_path)
-    # Replace the URI's scheme by the one that Arrow uses.
+    # Replace the URI's scheme with the one that Arrow uses.
     file_system, path_in_system = FileSystem.from_uri(_ARROW_SCHEMES[_parse_scheme(path)] + path[path.index(":") :])
     return file_system, path_in_system.rstrip("/")
 

@@ -179,6 +179,7 @@ def _list_ports(first: int, nodes: int) -> list[int]:
 def _check_security(
     *, tls: bool | Literal["mutual"], users: Mapping[str, str] | None, security: ListenerSecurity | None
 ) -> None:
+    """Raise ConfigurationError if `tls` is invalid, or if `security` is combined with `tls` or `users`."""
     if tls not in (False, True, MUTUAL):
         raise ConfigurationError(f"tls must be True, False or {MUTUAL!r}, not {tls!r}.")
     if security is not None and (tls or users):
