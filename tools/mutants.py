@@ -60,6 +60,8 @@ def delete_statement(source: str, statement: Statement) -> ast.Module:
 
 
 class _StatementDeleter(ast.NodeTransformer):
+    """Moves a statement into the body of `if False`, or lets an exception handler handle no exception."""
+
     def __init__(self, statement: Statement) -> None:
         self._position = (statement.first_line, statement.last_line, statement.indent)
 

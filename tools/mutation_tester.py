@@ -127,6 +127,7 @@ class MutationPlugin:
         """Ids of the tests that have killed mutants of each function."""
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the tests on all mutants and print the report. pytest calls this hook instead of its own loop."""
         if session.testsfailed:
             raise session.Interrupted("the tests cannot be collected")
         baseline = _start_child(lambda: (self._run_baseline(session), list(sys.modules), self._failure_text))

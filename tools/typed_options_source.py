@@ -87,6 +87,7 @@ def build_source() -> str:
 
 
 def _typed_dict(name: str, docstring: str, options: Mapping[str, Option]) -> list[str]:
+    """Return the source lines of a TypedDict with a key for each option."""
     lines = [f"class {name}(TypedDict, total=False):", f'    """{docstring}"""', ""]
     for argument, option in options.items():
         line = f"    {argument}: {find_type(option)}"

@@ -9,7 +9,7 @@ as few producers, which tasks would use one after the other.
 
 Requests and batch sizes come from the report of the write. The broker's JVM reports the number of live objects with the
 state of a producer, and the size of the heap without garbage before and after the write. Markers are counted as the
-offsets without a row. Brokers write the markers after save() has returned, so `seen` is the time from then until
+offsets without a row. Brokers may write markers after save() has returned, so `seen` is the time from then until
 read_committed readers see all rows. CPU is that of all Spark processes and, in a separate column, of the broker.
 """
 

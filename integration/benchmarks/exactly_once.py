@@ -46,6 +46,7 @@ def write_batch(frame: DataFrame, bootstrap: str, guarantee: str) -> float:
 
 
 def jobs_in_turns(spark: SparkSession, bootstrap: str, rows: int, rounds: int) -> Seen:
+    """Return the rows per second of each round after the warm-up round, by guarantee."""
     results: Seen = {name: [] for name in PAIR}
     frame = build_rows(spark, rows, "real")
     for turn, name in iterate_turns(PAIR, rounds + 1):

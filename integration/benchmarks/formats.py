@@ -98,6 +98,7 @@ def encoders(spark: SparkSession, rounds: int) -> None:
 def writes(
     spark: SparkSession, rows: int, rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
 ) -> Seen:
+    """Let the contenders take turns, and return the figures of each round after the warm-up round."""
     results: Seen = {name: [] for name in contenders}
     frame = build_rows(spark, rows)
     for turn, name in iterate_turns(contenders, rounds + 1):

@@ -56,6 +56,7 @@ def main() -> None:
 
 
 def throughput_row(certificates: Path, tls: bool, send_buffer: int, megabytes: int, rounds: int) -> str:
+    """Measure one transport with one size of the send buffer, and return a row of the table."""
     client = _client_context(certificates) if tls else None
     bare, our_times, ratios = [], [], []
     with sink(certificates if tls else None) as port:
@@ -117,6 +118,7 @@ def _send_one(selector: Selector, segments: list[bytes]) -> None:
 
 
 def _connected(port: int, ids: list[str], channels: ChannelBuilder, send_buffer: int) -> Selector:
+    """Return a Selector whose channels, one for each id, are connected to the port and ready."""
     system = OperatingSystem()
     selector = Selector(system, channel_builder=channels)
     for channel_id in ids:
@@ -131,7 +133,7 @@ def _connected(port: int, ids: list[str], channels: ChannelBuilder, send_buffer:
 
 
 def fairness_rounds(seconds: float) -> Iterator[tuple[float, float]]:
-    """Yield the megabytes written to two peers in `seconds`, without and with a third one that reads nothing.
+    """Yield the megabytes written to two peers in `seconds`: alone, and beside a third peer that reads nothing.
 
     The iterator never ends.
     """

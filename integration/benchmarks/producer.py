@@ -109,6 +109,7 @@ CONTENDERS: dict[str, Callable[[str, str, int, Options, str], None]] = {
     "librdkafka": librdkafka,
     "kafka-python": kafka_python,
 }
+"""Functions that send records to a topic. They call `yield_start` when the first record has been acknowledged."""
 SETTINGS = {"16 kB": JAVAS, "64 kB": BETWEEN, "512 kB": SPARK_SINKS, "1 MB": LIBRDKAFKAS}
 FULL_BATCHES, WAITING = "full 512 kB", {**SPARK_SINKS, "linger.ms": 100}
 """With a linger of 5 ms, most batches are sent before they reach 512 kB; with 1,000 partitions, they have 13 kB."""

@@ -127,6 +127,7 @@ def compare(contenders: Mapping[str, Contender], counts: Mapping[str, int], roun
 
 
 def _measured(drivers: Mapping[str, Driver], workload: str, count: int, rounds: int) -> Seen:
+    """Run a workload on all drivers in turns, after a warm-up. Return the figures of each round."""
     results: Seen = {name: [] for name in drivers}
     for driver in drivers.values():
         driver.run(workload, 2 * count)  # a warm-up, because JVMs compile code that runs often

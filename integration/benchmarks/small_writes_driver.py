@@ -47,12 +47,16 @@ KINDS = {
 
 
 class CountingWriter(DataSourceArrowWriter):
+    """Writer that counts the rows and discards them."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         self.rows = sum(batch.num_rows for batch in iterator)
         return WriterCommitMessage()
 
 
 class CountingStreamWriter(DataSourceStreamArrowWriter):
+    """Writer of micro-batches that counts the rows and discards them."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         self.rows = sum(batch.num_rows for batch in iterator)
         return WriterCommitMessage()
@@ -65,6 +69,8 @@ class CountingStreamWriter(DataSourceStreamArrowWriter):
 
 
 class CountingSource(DataSource):
+    """Data source `counting`, for batches and streams."""
+
     @classmethod
     def name(cls) -> str:
         return "counting"

@@ -95,6 +95,8 @@ def send(sink: socket.socket, pending_rows: Sequence[RecordColumns]) -> None:
 
 
 class RecordsSource(DataSource):
+    """Data source `records`, with the options `port` and `batches` of RecordsWriter."""
+
     @classmethod
     def name(cls) -> str:
         return "records"

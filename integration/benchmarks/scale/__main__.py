@@ -44,7 +44,7 @@ GIVEN_UP = (
 def main() -> int:
     """Simulate the writes and print the tables. Return the exit status, which is 1 if rows were lost or duplicated."""
     chosen = arguments()
-    logging.disable(logging.WARNING)  # because a broker fails in every simulation
+    logging.disable(logging.WARNING)  # no warnings about the failing broker
     write = Write(
         tasks=chosen.tasks,
         partitions=chosen.partitions,

@@ -192,6 +192,7 @@ class SimulatedWrite:
         return producer
 
     def _run_task(self, caller: Caller, producer: KafkaProducer, task: int, written_to: npt.NDArray[np.bool_]) -> None:
+        """Send the rows of a task, wait for all acknowledgements and count the results."""
         calls = []
         for columns, partitions in self._iterate_rows(task):
             caller.pause(columns.num_rows / self.write.rows_per_second * 1000.0)
