@@ -163,12 +163,14 @@ class _ObjectBuilder:
         quote = b'"' if field.needs_quotes else b""
         label = b'"%s":%s' % (name, quote)
         if field.values.null_count:
+            # The name, the value and the quotes become one piece, which join_non_null() skips where the value is null.
             self._flush_constant()
             closing_quote = [build_binary_scalar(quote)] if quote else []
             self._pieces.append(join(self._build_field_prefix(label), field.values, *closing_quote))
             if self._rows_with_fields is not True:
                 self._rows_with_fields = self._rows_with_fields | ~build_null_mask(field.values)
             return
+        # All rows have this field. Its name can be merged into the constant unless only some rows need a comma.
         if isinstance(self._rows_with_fields, bool):
             self._pending_constant += b"," + label if self._rows_with_fields else label
             self._flush_constant()

@@ -117,6 +117,7 @@ def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) 
             is_non_default = _find_enum_numbers(field, column, present, path) != 0
         else:
             is_non_default = _find_non_default(column)
+        # If no value is the default, a mask of None (all rows) saves copying the pieces.
         present = combine_masks(present, None if is_non_default.all() else is_non_default)
     return mask_pieces([_encode_tag(field), *_encode_value(field, column, present, path)], present)
 

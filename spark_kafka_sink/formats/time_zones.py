@@ -51,6 +51,7 @@ def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int
     year_range = np.unique(np.concatenate([years - 1, years, years + 1]))
     transitions = [transition for year in year_range for transition in _find_transitions(zone, int(year))]
     transition_times = np.array([time for time, _ in transitions], np.int64)
+    # offsets[i] applies after the first i transitions. Times before all of them have the first offset.
     offsets = np.array([transitions[0][1], *(offset for _, offset in transitions)], np.int64)
     result: NDArray[np.int64] = offsets[np.searchsorted(transition_times, seconds, side="right")]
     return result
