@@ -9,11 +9,13 @@ CPU time. Nanoseconds depend on the machine and its load; the ratios of one run 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -161,35 +163,42 @@ def cost_by_total() -> dict[int, list[float]]:
     return {total: [statistics.median(times) for times in columns] for total, columns in found.items()}
 
 
-MEMORY_PROBE = """
-import resource, sys
-from integration.benchmarks.encoder import *
-rows = 200_000
-records = columns("real", rows)
-if sys.argv[1] == "headers":
-    records = RecordColumns(records.value, records.key, pa.concat_arrays([headers()] * (rows // ROWS)))
-reuse_freed_memory() encode_records(records.slice(0, 10), build_consecutive_slices([10]), NOW)
-pa.default_memory_pool().release_unused() open("/proc/self/clear_refs", "w").write("5") before =
-int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() size = int(sys.argv[2]) encoded_records =
-encode_records(records, build_consecutive_slices([start + size for start in range(0, rows, size)]), NOW) (peak,) =
-[int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")] print(records.nbytes,
-peak - before)
-"""
+MEMORY_ROWS = 200_000
 
 
-def peak_memory() -> dict[str, float]:
+def measure_peak_memory() -> dict[str, float]:
     """Return the peak memory of encoding as a multiple of the input's size, for 200,000 rows.
 
     The rows are encoded as a single batch, and in batches of 8,000 rows, each in a new process. The memory is resident
     memory, and includes the result but not the input.
     """
-    found = {}
+    ratios = {}
     for kind in ("plain", "headers"):
-        for rows in (200_000, 8_000):
-            probe = [sys.executable, "-c", MEMORY_PROBE, kind, str(rows)]
-            done = subprocess.run(probe, check=True, capture_output=True, text=True).stdout.split()
-            found[f"{kind}, batches of {rows:,} records"] = int(done[1]) / int(done[0])
-    return found
+        for batch_rows in (MEMORY_ROWS, 8_000):
+            program = f"from integration.benchmarks.encoder import *; print_memory({kind!r}, {batch_rows})"
+            done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+            input_bytes, peak_bytes = map(int, done.stdout.split())
+            ratios[f"{kind}, batches of {batch_rows:,} records"] = peak_bytes / input_bytes
+    return ratios
+
+
+def print_memory(kind: str, batch_rows: int) -> None:
+    """Encode rows once, and print the bytes of the input and the peak memory of encoding."""
+    records = columns("real", MEMORY_ROWS)
+    if kind == "headers":
+        all_headers = pa.concat_arrays([headers()] * (MEMORY_ROWS // ROWS))
+        records = RecordColumns(records.value, records.key, all_headers)
+    reuse_freed_memory()
+    encode_records(records.slice(0, 10), build_consecutive_slices([10]), NOW)
+    pa.default_memory_pool().release_unused()
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak
+    before_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    stops = [start + batch_rows for start in range(0, MEMORY_ROWS, batch_rows)]
+    encoded_records = encode_records(records, build_consecutive_slices(stops), NOW)
+    status = Path("/proc/self/status").read_text().splitlines()
+    (peak_kib,) = [int(line.split()[1]) for line in status if line.startswith("VmHWM")]
+    print(records.nbytes, peak_kib * 1024 - before_bytes)
+    del encoded_records  # the result counts, so it lives until the peak has been read
 
 
 def main() -> None:
@@ -211,7 +220,7 @@ def main() -> None:
         )
         print(f"| {total:,} |{cells}")
     print("\n| peak memory besides 200,000 records of input | times their bytes |\n|---|---|")
-    for kind, ratio in peak_memory().items():
+    for kind, ratio in measure_peak_memory().items():
         print(f"| {kind} | {ratio:.2f} |")
 
 
