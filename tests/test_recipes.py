@@ -90,7 +90,7 @@ COUNT_IN_PRODUCER = (
     "            self._counts.requests += 1",
     "            self._counts.throwaways += 3",
 )
-COUNT_IN_TASK = ("spark/write_task.py", "        self._counts.rows += count", "        self._counts.wastes += 3")
+COUNT_IN_TASK = ("spark/write_task.py", "        self._counts.rows += written_rows", "        self._counts.wastes += 3")
 
 
 def test_counter_recipe_adds_report_field_and_metric(
