@@ -126,7 +126,7 @@ REGISTRY_OPTIONS = (
         RegistryOptions.partitioner_ignore_schema_id,
         parse_boolean,
         "true: the partition of a key does not depend on the schema id before it, so that a key "
-        "[keeps its partition](registry.md#keep-keys-in-their-partition) when its schema gets another id",
+        "[keeps its partition](registry.md#keep-keys-in-their-partition) when its schema gets a new id",
     ),
     *_TLS_OPTIONS,
 )
