@@ -349,6 +349,11 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     def fail_rows(
         self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     ) -> None:
+        """Record that `failed.rows` failed, and complete the future if no row is pending.
+
+        `errors_by_position`: errors of individual rows, keyed by position in `failed.rows`. All other rows failed with
+        `failed.error`.
+        """
         rows = failed.rows
         has_common_error = np.ones(len(rows), np.bool_)
         has_common_error[list(errors_by_position)] = False
@@ -361,7 +366,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         with self._lock:
             self._failures += failures
             self._pending_row_count -= len(rows)
-            # Without rows there is nothing to complete: __init__ has completed a future that has no rows at all.
+            # A call without rows must not complete the future again: __init__ has already completed an empty future.
             is_complete = len(rows) > 0 and self._pending_row_count == 0
         if is_complete:
             self._complete()

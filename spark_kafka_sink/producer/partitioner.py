@@ -64,7 +64,7 @@ class PartitionLoads(NamedTuple):
 
 
 FindPartitionLoads = Callable[[Sequence[int]], "PartitionLoads | None"]
-"""Return the loads of candidate partitions, or None if any of these was never written to. Argument: the candidates."""
+"""Function that returns the loads of the given candidates, or None if any of them was never written to."""
 
 
 class _TopicState:
@@ -82,11 +82,11 @@ class _TopicState:
     )
 
     def __init__(self) -> None:
-        self._topic_info: TopicInfo | None = None  # this and the next field: as of the last update
-        self._nodes: Mapping[int, Node] | None = None
+        self._topic_info: TopicInfo | None = None  # as of the last update
+        self._nodes: Mapping[int, Node] | None = None  # as of the last update
         self.partitions: list[int] = []
         self.available_partitions: list[int] = []  # those with a leader; all partitions if none has a leader
-        self.rack_partitions: list[int] = []  # those whose leader is in client.rack; empty without rack awareness
+        self.rack_partitions: list[int] = []  # those whose leader is in client.rack; empty if rack awareness is off
         self.sticky_partition = INVALID_PARTITION
         self.sticky_bytes = 0  # number of bytes assigned to the sticky partition since it was chosen
         self.next_position = 0  # index into `available_partitions`, for the round-robin partitioner
@@ -94,8 +94,8 @@ class _TopicState:
     def update(self, topic: str, snapshot: ClusterSnapshot, rack: str | None) -> None:
         """Update the partitions from the snapshot if the topic or the nodes have changed.
 
-        `rack`: the client's rack; None without rack awareness. Raise MetadataTimeoutError if the snapshot does not have
-        the topic's partitions.
+        `rack`: the client's rack, or None if rack awareness is off. Raise MetadataTimeoutError if the snapshot does not
+        have the topic's partitions.
         """
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
@@ -180,7 +180,7 @@ class Partitioner:
     ) -> NDArray[np.int32]:
         """Assign rows to the sticky partition until a batch is full, then choose another partition.
 
-        The loop has one iteration per batch.
+        The loop has one iteration per batch, plus one if the first row does not fit into the sticky partition's batch.
         """
         if state.sticky_partition < 0:
             state.sticky_partition = choose_partition(self._random)
@@ -190,6 +190,7 @@ class Partitioner:
         row_counts: list[int] = []
         start, assigned_bytes = 0, 0
         while start < len(sizes):
+            # The cumulative size at which the batch of the sticky partition is full.
             batch_end_bytes = assigned_bytes + self._batch_body_bytes - state.sticky_bytes
             stop = int(np.searchsorted(cumulative_bytes, batch_end_bytes, "right"))
             if stop == start and not state.sticky_bytes:

@@ -254,7 +254,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             else:
                 record, callback = parse_send_arguments(topic, fields, callback)
             return self._send_record(record, callback, check_open)
-        except BaseException as error:
+        except BaseException as error:  # even after a KeyboardInterrupt, the transaction must not be committed
             self._prevent_commit("send()", error, check_open)
             raise
 
@@ -311,8 +311,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> ColumnsFuture:
         """Send all rows of the columns and return one future. Its result contains the rows that were not written.
 
-        `partition`: a partition for all rows, or an array with the partition of each row. Rows that request no
-        partition are assigned by key or, without a key, by the configured partitioner.
+        `partition`: a partition for all rows, or an array with the partition of each row. Rows whose partition is null,
+        or all rows if `partition` is None, are assigned by key or, without a key, by the configured partitioner.
 
         `keep_row_indices`: record in the result which rows each stored range contains; this takes 8 bytes per row.
 
@@ -335,7 +335,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 keep_row_indices=keep_row_indices,
                 ignored_key_bytes=ignored_key_bytes,
             )
-        except BaseException as error:
+        except BaseException as error:  # even after a KeyboardInterrupt, the transaction must not be committed
             self._prevent_commit("send_columns()", error, check_open)
             raise
 

@@ -330,13 +330,14 @@ def _find_type_faults(
 
 
 def _explain_unreadable_column(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
-    """Explain why a column cannot be used for the record field. Return None if it can.
+    """Return why a column cannot be used for the record field, or None if it can be used.
 
     `empty_column`: a column without rows, converted to the type that the record field is read from.
     """
     try:
+        # Each constructor or parser below is called only because it raises SchemaError for an unsuitable type.
         if record_field == "value":
-            RecordColumns(empty_column)  # called only to validate the type, as in the next two branches
+            RecordColumns(empty_column)
         elif record_field == "partition":
             parse_requested_partitions(empty_column, 0)
         elif record_field != "topic":

@@ -169,6 +169,7 @@ def _describe_conversion_remedy(table: object) -> str:
 class TableSender:
     """Sends one table and updates `result` while doing so.
 
+    `failed_rows_max`: sending stops once more rows than this have failed.
     `prevent_commit`: called with the error of rows that are not sent, in order to prevent the commit of their
     transaction. It may raise.
     """

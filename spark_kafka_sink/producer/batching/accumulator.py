@@ -13,12 +13,17 @@ on the sender thread when linger.ms has passed, when memory is short, and while 
 Memory. The memory reserved for staged rows is enough for the larger of their Arrow form and their encoded form. The
 encoded form is counted at its upper bound, and twice if compression is enabled, because the compressed records are
 allocated before the uncompressed ones are freed. So encoding and compression never wait for memory. If they did, a
-thread could wait for memory that is released only after its own rows have been sent. While a thread encodes a stage,
-its rows exist in both forms, and the second form is not counted against buffer.memory. The second form takes half of
-buffer.memory for a stage that has just become full, more if new rows joined rows left over from a split, and at most
-all of buffer.memory if the stages of several topics are encoded concurrently. The encoded rows of one buffer share a
-lease (buffer_pool.py). When memory is short, the last few batches that still use a buffer are copied out of it, so that
-the buffer can be freed.
+thread could wait for memory that is released only after its own rows have been sent.
+
+While a thread encodes a stage, its rows exist in both forms, but only one of them is counted against buffer.memory. The
+other form takes
+
+    half of buffer.memory           for a stage that has just become full
+    more than half                  if new rows joined rows left over from a split of the stage
+    at most all of buffer.memory    if the stages of several topics are encoded concurrently
+
+The encoded rows of one buffer share a lease (buffer_pool.py). When memory is short and only a small part of a buffer is
+still needed, the batches that need it are copied out, so that the buffer can be freed.
 
 The rows of a call that is larger than the pool are staged in chunks. max.block.ms applies to each chunk, so that a
 large call to slow brokers does not fail while it makes progress. Each record passed to send() also reserves memory for
@@ -403,10 +408,16 @@ class RecordAccumulator:
     def _find_topics_to_fill(
         self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Return the `only_full_by_topic` and `next_due_ms` of a _FillPlan that has no flushes."""
+        """Find the topics with a stage to fill. Return a flag for each, and the time of the next fill or assignment.
+
+        The flag is the topic's value in `_FillPlan.only_full_by_topic`: False if the stage is due, True if only the
+        assignment of its single records is due. A stage from which another thread is filling batches is only marked;
+        that thread wakes the sender afterwards.
+        """
         only_full_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
         for stage in self._filler.list_stages():
+            # A flush and the close make every stage due, regardless of linger and fill pauses.
             due_ms = (
                 -INFINITE_MS
                 if is_flushing
@@ -415,7 +426,7 @@ class RecordAccumulator:
             is_due = due_ms <= now_ms
             if not is_due:
                 next_due_ms = min(next_due_ms, due_ms)
-            if not is_due and stage.assignment_due_ms > now_ms:  # nothing is due, not even an assignment
+            if not is_due and stage.assignment_due_ms > now_ms:  # neither a fill nor an assignment is due
                 next_due_ms = min(next_due_ms, stage.assignment_due_ms)
             elif self._filler.is_being_filled(stage):
                 stage.should_recheck = True

@@ -129,7 +129,7 @@ class ProducerBatch:
     def __init__(self, topic_partition: TopicPartition, created_ms: float, deadline_ms: float) -> None:
         """`created_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
 
-        `deadline_ms`: the end of delivery.timeout.ms.
+        `deadline_ms`: the time at which delivery.timeout.ms expires.
         """
         self.topic_partition = topic_partition
         self.created_ms = created_ms
@@ -143,12 +143,13 @@ class ProducerBatch:
         self.base_timestamp = self.max_timestamp = -1  # -1 until the first record is appended
         self.codec = Codec.NONE
         self.attempts = 0  # failed attempts so far
-        self._attempts_at_leader_change = -1  # value of `attempts` when skip_backoff was last called; -1 before
+        self._attempts_at_leader_change = -1  # value of `attempts` at the last skip_backoff(); -1 if never called
         self.backoff_until_ms = 0.0
         self.leader_epoch: int | None = None  # epoch of the leader for which the batch was last drained
         self.drained_ms = -1.0  # time at which the batch was last sent; -1 before the first attempt
         self.has_request_in_flight = False
-        self.producer_id = -1  # this and the next two fields are -1 until set_producer_state
+        # producer_id, producer_epoch and base_sequence are -1 until set_producer_state() is called.
+        self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
         self.transactional = False
@@ -204,7 +205,7 @@ class ProducerBatch:
 
     @staticmethod
     def collect_stored_ranges(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[StoredRange]]:
-        """Return the stored ranges of acknowledged batches, grouped by row group (row_origins.py)."""
+        """Return the ranges of rows that acknowledged batches have stored, by the RowOrigins of their row group."""
         stored_ranges: defaultdict[RowOrigins, list[StoredRange]] = defaultdict(list)
         for batch in batches:
             partition, time, base_offset = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
@@ -212,6 +213,8 @@ class ProducerBatch:
                 stored_ranges[origins].append(
                     StoredRange(start, stop, partition, batch.compute_record_offset(first_delta), time)
                 )
+            # A batch that is not compressed may have many pieces, so this loop uses neither BatchRows nor
+            # compute_record_offset.
             for pieces, index in zip(batch._pieces, batch._piece_indices, strict=True):
                 offset = base_offset + pieces.first_offset_deltas[index] if base_offset >= 0 else -1
                 stored_range = make_stored_range((pieces.starts[index], pieces.stops[index], partition, offset, time))

@@ -40,10 +40,11 @@ class EncodedPieces:
         stops: Sequence[int],
         first_offset_deltas: Sequence[int],
     ) -> None:
-        """Piece i is slice i of `encoded_slices`. It encodes the rows [starts[i], stops[i]) of `origins`.
+        """Piece i is slice i of `encoded_slices` and encodes the rows from starts[i] to stops[i] - 1 of `origins`.
 
-        Its first record has the offset delta first_offset_deltas[i] in its batch. `lease`: reserves the memory of the
-        buffer and of its rows' overhead.
+        first_offset_deltas[i] is the offset delta of the piece's first record in the batch that the piece belongs to.
+        `lease`: holds the memory reserved for the buffer and for the overhead of its rows. This constructor hands the
+        buffer over to the lease.
         """
         self.lease = lease
         lease.buffer = encoded_slices.data

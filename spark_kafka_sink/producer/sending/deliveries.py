@@ -67,7 +67,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnobservedFailures(NamedTuple):
-    """Failed records whose futures no caller can read, because the producer was dropped."""
+    """Failed records whose futures no caller may read, because the producer ended without close()."""
 
     record_count: int
     first_error: KafkaSinkError
@@ -95,7 +95,7 @@ class Deliveries:
         """Batches that are DONE, but whose futures are not completed yet."""
         self._last_response_ms: float  # time at which the last response was received
         self.is_producer_abandoned = False
-        """Whether the producer was dropped. Further failures are then counted as unobserved."""
+        """Whether the producer ends without close(). Further failures are then counted as unobserved."""
         self.unobserved_failures: UnobservedFailures | None = None
 
     # --- responses

@@ -1,4 +1,4 @@
-"""Builds the exceptions for the futures of failed batches. Each message states the cause and, if known, a remedy."""
+"""Build the exceptions for the futures of failed batches. Each message states the cause and, if known, a remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RECORD_ERRORS: dict[int, type[DataError]] = {
     codes.MESSAGE_TOO_LARGE: RecordTooLargeError,
     codes.INVALID_RECORD: InvalidRecordError,
 }
-"""Errors that identify the record as the cause when its batch holds only that record."""
+"""Exception types by error code, for errors that the record itself causes if it is the only one in its batch."""
 
 
 class RecordErrors(NamedTuple):
@@ -43,7 +43,7 @@ class RecordErrors(NamedTuple):
 
 
 def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> KafkaSinkError:
-    """Build the error of a single attempt."""
+    """Build the error for one failed attempt to send a batch."""
     if response.cause is not None:
         return response.cause
     partition = format_partition(*batch.topic_partition)
@@ -51,7 +51,7 @@ def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> Ka
 
 
 def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure: Fail) -> KafkaSinkError:
-    """Build the error of a batch that will not be sent again."""
+    """Build the error for a batch that will not be sent again."""
     error = build_attempt_error(batch, response)
     if failure.timed_out:
         return build_timeout_error(batch, error, in_doubt=failure.in_doubt)
@@ -115,7 +115,7 @@ def _add_disconnect_remedy(error: Exception | None) -> Exception | None:
 
 
 def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
-    """Build the error of a batch whose delivery.timeout.ms has passed."""
+    """Build the error for a batch whose delivery.timeout.ms has passed. `cause`: the reason, or None if unknown."""
     partition = format_partition(*batch.topic_partition)
     timeout_ms = batch.deadline_ms - batch.created_ms
     cause_text = "" if cause is None else f" {_to_sentence(cause)}"
@@ -130,7 +130,7 @@ def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_dou
 
 
 def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> KafkaSinkError:
-    """Build the error of a batch that cannot keep its sequence, and that may already be stored under it.
+    """Build the error for a batch that cannot keep its sequence, and that may already be stored under it.
 
     Under a new sequence, the batch could be stored twice (rule 3 of idempotence.py).
     """

@@ -94,8 +94,8 @@ class PartitionState:
         self.gap_start: int | None = None  # first sequence of the gap
         self.has_unresolved_sequence = False
         self.id_and_epoch = NO_PRODUCER_ID
-        self.next_sequence: int  # this and the next field are set by `start_sequences`
-        self.last_acked_sequence: int  # -1 if there is none
+        self.next_sequence: int  # set by `start_sequences`
+        self.last_acked_sequence: int  # set by `start_sequences`; -1 if there is none
 
     def __repr__(self) -> str:
         return (

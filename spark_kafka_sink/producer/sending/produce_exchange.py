@@ -1,4 +1,4 @@
-"""Builds produce requests from the batches for one broker, and parses the partition responses to these batches."""
+"""Build produce requests from the batches for one broker, and parse the partition responses to these batches."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class ProducerIdCall(Call[InitProducerIdResponse]):
-    """A call that never ends. An InitProducerId request is due whenever a producer id is needed.
+    """A call that stays open for the producer's lifetime and sends InitProducerId whenever a producer id is needed.
 
     After a failure, the next request is due after a backoff.
     """
@@ -29,27 +29,28 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         """`is_needed`: returns whether any records are waiting for a producer id.
 
         `on_failure`: called with the error of a failed request, and the time of the failure.
-        `compute_backoff_ms`: returns the backoff after a failure. Argument: the number of consecutive failures before.
+        `compute_backoff_ms`: returns the backoff after a failure, given the number of consecutive failures before it.
         """
         super().__init__([InitProducerId(None)])
         self._is_needed = is_needed
         self._set_producer_id_and_epoch = set_producer_id_and_epoch
         self._on_failure = on_failure
         self._compute_backoff_ms = compute_backoff_ms
-        (self._key,) = self.due_ms_by_key  # of the only request
+        (self._key,) = self.due_ms_by_key  # this call has a single request with a single key
         self._due_ms = 0.0
         self._failure_count = 0
 
     def refresh(self, now_ms: float) -> None:
         """Make the request due only while a producer id is needed. A backoff remains in effect."""
         if not self.in_flight_keys:
+            # `_due_ms` remembers the key's due time while the key is removed from `due_ms_by_key`.
             self._due_ms = self.due_ms_by_key.get(self._key, self._due_ms)
             self.due_ms_by_key = {self._key: self._due_ms} if self._is_needed() else {}
 
     def handle_result(
         self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now_ms: float
     ) -> None:
-        """Adopt the producer id and epoch. A rejection or a negative number counts as a failure."""
+        """Adopt the producer id and epoch. A rejection, or a negative id or epoch, counts as a failure."""
         classification = request.classify(response)
         if classification.verdict is not Verdict.DONE:
             rejection = request.build_rejection_error(key, classification)

@@ -115,7 +115,9 @@ class Sender:
         self.client.wakeup()
 
     def abandon(self, *, force: bool = False) -> None:
-        """Make the sender end without close(), because the producer was dropped or the program is exiting. Thread-safe.
+        """Make the sender end without close(). Thread-safe.
+
+        Called when the producer was garbage-collected or the program is exiting.
 
         Accepted records are still delivered, or fail after delivery.timeout.ms. The records of an open transaction are
         not delivered, because no call can commit it any more.
@@ -163,7 +165,7 @@ class Sender:
         self._requests.fail(error)
         if self._transactions is not None:
             self._transactions.close(error)
-        # Stored batches complete first, because the rows of a partition complete in order.
+        # The futures of stored batches fail before those of later batches, so that a partition's rows fail in order.
         self._deliveries.fail_uncompleted_batches(error)
         # The other batches fail before their requests end: a batch whose request is in flight may be stored.
         self._deliveries.fail_batches(self.accumulator.abort_incomplete_batches(error), error, now_ms)
@@ -184,7 +186,10 @@ class Sender:
     # --- the loop
 
     def run_once(self, now_ms: float) -> None:
-        """Run one round: fail, send and receive. Block no longer than until the next deadline."""
+        """Run one round: fail batches that can no longer be sent, send those that are ready, and handle responses.
+
+        Block at most until the next deadline.
+        """
         snapshot = self.metadata.snapshot
         if self._is_closing:
             self.accumulator.close()
@@ -192,6 +197,8 @@ class Sender:
         self._fail_unsent_batches_after_fatal_error(now_ms)
         self._fail_batches_dropped_by_transaction(now_ms)
         ready_check = self.accumulator.fill_and_find_ready_nodes(snapshot, now_ms)
+        # These steps follow the filling, which reveals rows that cannot be encoded, and precede the drain. Abandoned
+        # batches come last, because after a batch has failed, later ones may be unable to keep their sequences.
         self._fail_unencoded_batches(now_ms)
         self._fail_expired_batches(now_ms)
         self._fail_abandoned_batches(now_ms)
@@ -209,8 +216,8 @@ class Sender:
         for node_id, batches in batches_by_node.items():
             self._send(node_id, batches, snapshot, now_ms)
         request_delay_ms = min(request_delay_ms, self._send_requests(now_ms))
-        # The delay in `ready_check` is not enough, because it is out of date: the batch behind one that expired or was
-        # drained may be backing off, and a queue that became ready just after `now_ms` was not drained.
+        # `ready_check` is stale by now: expiring or draining a batch exposes the next one, which may be in backoff, and
+        # a queue that became ready just after `now_ms` was not drained.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
         timeout_ms = min(
             request_delay_ms,
