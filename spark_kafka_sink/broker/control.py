@@ -6,12 +6,12 @@
     control.when("PRODUCE", node=1).drop(applied=True)            # the records are stored, the response is lost
     control.when("PRODUCE", times=None, probability=0.1).delay(0, 50)
 
-Pass APIs and errors as Kafka's names or numbers. These are the faults:
+APIs and errors may be given by their Kafka name or number. These are the faults:
 
-    fail(error)               respond with an error; `after_applying=True`: execute the request nevertheless
-    delay(ms) delay(a, b)     delay the response, by a random time from a to b; `before_applying=True`: delay the
-                              execution
-    drop()                    close the connection instead of responding; `applied=True`: after the execution
+    fail(error)               respond with an error; `after_applying=True`: execute the request first
+    delay(ms) delay(a, b)     delay the response by `ms`, or by a random time from a to b; `before_applying=True`: delay
+                              the execution instead
+    drop()                    close the connection instead of responding; `applied=True`: execute the request first
     cut(at=0.5)               close the connection in the middle of the response
     garbage(data)             send these bytes instead of the response
     announce_length(n)        send a frame length of n and nothing else
@@ -19,8 +19,8 @@ Pass APIs and errors as Kafka's names or numbers. These are the faults:
     never_answer()            keep the connection open and never respond; `applied=True`: execute the request
     throttle(ms)              respond with a throttle time
 
-`nth=2` skips the first selected request. `times=3` strikes the next three requests, and `times=None` all that follow.
-Each method returns the rule that it added: `rule.struck` counts the requests it struck, and `rule.remove()` ends it.
+`nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. A method
+returns the rule that it added: `rule.struck` is the number of requests affected so far, and `rule.remove()` ends it.
 `clear()` removes all rules.
 
 These methods change the cluster: move_leader, move_coordinator, stop_node, start_node, refuse_connections,
@@ -78,7 +78,7 @@ class Control:
         times: int | None = 1,
         probability: float = 1.0,
     ) -> FaultBuilder:
-        """Select the requests that a fault strikes.
+        """Select the requests that a fault affects.
 
         A condition of None accepts every request. `matches` is called with each request that meets the other
         conditions. It must return quickly, because other requests to the broker wait for it.
@@ -86,7 +86,7 @@ class Control:
         if partition is not None and topic is None:
             raise ValueError("partition requires topic")
         if node is not None:
-            self._cluster.node(node)  # raises KeyError for an unknown node, whose rule would never strike
+            self._cluster.node(node)  # raises KeyError for an unknown node, whose rule would never match a request
         if isinstance(api, str):
             api = ApiKey(_to_number(api, "request", {key.name: key for key in list_handled_api_keys()}))
         request_filter = RequestFilter(api, node, topic, partition, client_id, matches)
@@ -109,7 +109,7 @@ class Control:
     def collect_effects(
         self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions
     ) -> FaultEffects:
-        """Count a request in each rule that accepts it, and return the effects of the rules that strike it.
+        """Count a request in each rule that accepts it, and return the effects of the rules that affect it.
 
         Filters run without the lock, so that a filter that blocks does not delay the requests of other connections.
         """
@@ -199,7 +199,7 @@ class FaultBuilder:
         self._probability = probability
 
     def fail(self, error: int | str, *, after_applying: bool = False) -> FaultRule:
-        """Respond with this error. `after_applying`: execute the request nevertheless."""
+        """Respond with this error. `after_applying`: execute the request first."""
         code = _to_number(error, "error", {row.name: row.code for row in ERROR_CODES.values()})
         injected = InjectedError(code, self._filter.topic, self._filter.partition, after_applying)
         return self._add_rule(lambda effects, _: effects.errors.append(injected))

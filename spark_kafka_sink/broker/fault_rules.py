@@ -1,7 +1,7 @@
 """Fault rules: filters that select requests, and the effects of injected faults on them.
 
-A rule counts the requests that its filter accepts. It strikes the `nth` of them and the `times - 1` after it, and then
-no more. If several rules strike a request, their effects are combined in its FaultEffects, which kafka_apis.py and the
+A rule counts the requests that its filter accepts. It affects the `nth` of them and the `times - 1` after it, and then
+no more. If several rules affect a request, their effects are combined in its FaultEffects, which kafka_apis.py and the
 handlers carry out.
 """
 
@@ -48,7 +48,7 @@ class InjectedError:
 
 @dataclass
 class FaultEffects:
-    """The combined effects of all rules that strike one request."""
+    """The combined effects of all rules that affect one request."""
 
     errors: list[InjectedError] = field(default_factory=list)
     should_execute: bool = True
@@ -100,7 +100,7 @@ class RequestFilter:
 
 
 class FaultRule:
-    """An injected fault and the requests that it strikes, until `remove()` is called or its `with` block ends."""
+    """An injected fault and the requests that it affects, until `remove()` is called or its `with` block ends."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class FaultRule:
     ) -> None:
         """`effect` adds the fault to a request's effects.
 
-        From the `nth` accepted request on, the rule strikes each one with the given probability until it has struck
-        `times` requests. None means no limit.
+        From the `nth` accepted request on, the rule affects each one with the given probability until it has affected
+        `times` requests; None means no limit.
         """
         self.struck = 0
-        """Number of requests struck so far."""
+        """Number of requests affected so far."""
         self.request_count = 0
         """Number of requests accepted by the filter so far."""
         self._filter = request_filter
@@ -133,7 +133,7 @@ class FaultRule:
         self.remove()
 
     def remove(self) -> None:
-        """End the rule, so that it strikes no further requests."""
+        """End the rule, so that it affects no further requests."""
         self._is_removed = True
 
     def accepts(self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions) -> bool:
@@ -141,7 +141,7 @@ class FaultRule:
         return not self._is_removed and self._filter.accepts(node, request, client_id, topic_partitions)
 
     def apply_to(self, effects: FaultEffects, random: Random) -> None:
-        """Count an accepted request. If the rule strikes it, add the fault to its `effects`."""
+        """Count an accepted request. If the rule affects it, add the fault to its `effects`."""
         if self._is_removed:
             return
         self.request_count += 1

@@ -5,8 +5,8 @@
     with broker.faults.slow(50, 200):
         ...
 
-Each method adds a rule and returns it. `rule.struck` is the number of requests that the rule has struck. Call
-`rule.remove()` or use a `with` block to end the rule. With `times=None`, the rule strikes every request until it ends.
+Each method adds a rule and returns it. `rule.struck` is the number of requests that the rule has affected. Call
+`rule.remove()` or use a `with` block to end the rule. With `times=None`, the rule affects every request until it ends.
 For other kinds of faults, see `help(broker.control)`.
 """
 
@@ -40,11 +40,11 @@ class Faults:
         node: int | None = None,
         nth: int = 1,
     ) -> Faults:
-        """Select the requests that the fault strikes: `broker.faults.on(topic="orders", nth=2).loses_answers()`.
+        """Select the requests that the fault affects: `broker.faults.on(topic="orders", nth=2).loses_answers()`.
 
         request    Kafka's name of the API (PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN, ...), or None for all
         partition  a partition of `topic`; requires `topic`
-        nth        number of the first selected request that the fault strikes
+        nth        number of the first selected request that the fault affects
         """
         return replace(self, _request=request, _topic=topic, _partition=partition, _node=node, _nth=nth)
 
@@ -53,7 +53,7 @@ class Faults:
         return self.produce_fails(error)
 
     def produce_fails(self, error: str, *, times: int | None = 1, stored: bool = False) -> FaultRule:
-        """Respond to produce requests with an error. If `stored` is set, the records are stored nevertheless."""
+        """Respond to produce requests with an error. If `stored` is set, the records are stored first."""
         return self._when(times).fail(error, after_applying=stored)
 
     def slow(self, ms: float, at_most_ms: float | None = None) -> FaultRule:
