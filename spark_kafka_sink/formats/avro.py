@@ -2,11 +2,13 @@
 
 A record consists of its field values, without names. Integers are zigzag varints, as in Kafka's records. Floats are
 little-endian. Strings and bytes are preceded by their length. An array or map consists of its element count, its
-elements and a 0; an empty one is a single 0. A union consists of the branch index and the value. A numeric column can
-therefore be encoded as a `Field`, and adjacent fields are merged as long as they fit into 8 bytes.
+elements and a 0; an empty one is a single 0. A union consists of the branch index and the value.
+
+Because a number has neither a name nor a length before it, a numeric column is encoded as a `Field`. Adjacent fields
+are merged as long as they fit into 8 bytes.
 
 The schema and the column types determine each column's writer, a function that returns the column's pieces. The driver
-builds the writers as well, because _RecordWriterBuilder raises SchemaError for columns that do not fit the schema.
+also builds the writers, so that columns that do not fit the schema raise SchemaError before any row is written.
 """
 
 from __future__ import annotations

@@ -111,7 +111,10 @@ def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
 
 
 def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
-    """Build a writer for decimals, or for bytes. It raises InvalidRecordError if selected bytes have another length."""
+    """Build a writer for Avro's fixed type, or return None if the column is neither binary nor a decimal that fits.
+
+    The writer of a binary column raises InvalidRecordError if a selected value does not have the schema's size.
+    """
     size = schema["size"]
     if logical_type == "decimal":
         return _build_fixed_decimal(schema, data_type, path) if size <= _DECIMAL_BYTES else None
@@ -120,6 +123,7 @@ def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, 
 
     def write(column: pa.Array, mask: Mask) -> list[Piece]:
         lengths, data = split_lengths_and_bytes(column)
+        # A row that the mask does not select may have any length. A mask of None selects all rows.
         if (lengths != size if mask is None else (lengths != size) & mask).any():
             raise InvalidRecordError(
                 f"column {path}: the schema's fixed type has {size} bytes, but a value has a different length"
@@ -130,7 +134,10 @@ def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, 
 
 
 def _build_enum(schema: Any, _logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
-    """Build a writer for strings. It raises InvalidRecordError if a selected string is not a symbol of the enum."""
+    """Build a writer for Avro's enum type, or return None if the column is not a string column.
+
+    The writer raises InvalidRecordError if a selected string is not a symbol of the enum.
+    """
     if not is_string_type(data_type):
         return None
     symbols = bytes_to_arrow([symbol.encode() for symbol in schema["symbols"]]).view(pa.string()).cast(data_type)

@@ -60,7 +60,10 @@ class _SchemaBuilder:
         return ["null", schema] if self._null_first else [schema, "null"]
 
     def _build_type(self, data_type: pa.DataType, name: str, namespace: str, path: str) -> Any:
-        """Return the schema of a type. `name` becomes that of a record, or part of the namespace of a decimal."""
+        """Return the schema of a type. Raise SchemaError if Avro has no corresponding type.
+
+        `name` is used as the name of a record, or as the last part of a decimal's namespace.
+        """
         types = pa.types
         scalar = next((avro for is_type, avro in _SCALAR_SCHEMAS if is_type(data_type)), None)
         if scalar is not None:
