@@ -54,7 +54,7 @@ class TableFormat:
     """Formats rows as a table, with a heading above the first row. Cells that do not fit are cut and end with `...`."""
 
     def __init__(self) -> None:
-        self._has_heading = False
+        self._has_heading = False  # whether the heading was written
 
     def __call__(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
         widths = _compute_column_widths(columns, max(MIN_TABLE_WIDTH, shutil.get_terminal_size().columns))

@@ -1,9 +1,10 @@
 """Suggest options for unknown option names, including names from librdkafka and kafka-python.
 
-For another client's option, the name with the most similar spelling is often wrong. For example, the Java producer
-option most similar to librdkafka's `ssl.ca.location` is `ssl.protocol`. So other clients' names are looked up first, in
-two steps. A name with underscores may be a Java client option with the dots replaced. Otherwise one of the tables may
-contain the name. As in the text of an OptionFault, braces in the tables enclose option names.
+For an option of another client, the Java option with the most similar spelling is often the wrong suggestion. For
+example, the Java producer option most similar to librdkafka's `ssl.ca.location` is `ssl.protocol`. So names of other
+clients are recognized first, in two steps. If a name becomes an option when its underscores are replaced with dots,
+that option is suggested. Otherwise the name is looked up in the tables below. As in the text of an OptionFault, braces
+in the tables enclose option names.
 """
 
 from __future__ import annotations

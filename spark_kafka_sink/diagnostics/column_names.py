@@ -1,4 +1,4 @@
-"""Builds the sentences that error messages about missing columns contain."""
+"""Build the sentences about missing columns in error messages."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def normalize_checkpoint(location: str) -> str:
 
 
 def find_prefix_error(prefix: str) -> str | None:
-    """Explain why a prefix is invalid. Return None if it is valid."""
+    """Return why a prefix is invalid, or None if it is valid."""
     if len(prefix) <= MAX_PREFIX_CHARACTERS and _PREFIX_PATTERN.fullmatch(prefix):
         return None
     return f"it must have 1 to {MAX_PREFIX_CHARACTERS} letters, digits, '.', '_' and '-'"

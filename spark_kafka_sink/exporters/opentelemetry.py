@@ -106,7 +106,7 @@ class WriteInstruments:
     def __init__(self, provider: MeterProvider | None = None) -> None:
         self._provider = provider if provider is not None else get_meter_provider()
         meter = _get_meter(self._provider)
-        self._counters = {
+        self._counters = {  # keyed like WriteReport.counts()
             counter: meter.create_counter(f"pykafka.{_to_instrument_name(name)}", unit)
             for counter, (name, unit, _) in WRITE_METRICS.items()
         }

@@ -62,7 +62,7 @@ class _Response(http.client.HTTPResponse):
 
 
 def find_url_error(url: str) -> str | None:
-    """Explain why a URL is not allowed; return None if it is allowed.
+    """Return why a URL is not allowed, or None if it is allowed.
 
     The explanation does not quote the URL, which may contain a password.
     """

@@ -215,7 +215,7 @@ def get_peer_address(sock: socket.socket) -> SocketAddress:
 
 
 def find_host_error(host: str) -> str | None:
-    """Explain why a host name is invalid; return None if it is valid."""
+    """Return why a host name is invalid, or None if it is valid."""
     if not host:
         return "it is empty"
     if len(host) > MAX_HOST_CHARACTERS:

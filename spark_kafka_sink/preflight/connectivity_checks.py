@@ -1,4 +1,4 @@
-"""Builds the connectivity checks from the results of a probe.
+"""Build the connectivity checks from the results of a probe.
 
 If a check has failed, the checks that depend on it are skipped.
 """

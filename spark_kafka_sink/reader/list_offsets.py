@@ -70,9 +70,9 @@ class ListOffsets(Request[ListOffsetsResponse]):
     def parse_offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
         """Return each partition's offset; -1 if no record has the requested timestamp or a later one.
 
-        Raise BrokerError if a partition was rejected. `responses`: the responses by key.
+        Raise BrokerError if a partition was rejected. `responses`: by key, the response of the partition's leader.
         """
-        # `responses` has a leader's response once for each of the leader's partitions, so parse each object only once.
+        # A leader's response appears in `responses` once per partition that it leads, so index each object only once.
         responses_by_object_id = {id(response): response for response in responses.values()}
         results_by_object_id = {
             object_id: {str(result.partition_index): result for result in _iterate_partitions(response)}

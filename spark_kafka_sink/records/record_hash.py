@@ -134,11 +134,15 @@ def _sum_long_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: 
 
 
 def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
-    """Return the weighted sum of each block's words. `starts` must be ascending."""
-    # The windows of the last blocks could extend past the end of the data, so copy these blocks and pad them.
+    """Return the sum of each block's words, weighted with _WORD_FACTORS. `starts` must be ascending.
+
+    No block may be larger than _BLOCK_BYTES.
+    """
+    # The windows of the last blocks could extend past the end of the data, so copy these blocks and pad them. `inside`
+    # is the number of blocks whose windows cannot do so.
     inside = int(starts.searchsorted(len(data) - _BLOCK_BYTES, "right"))
     sums = np.empty(len(starts), np.uint64)
-    word_count = max(1, -(-int(sizes.max(initial=0)) // _WORD_BYTES))
+    word_count = max(1, -(-int(sizes.max(initial=0)) // _WORD_BYTES))  # words of the largest block, rounded up
     chunk_blocks = _CHUNK_BYTES // (word_count * _WORD_BYTES)
     for start in range(0, inside, chunk_blocks):
         chunk = slice(start, min(start + chunk_blocks, inside))
@@ -153,7 +157,7 @@ def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArr
 def _sum_words(
     data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], word_count: int
 ) -> UInt64Array:
-    """Return the weighted sum of each block's words. No block may have more than `word_count` words."""
+    """Return the sum of each block's words, weighted with _WORD_FACTORS. No block has more than `word_count` words."""
     words = _gather_words(data, starts, word_count)
     if int(sizes.min()) < word_count * _WORD_BYTES:
         words &= _build_masks(word_count).take(sizes, axis=0)

@@ -184,9 +184,10 @@ def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
 
 
 def _read_latest_lines(path: str, suffix: str) -> list[str]:
-    """Return the most recent reports as JSON: the last lines of a file, or a folder's latest files with this suffix.
+    """Return the most recent reports, each as a JSON string, with the latest one last.
 
-    Return an empty list if the path is neither a file nor a folder.
+    If `path` is a file, they are its last lines. If it is a folder, they are its latest files that end in `suffix`.
+    Return an empty list if it is neither.
     """
     from pyarrow.fs import FileType
 

@@ -67,6 +67,7 @@ def format_cells(report: WriteReport) -> tuple[str, ...]:
 
 
 def _format_totals(reports: Sequence[WriteReport]) -> tuple[str, ...]:
+    """Return the last row of the table of writes, with one cell for each of _COLUMNS."""
     rows, duration_ms = sum(report.rows for report in reports), sum(report.duration_ms for report in reports)
     wire_bytes = sum(report.wire_bytes for report in reports)
     uncompressed_bytes = sum(report.uncompressed_bytes for report in reports)

@@ -231,9 +231,9 @@ class PendingRequests:
             self._fail(call, key, error, Verdict.FATAL, now_ms)
 
     def _build_lookup(self, call: Call[Any], key_type: int, now_ms: float) -> list[Attempt]:
-        """Build one lookup of all unknown coordinators of this type, including those of keys that are not due yet.
+        """Build one request that looks up every unknown coordinator of this type, also for keys in backoff.
 
-        Return an empty list if no node can handle the lookup now.
+        Return an empty list if no node can handle the request now. `next_due_ms` then returns a time soon after.
         """
         from spark_kafka_sink.requests.find_coordinator import FindCoordinator  # needed only with transactions
 

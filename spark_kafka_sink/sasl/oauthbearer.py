@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def find_extension_error(name: str, value: str) -> str | None:
-    """Explain why an extension is invalid; return None if it is valid."""
+    """Return why an extension is invalid, or None if it is valid."""
     if name == "auth" or not _EXTENSION_NAME_PATTERN.fullmatch(name):
         return f"the name of extension {name!r} must be letters, and not 'auth'"
     if not _EXTENSION_VALUE_PATTERN.fullmatch(value):

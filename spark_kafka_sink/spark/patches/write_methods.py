@@ -173,8 +173,8 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a stream writer's `start`: check the write, select the sink's columns and start the query.
 
-    In output mode update, with the option distribution or through mapInArrow, each micro-batch is written as a batch
-    job.
+    Each micro-batch is written as a batch job if the output mode is `update`, the option `distribution` is set, or the
+    write goes through mapInArrow.
     """
 
     @functools.wraps(original)
