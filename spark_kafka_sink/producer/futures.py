@@ -366,7 +366,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         with self._lock:
             self._failures += failures
             self._pending_row_count -= len(rows)
-            # A call without rows must not complete the future again: __init__ has already completed an empty future.
+            # If no rows failed, the future must not be completed again: __init__ has already completed an empty future.
             is_complete = len(rows) > 0 and self._pending_row_count == 0
         if is_complete:
             self._complete()

@@ -75,7 +75,7 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
         return np.empty(0, np.uint32)
     key_length = keys.find_uniform_length()  # -1 if all keys are null
     # 1. Many keys, or short keys, of equal length: in passes over a table. Such a pass costs less than one that gathers
-    #    words, so it is worthwhile for a quarter of the keys. A word has 4 bytes.
+    #    words, so a quarter of _MAX_SEPARATE_KEYS is enough to make it worthwhile. A word has 4 bytes.
     # 2. Other keys: gather the words of all keys, or hash keys separately if only a few long ones remain.
     # 3. More bytes than may be gathered at once: hash each half of the keys on its own.
     if key_length is not None and (keys.row_count > _MAX_SEPARATE_KEYS // 4 or key_length < 4 * _MIN_SEPARATE_WORDS):
