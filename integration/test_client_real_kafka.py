@@ -204,7 +204,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_anew(kafka: KafkaClus
         delete_topic(kafka.bootstrap(), topic)
 
         def is_created() -> bool:
-            """Not at once: the deletion goes on in the background for a while."""
+            """Try to create the topic again, which fails until its deletion in the background has finished."""
             try:
                 return create_topic(kafka.bootstrap(), topic, partitions=2) == topic
             except KafkaException:

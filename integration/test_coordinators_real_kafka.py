@@ -70,7 +70,7 @@ def connect_client(cluster: KafkaCluster) -> BlockingClient:
 def begin_transactions(
     client: BlockingClient, topic: str, transactional_ids: Sequence[str]
 ) -> list[TransactionIdentity]:
-    """Begin a transaction for each id, without a producer for each."""
+    """Begin a transaction for each id through a single client."""
     results = client.send_all(InitProducerId(name, TIMEOUT_MS) for name in transactional_ids)
     identities = [
         TransactionIdentity(name, result.producer_id, result.producer_epoch, 1) for name, result in results.items()

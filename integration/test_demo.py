@@ -1,4 +1,4 @@
-"""`pykafka demo` from beginning to end, on a few rows: with its own broker, and with a Kafka of the user's."""
+"""`pykafka demo` from beginning to end, with a few rows on an existing Kafka cluster."""
 
 from __future__ import annotations
 

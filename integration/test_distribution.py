@@ -1,4 +1,4 @@
-"""Distribution by partition: librdkafka reads the rows of each key in order, and where the Java client puts them."""
+"""Distribution by partition: rows of a key are stored in order, in the partition that the Java client chooses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from integration.support.librdkafka import StoredRecord, create_topic, read_topi
 pytestmark = pytest.mark.needs("kafka", "connector")
 
 TASKS = 10
-"""Each row of a key comes from another task."""
+"""Number of tasks. Each task has one row of each key."""
 ROWS = 3_000
 KEYS = 300
 PARTITIONS = 7
@@ -21,9 +21,9 @@ PARTITIONS = 7
 
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession) -> DataFrame:
-    """Rows of ten tasks. The numbers of a key fall from task to task, and are written in the order in which they rise.
+    """Rows of ten tasks. The numbers of a key descend from task to task, and must be written in ascending order.
 
-    Keys of 0 to 60 bytes, letters beyond ASCII among them: murmur2 has cases for four remainders of their length.
+    The lengths of the keys, which include letters beyond ASCII, cover the four remainders that murmur2 distinguishes.
     """
     of = f"id % {KEYS}"
     key = f"concat(CASE WHEN {of} % 3 = 0 THEN 'ключ' ELSE '' END, repeat('k', {of} % 50), {of})"
@@ -57,11 +57,11 @@ def assert_in_order(records: list[StoredRecord]) -> None:
 def test_by_partition_rows_are_where_sparks_own_sink_puts_them_and_those_of_a_key_in_order(
     rows: DataFrame, kafka: KafkaCluster
 ) -> None:
-    """Spark's own sink writes with the Java client."""
+    """Compare with Spark's own sink, which writes with the Java client."""
     distribution_options = {"distribution": "partition", "orderBy": "number", "deliveryGuarantee": "exactly-once"}
     ours, theirs = written(rows, kafka, **distribution_options), written(rows, kafka, sink="kafka")
     assert len(ours) == ROWS
     assert places(ours) == places(theirs)
     assert_in_order(ours)
     with pytest.raises(AssertionError):
-        assert_in_order(theirs)  # which nothing has ordered: the rows of a key come from many tasks
+        assert_in_order(theirs)  # not ordered, because the rows of a key come from many tasks

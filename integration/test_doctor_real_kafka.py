@@ -1,4 +1,4 @@
-"""`pykafka doctor` on a real Kafka cluster: certificates, logins, single ACLs, and whether its findings are true."""
+"""`pykafka doctor` on a real Kafka cluster: certificates, logins and single ACLs. Writes verify the findings."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_doctor_finds_each_missing_right_by_itself_and_a_real_write_confirms_it(
     rights = (f"topic {topic}", "idempotent write", "transactions")
 
     def examined(expected: dict[str, str]) -> Checks:
-        """A broker learns of a right a moment after it was granted: the checks, when they are as expected."""
+        """Return the checks when they are as expected, because a broker learns of a new ACL with a delay."""
         latest: Checks = {}
 
         def are_so() -> bool:

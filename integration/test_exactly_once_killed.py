@@ -1,12 +1,15 @@
-"""Streams whose driver is killed, at random and before and after each step: exactly once means that each row is there
-once, in the order of its key, and that the decision log is linearizable. Beside them one that writes at least once: it
-has rows twice, so the test can fail, but only those of micro-batches that were not committed when its driver was
-killed; and it loses none. librdkafka reads all topics at the end. Kafka's own consumer reads some of them from the
-first kill on, and another of Kafka's tools copies some of them at the end: both must have read what librdkafka reads.
+"""Streams whose driver is killed at random times, and before and after each step of the exactly-once protocol.
 
-One driver runs all the queries, so each kill of it is a restart of each of them; a restart counts for each query that
-writes exactly once. It is killed when several of them have stopped, each at a place of its own, and the others go on.
-With SOAK=1 there are four runs, on one broker and on three, with transactions of both versions.
+Each row of an exactly-once query must be stored once, in the order of its key, and the decision log must be
+linearizable. An at-least-once query runs alongside as a control: it must have duplicates, which shows that the test
+can fail, but only of rows in micro-batches that were not committed when the driver was killed. It must not lose rows.
+
+At the end, librdkafka reads all topics. Kafka's own consumer reads some of them during the kills, and another Kafka
+tool copies these topics at the end. Both must have read the same records as librdkafka.
+
+One driver runs all queries, so a kill restarts each of them; only restarts of exactly-once queries are counted. An
+aimed kill happens when several queries have stopped, each at a different place, while the others continue. SOAK=1 runs
+the test four times: on one broker and on three, with both transaction versions.
 """
 
 from __future__ import annotations
@@ -49,13 +52,10 @@ pytestmark = pytest.mark.needs("kafka")
 
 SOAK = bool(os.environ.get("SOAK"))
 CLUSTERS = [(brokers, version) for brokers in (1, 3) for version in (1, 2)] if SOAK else [(1, 2)]
-"""The number of brokers, and the version of transactions."""
+"""Tested combinations of broker count and transaction version."""
 PARTITIONS = 3
 QUERIES = 8 if SOAK else 6
-"""The number of exactly-once queries, which is larger than the number of places of a kill:
-
-a query stops at one place.
-"""
+"""The number of exactly-once queries. It exceeds the number of places of a kill, because a query stops at one place."""
 WITNESSED_QUERIES = QUERIES if SOAK else 1
 """The number of exactly-once queries whose topics Kafka's own clients read, too."""
 REPEATED_PLACES = [f"before {step}" for step in (START, WRITE, COMMIT, SUPERSEDED)]
@@ -77,20 +77,23 @@ One of them waits until the at-least-once query has rows in doubt, so that this 
 """
 RANDOM_KILLS = 6 if SOAK else 0
 KILLS = AIMED_KILLS + RANDOM_KILLS
-"""Kills in one run: 384 restarts in the long form, 12 in the short one."""
+"""Kills in one run. All runs with SOAK=1 restart queries 384 times, the short run 12 times."""
 BROKER_RESTARTS = 5 if SOAK else 1
 BATCHES = 200 if SOAK else 24
-"""The least number of micro-batches of all exactly-once queries together."""
+"""Minimum number of micro-batches of all exactly-once queries together."""
 RANDOM_SECONDS = 1.5
 DRIVERS_PER_KILL = 3
 ENDED = "the driver ended before it came to its places"
-"""Aborts are provoked by a kill of one Python worker. On a busy machine Spark has lost a second worker at that moment:
-the query of one of the two then aborts without being stopped, and ends the driver. The next driver is aimed again."""
+"""Description of a kill whose driver ended before it. The next driver repeats the kill.
+
+To provoke an abort, the test kills one Python worker. On a busy machine, Spark has lost a second worker at the same
+time. The query of one of the two workers then aborts without being stopped, and its failure ends the driver.
+"""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """When a driver is killed: at given places or at random, and possibly while at-least-once rows are in doubt."""
+    """The conditions of a kill: given places or a random time, and possibly at-least-once rows in doubt."""
 
     places: tuple[str, ...] = ()
     with_broker: bool = False
@@ -98,7 +101,7 @@ class Kill:
 
 
 class Streams:
-    """The topics of several queries, one for each, and where their checkpoints are."""
+    """Several queries, each with a topic and a checkpoint."""
 
     def __init__(self, kafka: KafkaCluster, folder: Path, history: Path) -> None:
         """`history`: the folder for the history of the decision log."""
@@ -330,9 +333,10 @@ def plan_kills(chance: random.Random) -> list[Kill]:
 
 
 def check_topics(streams: Streams, consumers: Mapping[str, VerifiableConsumer]) -> int:
-    """Check that each query that writes exactly once has each row once, also for Kafka's own clients. Check that the
-    query that writes at least once lost no row, and duplicated only rows of micro-batches that were run again. Return
-    the number of duplicates.
+    """Check the topics of all queries, and return the number of duplicates of the at-least-once query.
+
+    Exactly-once topics must contain each row once, also for Kafka's own clients. The at-least-once topic must not lack
+    a row, and may have duplicates only of rows in micro-batches that were run again.
     """
     duplicate_count = 0
     for topic, guarantee in streams.topics.items():

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.needs("kafka")
 
 @pytest.fixture(params=["kafka_version_1", "kafka"])
 def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
-    """With transactions of version 1, and of version 2."""
+    """A cluster with transaction version 1, and one with version 2."""
     found: KafkaCluster = request.getfixturevalue(request.param)
     return found
 
@@ -53,7 +53,7 @@ def read_values(query: Query) -> list[bytes]:
 
 
 def check(query: Query, *numbers: int) -> None:
-    """Of these batches each row is seen once, and no other row."""
+    """Check that consumers read each row of these batches once, and no other rows."""
     check_batches({f"batch {number}": [row.encode() for row in rows(number)] for number in numbers}, read_values(query))
 
 
@@ -184,7 +184,7 @@ def test_spark_stream_and_job_write_each_row_once(spark: SparkSession, cluster: 
             (tmp_path / "words" / f"{batch}-{number}.txt").write_text(f"{batch}-{number}\n")
         writer = words.writeStream.format("pykafka").options(**options).trigger(availableNow=True)
         writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
-        if batch == 1:  # Spark has not written down that the last batch is over, and runs it again
+        if batch == 1:  # Spark runs the last batch again, as if it had not recorded its commit
             newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
             newest.unlink()
             newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)

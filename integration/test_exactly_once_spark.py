@@ -1,7 +1,4 @@
-"""Exactly-once writes of Spark on a real Kafka cluster:
-
-suspended drivers, rerun stages and expired commits.
-"""
+"""Exactly-once Spark writes on a real Kafka cluster: suspended drivers, rerun stages and expired commits."""
 
 from __future__ import annotations
 
@@ -48,10 +45,10 @@ def count_numbers(kafka: KafkaCluster, topic: str, isolation: str = "read_commit
 
 
 class StoppableDriver(DriverProcess):
-    """A driver process, whose processes tests stop at steps of the protocol."""
+    """A driver that tests stop, with its processes, at steps of the protocol."""
 
     def __init__(self, kafka: KafkaCluster, folder: Path, stops: Stops | None = None) -> None:
-        """`stops`: those of another driver, which are valid for both."""
+        """`stops`: the stop requests of another driver, which then apply to both."""
         self.stops = stops or Stops(folder / "steps")
         super().__init__(["exactly_once_jobs", kafka.bootstrap()], folder, self.stops.environment)
 

@@ -1,7 +1,7 @@
-"""What this library does with each version of Kafka that people have: docs/compatibility.md is the table of it.
+"""Behavior of the library with each supported version of Kafka, as listed in docs/compatibility.md.
 
 `make test` runs the oldest and the newest version, `make soak` all of them (SOAK=1). Kafka 4 has two versions of
-transactions; the older one is run for itself in the latter.
+transactions; `make soak` tests the older one separately.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ OF_TODAY = [
     for version in (VERSIONS if SOAK else (OLDEST, NEWEST))
     for transactions in (version.transactions if SOAK else version.transactions[-1:])
 ]
-"""Versions of Kafka, each with a version of transactions that it is formatted with."""
+"""Tested versions of Kafka, each with the transaction version with which its storage is formatted."""
 
 
 def on(*brokers: tuple[KafkaVersion, int]) -> pytest.MarkDecorator:
@@ -66,9 +66,9 @@ def on(*brokers: tuple[KafkaVersion, int]) -> pytest.MarkDecorator:
 on_each = on(*OF_TODAY)
 on_those_that_list = on(*(case for case in OF_TODAY if case[0].describes_transactions))
 on_those_that_cannot = on(*(case for case in OF_TODAY if not case[0].describes_transactions))
-"""They do not say which transactions there are, so they cannot be written to exactly once."""
+"""Versions whose brokers cannot describe transactions, which exactly-once writes require."""
 on_those_without_exactly_once_tests = on_each if SOAK else on_those_that_cannot
-"""Elsewhere, the short run writes the same rows exactly once."""
+"""Versions for the tests of other guarantees. On the others, the short run writes the same rows exactly once."""
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_a_stream_writes_exactly_once_in_both_of_its_starts(
 def test_exactly_once_is_refused_by_name_before_anything_is_made(
     spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path, look: str
 ) -> None:
-    """Of a stream too: `start` raises. Where the driver may not look, the planning worker is the first that can."""
+    """Batch writes and streams fail. With checkConnection=false, the planning worker detects the version."""
     topic = create_topic(broker.bootstrap(), partitions=3)
     options = EXACTLY_ONCE | {"checkConnection": look}
     error = PreflightError if look == "true" else Exception
@@ -296,7 +296,7 @@ def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersio
 
 @on_those_that_list
 def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: KafkaOfVersion) -> None:
-    """Before Kafka 3.6 leaders ask no coordinator whether a transaction is open: readers would wait for it for ever."""
+    """Before Kafka 3.6, leaders accept records without an open transaction, which would block readers forever."""
     topic = create_topic(broker.bootstrap())
     config = {"bootstrap.servers": broker.bootstrap()}
     alive = KafkaProducer({**config, "transactional.id": topic})

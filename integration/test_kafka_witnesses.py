@@ -50,7 +50,7 @@ def test_witnesses_agree_with_librdkafka_and_find_other_records(
     ):
         consumer.check(stored)
         copier.check(stored)
-        # Both have ended. They now find records that librdkafka reads and they do not, and a duplicate.
+        # Both witnesses have ended. Compared with other records, they must report missing records and a duplicate.
         with pytest.raises(AssertionError, match="VerifiableConsumer and librdkafka differ"):
             consumer.check(uncommitted)
         with pytest.raises(AssertionError, match="the copy by TransactionalMessageCopier and the topic differ"):

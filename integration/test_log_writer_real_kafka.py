@@ -76,7 +76,7 @@ def test_log_rejects_records_of_fenced_writer(cluster: KafkaCluster) -> None:
 def test_abort_fences_listed_attempt_and_keeps_newer_transaction(
     cluster: KafkaCluster,
 ) -> None:
-    """A real broker compares epochs when a transaction ends, and not when the next epoch is requested."""
+    """Unlike for a request for the next epoch, a real broker compares epochs when a transaction ends."""
     topic = create_topic(cluster.bootstrap(), partitions=1)
     reused_id, late_id = f"{topic}-again", f"{topic}-late"
     with connect_client(cluster) as client, connect_client(cluster) as newer:
@@ -98,7 +98,7 @@ def test_abort_fences_listed_attempt_and_keeps_newer_transaction(
 
 @pytest.fixture
 def hand_over_epoch(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The epoch at which a driver hands over to its next id.
+    """The epoch at which a driver switches to its next id.
 
     Reaching an epoch takes as many requests, so the short run lowers it far below the last epoch of a producer id.
     """

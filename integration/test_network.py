@@ -1,4 +1,4 @@
-"""The Selector for longer than a unit test may take: many connections, and a peer that stops reading."""
+"""Selector tests that take too long for unit tests: ten thousand connections, and a peer that stops reading."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_ten_thousand_connections_leave_no_descriptor_and_no_thread() -> None:
                     selector.poll(1000)
                     assert not selector.disconnected
                     waiting -= set(selector.connected)
-                # One half is closed by us, the other by the other end.
+                # The selector closes one half of the connections, and the peer closes the other half.
                 accepted = [listener.accept()[0] for _ in ids]
                 for channel_id in ids[: BATCH // 2]:
                     selector.close_channel(channel_id)
@@ -48,7 +48,7 @@ def test_ten_thousand_connections_leave_no_descriptor_and_no_thread() -> None:
 
 
 def test_a_stalled_peer_takes_less_than_a_tenth_from_the_others() -> None:
-    """The best of many short rounds are compared: what else the machine does slows single rounds down, not all."""
+    """Compare the best of many short rounds, because other load on the machine slows down single rounds but not all."""
     alone, with_third = 0.0, 0.0
     for round_alone, round_with_third in itertools.islice(fairness_rounds(0.1), ROUNDS_MAX):
         alone, with_third = max(alone, round_alone), max(with_third, round_with_third)

@@ -1,4 +1,4 @@
-"""The partitioner against another client's, over as many keys as a unit test has no time for."""
+"""The partitioner's hash equals kafka-python's for more keys than a unit test has time for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_kafka_sink.producer.murmur2 import murmur2
 from spark_kafka_sink.records.byte_column import read_byte_column
 
 KEYS = 1_000_000 if os.environ.get("SOAK") else 100_000
-"""kafka-python hashes about 30,000 in a second."""
+"""Number of keys. kafka-python hashes about 30,000 per second."""
 CHUNK = 50_000
 
 

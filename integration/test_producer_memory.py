@@ -1,7 +1,7 @@
-"""A producer whose brokers are slower than it is: its memory is bounded and flat, and none is left behind by a close.
+"""The memory of a producer with slow brokers is bounded, does not grow, and is released when the producer is closed.
 
-The producer under measurement is a process of its own. The broker answers a request only while a call of that process
-waits for memory, so that buffer.memory, 32 MB by default, is full all the time, however slow or busy the machine is.
+The measured producer runs in a separate process. The broker responds to a request only while a call in that process
+waits for memory. So buffer.memory (32 MB by default) is always full, however slow or busy the machine is.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 
 SOAK = bool(os.environ.get("SOAK"))
 RECORDS = 20_000_000 if SOAK else 6_000_000
-"""In the short run three bytes that each record leaves behind are GROWTH_BYTES_MAX."""
+"""Number of records. In the short run, a leak of three bytes per record reaches GROWTH_BYTES_MAX."""
 VARIANT_RECORD_COUNT = 3_000_000
 LARGE_BATCH_RECORD_COUNT = 9_000_000
 SINGLE_RECORDS = 400_000
 ANONYMOUS_BYTES_MAX = 32_000_000 + 85_000_000
-"""buffer.memory, and beside it Python, numpy, Arrow, what rows become on their way, and what allocators keep. Pages of
-the libraries' files are not counted: the system chooses how many are resident (50 to 90 MB), and may drop them."""
+"""Limit for buffer.memory, Python, numpy, Arrow, rows in intermediate forms, and memory that allocators retain.
+
+Pages of the libraries' files do not count, because the system decides how many are resident (50 to 90 MB) and may drop
+them.
+"""
 PANDAS_BYTES = 48_000_000
 LARGE_BATCHES_BYTES = 20_000_000
-"""Large batches are made of more rows at a time, and copies of those rows live for a moment: ordered, and as pieces."""
+"""Additional memory for large batches: more rows are copied at once when they are ordered and split."""
 GROWTH_BYTES_MAX = 8_000_000
 SAMPLE_SECONDS = 0.05
 GATE_SECONDS = 0.001
@@ -41,12 +44,15 @@ GATE_SECONDS = 0.001
 CYCLES = 2_000 if SOAK else 1_000
 CYCLE_BYTES_MAX = 600
 CYCLE_BLOCKS_MAX = 0.25
-"""Of Python's memory: a leak of one object for each producer is a leak."""
+"""Allowed growth of Python's memory blocks per producer. It is below 1, so a leak of one object is detected."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """`samples` are of the resident memory, from the start of the process to its end; `peak_bytes` is the kernel's."""
+    """Measured values of a producer process.
+
+    `samples`: resident memory from start to end. `peak_bytes`: peak of the resident memory, from the kernel.
+    """
 
     samples: list[int]
     seconds: float
@@ -61,7 +67,7 @@ class Measurement:
 
 
 class SlowerBroker:
-    """Handles Produce requests once the gate is open: while the producer waits for memory, or has sent all."""
+    """Handles Produce requests while the gate is open, when the producer waits for memory or has sent all records."""
 
     def __init__(self, broker: EmbeddedBroker, gate: Path) -> None:
         self.address = broker.bootstrap_servers
@@ -76,7 +82,7 @@ class SlowerBroker:
         return False
 
     def end(self) -> None:
-        """Let everything pass, so that the broker's threads can end, whatever has become of the producer."""
+        """Handle all requests from now on, so that the broker's threads can end even if the producer has failed."""
         self._ended = True
 
 
@@ -104,7 +110,7 @@ def measure(broker: SlowerBroker, records: int, *arguments: str) -> Measurement:
 
 
 def check(measurement: Measurement, records: int, *, extra_bytes: int = 0) -> list[int]:
-    """Return the peaks of the quarters of the run. `extra_bytes`: what the program has besides a producer."""
+    """Check the limits, and return the peaks of the quarters. `extra_bytes`: additional memory of the program."""
     quarters = [measurement.find_quarter_peak(number) for number in (1, 2, 3, 4)]
     print(
         f"{records:,} records in {measurement.seconds:.0f} s, {measurement.waited_s:.0f} s of it waiting for memory; "
@@ -146,7 +152,7 @@ def test_large_batches_to_a_slow_broker_take_bounded_memory(batch_size: int, tmp
 
 
 def test_single_records_to_a_slow_broker_take_bounded_memory(tmp_path: Path) -> None:
-    """What a record of send() takes besides its bytes is twice as much as they are."""
+    """The overhead of a record of send() is twice its size."""
     with run_slower_broker(tmp_path) as broker:
         check(measure(broker, SINGLE_RECORDS, "--singly"), SINGLE_RECORDS)
 
@@ -160,7 +166,7 @@ def test_producers_one_after_the_other_leave_no_memory_thread_or_descriptor_behi
             broker.bootstrap_servers,
             str(CYCLES),
         ]
-        # How many arenas the allocator keeps would be a matter of how often threads meet.
+        # Otherwise the number of the allocator's arenas would depend on how often threads allocate concurrently.
         environment = os.environ | {"MALLOC_ARENA_MAX": "1"}
         result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     early_peak, late_peak = (json.loads(line) for line in result.stdout.splitlines())

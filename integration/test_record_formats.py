@@ -1,6 +1,4 @@
-"""Record batches across the border, with nothing in between: ours in a real broker and read by librdkafka; those of a
-real broker's own tools read by us.
-"""
+"""Interoperability of record batches: librdkafka reads ours from a broker, and we read those of Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ BATCH_BYTES_MAX = str(8 << 20)
 
 @pytest.fixture(scope="module")
 def mock_cluster() -> Iterator[str]:
-    """librdkafka's own broker, in this process: it needs no Java."""
+    """librdkafka's mock broker, which runs in this process and needs no Java."""
     host = Producer({"bootstrap.servers": "localhost:1", "test.mock.num.brokers": 1, "log_level": 0})
     (broker,) = host.list_topics(timeout=10).brokers.values()
     yield f"{broker.host}:{broker.port}"
@@ -33,7 +31,7 @@ def mock_cluster() -> Iterator[str]:
 def write_and_read_by_librdkafka(bootstrap: str, topic: str, codec: Codec) -> None:
     rows = [row for shape in SHAPES.values() for row in shape]
     for shape in SHAPES.values():
-        # A batch for each call: the broker checks that a batch stands alone.
+        # The broker requires that a Produce request contains a single batch per partition.
         for batch in split_batches(encode_batches(to_columns(shape), codec)):
             produce(bootstrap, topic, batch)
     found = read_topic(bootstrap, topic)
@@ -62,7 +60,7 @@ def test_a_real_broker_takes_every_shape_of_ours_and_librdkafka_reads_it(kafka: 
 @pytest.mark.needs("kafka")
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_real_broker_can_take_our_batches_apart(kafka: KafkaCluster, codec: str) -> None:
-    """A topic with another codec makes the broker decompress each record, check it, and compress it again."""
+    """If the topic has another codec, the broker decompresses, validates and recompresses each record."""
     other = "gzip" if codec != "gzip" else "lz4"
     topic = create_topic(kafka.bootstrap(), compression_type=other, max_message_bytes=BATCH_BYTES_MAX)
     write_and_read_by_librdkafka(kafka.bootstrap(), topic, Codec[codec.upper()])

@@ -1,4 +1,4 @@
-"""A real schema registry: that it answers what the client relies on, and takes the schemas that are made of columns."""
+"""A real schema registry fulfills the client's expectations, and accepts schemas derived from columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.needs("registry", "connector")
 
 
 class TestARealRegistry(RegistryContract):
-    """With the fixture `registry_url` of all integration tests."""
+    """Uses the fixture `registry_url` of all integration tests."""
 
 
 @pytest.fixture(scope="module")

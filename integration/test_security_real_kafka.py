@@ -1,6 +1,6 @@
-"""Every security protocol and mechanism against a real broker: which clients log in, and which error the others get.
+"""Every security protocol and mechanism against a real broker: successful logins, and the errors of rejected clients.
 
-One Selector and one channel speak for the client: what is shown here is the network's part, below topics and batches.
+A Selector with one channel takes the place of the client, so these tests cover only the network layer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Link:
         self.selector = Selector(
             system, channel_builder=create_client_channel_builder(parse_security_config(options), "link")
         )
-        # `localhost` may have an IPv6 address too; the brokers of the tests listen on one of them.
+        # `localhost` may resolve to IPv4 and IPv6 addresses, but the test brokers listen on only one of them.
         addresses = [found for found in system.resolve(host, int(port)) if _accepts(found.sockaddr, found.family)]
         self.selector.connect("broker", addresses[0])
         self._correlation_id = 0
@@ -75,10 +75,10 @@ class Link:
         return self
 
     def refusal(self) -> ChannelState:
-        """How the channel ends. Nothing here has a time limit of its own: it is the broker that ends it."""
+        """Wait until the broker ends the channel, and return its last state. The client has no timeout of its own."""
         end = self._poll_until(lambda: self.ready)
         if end is None:
-            # With TLS 1.3 a client learns it only with the first bytes that it reads.
+            # With TLS 1.3, the client learns of the rejection only when it reads the first bytes.
             self.ask()
             end = self.end()
         return end
@@ -97,7 +97,7 @@ class Link:
         self.selector.send(NetworkSend("broker", encode_request(request, 3, self._correlation_id, "link")))
 
     def poll(self) -> ChannelState | None:
-        """One poll; how the channel has ended, if it has. Answers must come in the order of their requests."""
+        """Poll once, and check the order of responses. Return the channel's last state if it has ended, or None."""
         self.selector.poll(50)
         self._is_sending = self._is_sending and not self.selector.completed_sends
         for receive in self.selector.completed_receives:
@@ -108,7 +108,7 @@ class Link:
         return self.selector.disconnected.get("broker")
 
     def keep_asking(self, enough: Callable[[], bool], in_flight: int = 5) -> ChannelState | None:
-        """Send requests without a pause, with several in flight at any time."""
+        """Send requests without a pause until `enough()` is true. Return the channel's last state if it ends before."""
 
         def ask_if_possible() -> bool:
             if self.ready and not self._is_sending and len(self._unanswered) < in_flight:
@@ -118,7 +118,7 @@ class Link:
         return self._poll_until(ask_if_possible) or self._poll_until(lambda: not self._unanswered)
 
     def _poll_until(self, holds: Callable[[], bool]) -> ChannelState | None:
-        """Poll until it holds; how the channel has ended, if it has before."""
+        """Poll until `holds()` is true. Return the channel's last state if it ends before, or None."""
         deadline = time.monotonic() + WAIT_TIMEOUT_SECONDS
         while not holds():
             assert time.monotonic() < deadline, "the broker neither answers nor refuses"
@@ -226,7 +226,7 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_at_once(
 
 
 def test_a_bearer_token_lets_in(kafka: KafkaCluster) -> None:
-    # The test brokers take unsecured tokens, as Kafka's own development mode makes them.
+    # The test brokers accept the unsecured tokens that Kafka's development mode creates.
     options = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
@@ -250,7 +250,7 @@ def test_a_bearer_token_that_has_expired_is_refused(kafka: KafkaCluster) -> None
         assert token not in repr(end)
 
 
-# --- the wrong door
+# --- clients and listeners with different protocols
 
 
 def test_tls_at_a_plaintext_listener_is_a_disconnection_with_a_hint(kafka: KafkaCluster) -> None:
@@ -274,7 +274,7 @@ def test_sasl_at_a_listener_without_it_fails_with_an_error_about_sasl(kafka: Kaf
 
 def test_requests_without_sasl_at_a_listener_that_demands_it_are_cut_off(kafka: KafkaCluster) -> None:
     with Link(kafka.bootstrap("SASL_PLAINTEXT"), {}) as link:
-        link.open()  # ApiVersions is answered to anyone, once
+        link.open()  # brokers respond to one ApiVersions request before a login
         link.ask()
         assert isinstance(link.end().error, DisconnectedError)
 
@@ -282,7 +282,7 @@ def test_requests_without_sasl_at_a_listener_that_demands_it_are_cut_off(kafka: 
 # --- sessions that end (KIP-368)
 
 RENEWED_EARLY = (0.02, 0.03)
-"""Shares of a session of a minute. Brokers reject a login less than a second after the previous one."""
+"""Fractions of the session (a minute) after which it is renewed: brokers reject a renewal within a second."""
 
 
 @pytest.fixture
@@ -320,7 +320,7 @@ def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
     with BlockingClient(config) as client:
 
         def is_renewed_twice() -> bool:
-            """After one login for the bootstrap address, and one for the node."""
+            """Return whether two renewals have followed the logins at the bootstrap address and at the node."""
             node = client.choose_node()
             assert node is not None
             assert send_to(client, node, MetadataResponse, MetadataRequest(topics=[])).brokers
@@ -332,7 +332,7 @@ def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
 def test_a_session_that_is_not_renewed_is_cut_off_by_the_broker(
     kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the tests above would see without renewals, in a minute."""
+    """Without renewals, the tests above would fail like this after a minute."""
     monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", (100.0, 100.0))
     with Link(kafka.bootstrap("REAUTH"), sasl("SCRAM-SHA-256")) as link:
         link.open()

@@ -1,4 +1,4 @@
-"""Millions of rows and many micro-batches through local[2]: memory is bounded, and does not grow."""
+"""The memory of Spark's processes stays bounded while they write millions of rows and many micro-batches."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ pytestmark = pytest.mark.needs("java")
 
 SOAK = bool(os.environ.get("SOAK"))
 ROWS = 20_000_000 if SOAK else 2_000_000
-"""In the short run, GROWTH_BYTES_MAX is 80 bytes that each row leaves behind, which is less than a row."""
+"""Number of rows. In the short run, the test detects a leak of 80 bytes per row, which is less than a row."""
 WARM_UP_ROWS = 100_000
-"""Written first: at the end of a worker's first task pyspark imports pandas where it is installed."""
+"""Number of rows written before the measurement, because pyspark imports pandas after a worker's first task."""
 SAMPLE_SECONDS = 0.2
 WORKER_BYTES_MAX = 330_000_000
 GROWTH_BYTES_MAX = 40_000_000
 
 MICRO_BATCHES = 2_000 if SOAK else 100
-"""More than a worker writes until all its objects are looked at for garbage once."""
+"""Number of micro-batches. It includes at least one full garbage collection in each worker."""
 ROWS_PER_BATCH = 1_000 if SOAK else 2_500
 LATE_GROWTH_BYTES_MAX = 4_000_000
-"""Of one process in the second half. In the short run it was 8.5 MB when each task kept its 1,250 rows."""
+"""Maximum growth of one process in the second half.
+
+In the short run, a process grew by 8.5 MB when each task leaked its 1,250 rows.
+"""
 JVM_GROWTH_BYTES_MAX = 16_000_000
-"""Of the objects that are alive, Spark's own records of past micro-batches among them."""
+"""Maximum growth of the JVM's live objects, including Spark's own records of past micro-batches."""
 
 
 def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSession) -> None:
@@ -72,7 +75,7 @@ def test_micro_batches_leave_nothing_behind_in_any_process(spark: SparkSession, 
     growth = {pid: late[pid] - early[pid] for pid in early.keys() & late.keys()}
     print("MB that each Python process grew by:", *(f"{size / 1e6:.1f}" for size in growth.values()))
     print(f"MB alive in the JVM: {early_jvm / 1e6:.1f}, {late_jvm / 1e6:.1f}")
-    assert len(growth) >= 4  # two tasks, the planning, the commit, and their daemons
+    assert len(growth) >= 4  # the workers of two tasks, of the planning and of the commit, and their daemons
     assert max(growth.values()) < LATE_GROWTH_BYTES_MAX
     assert late_jvm < early_jvm + JVM_GROWTH_BYTES_MAX
 
@@ -80,8 +83,9 @@ def test_micro_batches_leave_nothing_behind_in_any_process(spark: SparkSession, 
 def memory_after(
     spark: SparkSession, query: StreamingQuery, checkpoint: Path, batch: int
 ) -> tuple[dict[int, int], int]:
-    """What each Python process has when this micro-batch has ended, the median over ten of them, and what lives in the
-    JVM.
+    """Return the resident memory of each Python process, by process id, and the live memory of the JVM.
+
+    The memory of a process is the median of its values after `batch` and each of the nine micro-batches before it.
     """
     samples: dict[int, list[int]] = defaultdict(list)
     for number in range(batch - 9, batch + 1):

@@ -1,4 +1,4 @@
-"""Real Spark, real Kafka: what pykafka writes, Spark's own source and librdkafka read; and Spark's own sink agrees."""
+"""Round trips with real Spark and Kafka, compared with Spark's own source and sink and with librdkafka."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 6_000
 
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession) -> DataFrame:
-    """Keys, values and headers of all kinds; the rows of one key are in one task, and in the order of `n`."""
+    """Rows with all kinds of keys, values and headers. All rows of a key are in one task, in the order of `n`."""
     key = (
         "CASE n % 40 WHEN 0 THEN NULL WHEN 1 THEN '' WHEN 2 THEN 'ключ-ключ' WHEN 3 THEN repeat('long', 100) "
         "ELSE concat('key-', n % 40) END"
@@ -65,7 +65,7 @@ def in_order(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def as_written(row: Any) -> tuple[Any, ...]:
-    """What can be compared and counted: bytes as bytes, and no difference between no headers and none."""
+    """Return the key, value and headers as a hashable tuple, with text as bytes and `()` for null headers."""
     key, value = (part.encode() if isinstance(part, str) else part for part in (row.key, row.value))
     headers = tuple((header.key, None if header.value is None else bytes(header.value)) for header in row.headers or ())
     return (None if key is None else bytes(key), None if value is None else bytes(value), headers)
@@ -86,7 +86,7 @@ def write(frame: DataFrame, kafka: KafkaCluster, topic: str, sink: str = "pykafk
 
 @pytest.fixture(scope="module")
 def written_topic(kafka: KafkaCluster, rows: DataFrame) -> str:
-    """A topic with the rows, compressed."""
+    """A topic that contains the rows in compressed batches."""
     topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
     write(rows, kafka, topic, **{"kafka.compression.type": "zstd"})
     return topic
@@ -120,7 +120,7 @@ def test_sparks_own_sink_puts_the_same_records_into_the_same_partitions(
 def test_a_producer_that_outlived_its_task_writes_to_a_partition_that_was_added_since(
     spark: SparkSession, kafka: KafkaCluster
 ) -> None:
-    """Spark may give a task to a new worker, whose producer is new, too: then one more partition is added."""
+    """Add partitions until a producer writes twice: Spark may run a task in a new worker, with a new producer."""
     topic = create_topic(kafka.bootstrap(), partitions=1)
     seen, written = set[int](), []
     for partition in range(ADDED_MAX):
@@ -200,7 +200,7 @@ def test_records_that_a_broker_refuses_go_to_the_dead_letter_topic(
 def test_records_that_a_broker_refuses_by_name_leave_their_batch_for_the_dead_letter_topic(
     spark: SparkSession, kafka: KafkaCluster
 ) -> None:
-    """A compacted topic takes no record without a key, and says which records of a batch have none (KIP-467)."""
+    """The broker of a compacted topic rejects records without a key, and names them in its response (KIP-467)."""
     topic = create_topic(kafka.bootstrap(), cleanup_policy="compact")
     dead = create_topic(kafka.bootstrap())
     frame = spark.range(300).selectExpr("CASE WHEN id % 100 <> 7 THEN 'k' END AS key", "CAST(id AS STRING) AS value")

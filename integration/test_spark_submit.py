@@ -1,4 +1,4 @@
-"""The commands of docs/deploying.md that bring the package to a cluster whose machines do not have it."""
+"""The commands of docs/deploying.md that ship the package to a cluster without it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUIET_AND_SMALL = {
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.executor.memory": "512m",
-    "spark.cores.max": "1",  # one executor: what it gets, any other would get as well
+    "spark.cores.max": "1",  # one executor is enough, because all get the same files
     "spark.driver.extraJavaOptions": JVM,
     "spark.executor.extraJavaOptions": JVM,
 }
@@ -51,16 +51,16 @@ for place in spark.sparkContext.parallelize([0], 1).mapPartitions(places).collec
 
 @dataclass
 class Machines:
-    """A cluster, and what one has at hand to submit a job to it."""
+    """A cluster, and the files that are needed to submit a job to it."""
 
     cluster: StandaloneCluster
     folder: Path
     wheel: Path
     bare: Path
-    """A Python with pyarrow and numpy; what every machine of the cluster has."""
+    """A Python interpreter with only pyarrow and numpy, like that of the cluster's machines."""
 
     def submit(self, block: str, python: dict[str, str], codec: str) -> list[str]:
-        """Where the job's workers found the package, and which Python they are. The job has written all its rows."""
+        """Run the job and check its rows. Return the path of the package in a worker, and the worker's interpreter."""
         with embedded_broker(topics={"t": 3}) as broker:
             output = self.run(block.replace("job.py", f"job.py {broker.bootstrap_servers} {codec}"), python)
             values = read_topic(broker.bootstrap_servers, "t")["value"].to_pylist()
@@ -69,7 +69,7 @@ class Machines:
         return lines[0].split()[1:]
 
     def run(self, block: str, more: dict[str, str]) -> str:
-        """What the commands print; with this wheel and this cluster put in. `more`: of the environment."""
+        """Run the commands on this cluster and return their output. `more`: additional environment variables."""
         environment = {name: value for name, value in self.cluster.environment.items() if name != "PYTHONPATH"}
         first = f"{self.folder / 'bin'}:{Path(sys.executable).parent}"
         environment |= {"PATH": f"{first}:{os.environ['PATH']}"} | more
@@ -84,7 +84,7 @@ class Machines:
 @pytest.fixture(scope="module")
 def machines(standalone: StandaloneCluster, wheel: Path, wheel_python: Path) -> Machines:
     folder = wheel_python.parents[2]
-    # A folder with configuration files would be on the class path, and the JVM would not use its class data archive.
+    # A configuration folder would be on the class path, and the JVM would not use its class data archive.
     settings = "".join(f"{name} {value}\n" for name, value in QUIET_AND_SMALL.items())
     (folder / "spark.conf").write_text(settings)
     (folder / "bin").mkdir()
@@ -100,7 +100,7 @@ def machines(standalone: StandaloneCluster, wheel: Path, wheel_python: Path) -> 
 
 
 def give_arrow(folder: Path, other: Path) -> None:
-    """To an environment the pyarrow and the numpy of another one, and nothing else."""
+    """Link pyarrow and numpy, and nothing else, from the environment `other` into `folder`."""
     (here,), (there,) = ((root / "lib").glob("*/site-packages") for root in (folder, other))
     for package in (*there.glob("numpy*"), *there.glob("pyarrow*")):
         os.symlink(package, here / package.name)
@@ -123,7 +123,7 @@ def test_archives_brings_a_whole_environment_by_venv_pack(machines: Machines) ->
 
 
 def test_the_steps_of_the_image_install_the_wheel_into_a_bare_python(machines: Machines, tmp_path: Path) -> None:
-    """Spark and the operating system of its base are not tested.
+    """Run the Dockerfile's steps without an image: Spark and the operating system of its base are not tested.
 
     test_spark_cluster.py writes from executors with such an environment.
     """

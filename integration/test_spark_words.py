@@ -1,4 +1,4 @@
-"""A mistake made with Spark's own sink and with ours is refused in the same words, before any broker is asked."""
+"""Invalid writes fail with the same message as in Spark's own sink, before a connection to a broker is opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.needs("java", "connector")
 VALUE = "CAST(id AS STRING) AS value"
 TOPIC = {"topic": "t"}
 
-# What is wrong; the columns; the options besides the servers; the save mode.
+# Test id, columns, options other than the bootstrap servers, and save mode.
 MISTAKES: list[tuple[str, list[str], dict[str, str], str | None]] = [
     ("no topic", [VALUE], {}, None),
     ("no value", ["CAST(id AS STRING) AS key"], TOPIC, None),

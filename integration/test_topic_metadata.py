@@ -1,4 +1,4 @@
-"""A test that has created a topic may read and write it at once, through any broker."""
+"""Helpers that change topics return only when every broker knows the change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTITIONS = 2
 
 @pytest.fixture
 def apart() -> Iterator[tuple[EmbeddedBroker, EmbeddedBroker]]:
-    """Start two unconnected brokers: one learns only from the test what the other has created."""
+    """Start two unconnected brokers. A topic of one is unknown to the other until the test creates it there, too."""
     with embedded_broker() as one, embedded_broker() as other:
         yield one, other
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.needs("kafka")
 
 @pytest.fixture(params=["kafka_version_1", "kafka"])
 def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
-    """With transactions of version 1, and of version 2."""
+    """A cluster with transaction version 1, and one with version 2."""
     found: KafkaCluster = request.getfixturevalue(request.param)
     return found
 

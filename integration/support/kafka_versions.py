@@ -29,7 +29,7 @@ class KafkaVersion:
     number: str
     transactions: tuple[int, ...] = (1,)
     has_zookeeper: bool = False
-    """Whether it is tested with ZooKeeper, like most clusters of its time. KRaft is production-ready since 3.3."""
+    """Whether tests use ZooKeeper, as most clusters of that version do. KRaft is production-ready since 3.3."""
     describes_transactions: bool = True
     """Whether brokers list and describe transactions (KIP-664, Kafka 3.0), which exactly-once writes require."""
 

@@ -45,7 +45,7 @@ def create_topic(
 
 
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
-    """Let the topic have `partitions`, and return when every broker of `bootstrap` knows them and their leaders."""
+    """Increase the topic's partition count, and return when every broker of `bootstrap` knows all leaders."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(TIMEOUT_SECONDS)
     wait_until_known(bootstrap, topic, partitions)
@@ -59,7 +59,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 
 def produce_all(producer: Producer, topic: str, rows: Iterable[Sequence[bytes | None]]) -> None:
-    """Give librdkafka keys and values, as fast as it takes them, and wait until all have an outcome."""
+    """Produce keys and values as fast as librdkafka accepts them, and wait until each is delivered or has failed."""
     for number, (key, value) in enumerate(rows):
         while True:
             try:
@@ -88,7 +88,7 @@ def read_topic(
 
 @contextlib.contextmanager
 def counted_records(bootstrap: str, topic: str, isolation: str = "read_committed") -> Iterator[Callable[[], int]]:
-    """Yield a function that returns how many records a topic has, from which nothing was deleted; markers count, too.
+    """Yield a function that counts the records of a topic without deletions, including transaction markers.
 
     With read_committed it counts only records before the first open transaction of their partition.
     """

@@ -55,14 +55,14 @@ class OtherBroker(ABC):
 
     @abstractmethod
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Let the topic have this number of partitions."""
+        """Increase the topic's partition count to `partitions`."""
 
     @abstractmethod
     def move_leader(self, topic: str, partition: int, node_id: int) -> None: ...
 
     @abstractmethod
     def move_coordinator(self, transactional_id: str) -> None:
-        """Let another broker coordinate the transactions of an id."""
+        """Move the transaction coordinator of an id to another broker."""
 
     @abstractmethod
     def fail_requests(self, api: ApiKey, error_code: int, count: int = 1) -> None:

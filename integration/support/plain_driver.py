@@ -3,9 +3,9 @@
     python -m integration.support.plain_driver BOOTSTRAP TOPIC FOLDER NAME TASKS
 
 The driver writes consecutive batches, each with TASKS tasks. It ends after a batch if the folder contains a file
-`stop`. Before it commits
-a batch, it creates the file `attempts/BATCH NAME`. After the commit it creates `commits/BATCH`, as Spark does. If the
-environment variable PYKAFKA_TEST_HISTORY names a folder, it records the history of its decision log there.
+`stop`. Before it commits a batch, it creates the file `attempts/BATCH NAME`. After the commit it creates
+`commits/BATCH`, as Spark does. If the environment variable PYKAFKA_TEST_HISTORY names a folder, it records the history
+of its decision log there.
 """
 
 from __future__ import annotations

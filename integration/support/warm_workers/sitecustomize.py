@@ -1,4 +1,4 @@
-"""For the daemons of Spark's Python workers: what workers import is imported once, before they are forked.
+"""Startup code for the daemons of Spark's Python workers: imports the modules of all workers once, before forks.
 
 A driver of nine queries has thirty workers, and each would spend half a second of CPU on it. Python imports this module
 when it starts with this folder on its path. Tests name folders in environment variables: one for the history of the
