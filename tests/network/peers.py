@@ -1,4 +1,4 @@
-"""Scripted ends of a connection that speak in frames, and small readings of a Selector."""
+"""Scripted peers that exchange frames, and helpers that drive a Selector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def frame(payload: bytes) -> bytes:
 
 
 class FramePeer(Peer):
-    """Cuts the bytes that arrive into frames and passes each to `answer`; without one it sends the frame back."""
+    """Splits received bytes into frames, and passes each to `answer`, which sends it back by default."""
 
     def __init__(self, answer: Callable[[FakeConnection, bytes], None] | None = None) -> None:
         self.frames: list[bytes] = []
@@ -39,7 +39,7 @@ class FramePeer(Peer):
 
 
 class SilentPeer(Peer):
-    """Takes connections and bytes, and says nothing."""
+    """Accepts connections and bytes, and never responds."""
 
 
 def address(system: FakeSystem, port: int = 9092) -> SocketAddress:
@@ -47,7 +47,7 @@ def address(system: FakeSystem, port: int = 9092) -> SocketAddress:
 
 
 def connect(system: FakeSystem, selector: Selector, channel_id: str = "a", port: int = 9092) -> FakeConnection:
-    """Connect, and give back the other end."""
+    """Connect, and return the peer's end of the connection."""
     selector.connect(channel_id, address(system, port))
     selector.poll(1000)
     assert selector.connected == [channel_id]

@@ -1,4 +1,4 @@
-"""The four security protocols from a user's options to a request that arrives, our client at our listener."""
+"""The four security protocols, from the user's options to a request that the package's own listener receives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MECHANISMS: dict[str, Callable[[], ServerMechanism]] = {
 
 
 class Meeting:
-    """A client with these options and a listener of the same security.protocol."""
+    """A client with the given options, connected to a listener with the same security.protocol."""
 
     def __init__(self, options: Mapping[str, object], certificates: Path) -> None:
         protocol = str(options.get("security.protocol", "PLAINTEXT"))

@@ -1,4 +1,4 @@
-"""A connection whose other end takes too long is ended, and one that is only slow is not."""
+"""Timeouts of channels: connections that exceed them are closed, and connections that are merely slow stay open."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listener(**limits: float) -> tuple[FakeSystem, Selector, FakeConnection]:
 
 
 def find_channel_end(system: FakeSystem, selector: Selector, for_ms: float) -> tuple[float, str] | None:
-    """When the channel was ended, and why."""
+    """Return the time after which the channel was closed, and the error. Return None if it stays open."""
     start = system.now()
     while system.now() - start < for_ms:
         selector.poll(10)
@@ -56,7 +56,7 @@ def test_each_frame_has_its_own_timeout() -> None:
     _, selector, peer = listener(frame_ms=1000)
     whole = frame(b"hello")
     for number in range(20):
-        # Always in the middle of a frame when the one before it ends.
+        # Each chunk ends a frame and begins the next one, so the channel is always in the middle of a frame.
         peer.send(whole[3:] + whole[:3] if number else whole + whole[:3], after_ms=300.0 * number)
     got = 0
     for _ in range(600):

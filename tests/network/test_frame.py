@@ -1,4 +1,4 @@
-"""Frames: segments pass uncopied, memory follows what has arrived, nonsense is refused by name."""
+"""Frames: segments are not copied, memory grows with the received bytes, and invalid lengths are rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_kafka_sink.network.frame import (
 
 
 def feed(reader: FrameReader, data: bytes, max_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> list[bytes]:
-    """Give a reader these bytes, as it has space for them; the payloads that it has by then."""
+    """Pass bytes to a reader as it has space for them, and return the payloads of complete frames."""
     payloads = []
     while True:
         while (payload := reader.next_frame(max_bytes)) is not None:

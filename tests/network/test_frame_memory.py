@@ -1,4 +1,4 @@
-"""Long frames of many connections share a bounded memory, and all of them are read."""
+"""Long frames on many connections share a limited memory, and all of them are eventually read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = 3 * READ_AHEAD_BYTES
 
 
 class Listener:
-    """A selector with memory for `frames` long frames, and connections to it."""
+    """A selector with memory for `frames` long frames, and connections to peers that send them."""
 
     def __init__(self, frames: float, connections: int) -> None:
         self.system = FakeSystem()

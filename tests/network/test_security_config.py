@@ -1,4 +1,4 @@
-"""The default of each option of TLS and SASL stands in the table, and is the one that is used."""
+"""The defaults of the TLS and SASL options in the option table are the ones that are used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHERS = {
     PREFIX + "header.urlencode": "true",
     "sasl.login.refresh.window.factor": "0.5",
 }
-"""Another value for each option whose default is not a number."""
+"""A value other than the default, for each option whose default is not a number."""
 
 
 @pytest.mark.parametrize("name", [name for name, option in SECURITY_OPTIONS.items() if option.default is not None])
@@ -41,7 +41,7 @@ def test_config_uses_default_of_option_table(name: str, monkeypatch: pytest.Monk
     with_default, with_other = parse_security_config(options), parse_security_config(options | {name: other})
     assert with_default == with_other
     monkeypatch.undo()
-    if name != "sasl.mechanism":  # the default one, GSSAPI, needs a service
+    if name != "sasl.mechanism":  # the default mechanism, GSSAPI, requires a service name
         assert parse_security_config(options) != with_other
 
 

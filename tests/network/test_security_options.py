@@ -1,4 +1,4 @@
-"""Options become a SecurityConfig: all faults at once, no secret shown, and it travels to Spark's executors."""
+"""Parsing of options into a SecurityConfig: errors list all faults and no secrets, and the result can be pickled."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_callback_error_shows_type_but_no_message() -> None:
 
 
 def test_imports_token_callback_when_connecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job on MSK passes the name: Spark's options are strings, and the signer is called on the workers."""
+    """A job on MSK passes the callback's name, because Spark's options are strings and workers call the signer."""
     (tmp_path / "msk_tokens.py").write_text(SIGNER)
     options = OAUTH | {"sasl.oauthbearer.token.callback": "msk_tokens:token"}
     config = pickle.loads(pickle.dumps(parse_security_config(options)))

@@ -1,4 +1,4 @@
-"""Selector: the effects of a poll and the results in its collections."""
+"""Selector: the effects of a poll, and the results that it returns in its collections."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_close_closes_all_sockets(system: FakeSystem, selector: Selector) -> Non
 
 
 def test_stalled_peer_does_not_delay_others(system: FakeSystem, selector: Selector) -> None:
-    """Three peers, one of which stops reading: the other two get exactly as much, in as many polls, as without it."""
+    """If one of three peers stops reading, the other two deliver as many frames (within 2 %) in the same number of polls."""
 
     def frames_delivered(stalled: int, polls: int) -> dict[str, int]:
         peer = FramePeer(lambda connection, payload: connection.send(frame(b"ok")))

@@ -42,7 +42,7 @@ def test_delivers_responses_after_failed_write(system: FakeSystem, selector: Sel
 
 
 def closing_channel(system: FakeSystem, selector: Selector, *payloads: bytes) -> None:
-    """Channel a after its peer sent these frames and reset: a send has failed, receives are still reported."""
+    """Bring channel "a" into the state after a failed send, in which frames of its peer remain to be delivered."""
     connection = connect(system, selector)
     connection.send(b"".join(map(frame, payloads)))
     connection.reset()
@@ -52,7 +52,7 @@ def closing_channel(system: FakeSystem, selector: Selector, *payloads: bytes) ->
 
 
 def test_reads_long_frame_of_closing_connection_without_waiting(system: FakeSystem, selector: Selector) -> None:
-    """A poll reads so much and no more; what is left is in no poller."""
+    """Each poll reads a limited number of bytes, and the poller no longer reports the rest."""
     system.listen("broker", 9092, SilentPeer())
     long = b"x" * 5_000_000
     before = system.now()

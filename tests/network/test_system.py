@@ -1,4 +1,4 @@
-"""The Selector on the machine's own sockets."""
+"""The Selector with sockets of the operating system."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_configures_sockets(listener: socket.socket) -> None:
         assert not sock.getblocking()
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        # Linux doubles what is asked for, to have room for its own bookkeeping.
+        # Linux doubles the requested size, to have room for its own bookkeeping.
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 131072
         assert 32768 <= sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < 131072
 
@@ -90,7 +90,7 @@ def test_configures_sockets(listener: socket.socket) -> None:
 def test_wakeup_from_another_thread_ends_wait(selector: Selector) -> None:
     thread = threading.Thread(target=selector.wakeup)
     thread.start()
-    selector.poll(WAIT_MS * 10)  # would run into any timeout of the tests
+    selector.poll(WAIT_MS * 10)  # longer than any timeout of the tests
     thread.join()
 
 
@@ -113,7 +113,7 @@ def test_no_wakeup_is_lost_at_any_point_of_a_poll(selector: Selector) -> None:
 
     thread = threading.Thread(target=wake_up_repeatedly)
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that the threads meet anywhere
+    sys.setswitchinterval(1e-6)  # so that threads switch at any point of a poll
     try:
         thread.start()
         while poll_count < turns:
@@ -143,7 +143,7 @@ def test_unresolvable_name_is_a_disconnection_with_the_name(monkeypatch: pytest.
 
 
 def test_system_error_in_resolver_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python raises no gaierror then. A shortage that passes must not end a producer."""
+    """Python raises OSError instead of gaierror. A temporary shortage of descriptors must not end a producer."""
 
     def raise_too_many_files(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -180,7 +180,7 @@ def test_name_with_invalid_label_cannot_be_resolved() -> None:
 
 
 def test_closed_connections_leak_no_descriptor_or_thread(listener: socket.socket) -> None:
-    """A few hundred here; ten thousand in integration/."""
+    """Open and close 300 connections. integration/test_network.py opens ten thousand."""
     with assert_no_leaks():
         selector = Selector(OperatingSystem())
         for round_number in range(10):

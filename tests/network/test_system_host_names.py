@@ -1,4 +1,4 @@
-"""Names of hosts, and what is none."""
+"""Validation of host names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS as both sides see it: real OpenSSL, certificates made here, a socket pair in between, one thread."""
+"""TLS between a client and a server in one thread, with real OpenSSL, generated certificates and a socket pair."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def tls_channels(context: ssl.SSLContext, *, server: bool) -> ChannelBuilder:
 
 
 class TlsPair:
-    """A client and a server, each with its Selector; one channel, "a", between them."""
+    """A client and a server, each with its own Selector, which are connected by the channel "a"."""
 
     def __init__(self, client: ssl.SSLContext, server: ssl.SSLContext, host: str = "localhost") -> None:
         near, far = socket.socketpair()
         for sock in (near, far):
             sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # writes are partial
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # so small that writes are partial
         system = OperatingSystem()
         self.client = Selector(system, channel_builder=tls_channels(client, server=False))
         self.server = Selector(system, channel_builder=tls_channels(server, server=True))
@@ -174,7 +174,7 @@ def test_encrypts_only_a_few_records_ahead_of_socket(certificates: Path, pairs: 
 def test_send_completes_only_when_socket_has_all_bytes(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
-    pair.client.send(NetworkSend("a", [bytes(100_000)]))  # encrypted at once, and more than the socket holds
+    pair.client.send(NetworkSend("a", [bytes(100_000)]))  # encrypted immediately, but too large for the socket's buffer
     for _ in range(20):
         pair.client.poll(0)
         assert pair.client.completed_sends == []
@@ -219,7 +219,7 @@ def test_delivers_frames_of_one_record_without_waiting(certificates: Path, pairs
         channel.transport.write([memoryview(record)])
     found = []
     for _ in range(3):
-        pair.client.poll(600_000)  # would hang the test if it waited for the socket
+        pair.client.poll(600_000)  # the test would hang if this call waited for the socket
         found += [bytes(receive.payload) for receive in pair.client.completed_receives]
     assert found == [b"one", b"two", b"three"]
 
@@ -298,7 +298,7 @@ def test_accepts_client_with_certificate(certificates: Path, pairs: list[TlsPair
 def test_error_without_client_certificate_says_it_is_required(
     certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
 ) -> None:
-    # With TLS 1.3 the client's handshake is over before the server looks: the alert comes as the first thing to read.
+    # With TLS 1.3, the client completes its handshake before the server checks it, and then reads the alert.
     server = server_context(certificates, clients="ca.pem")
     server.minimum_version = server.maximum_version = version
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server))
@@ -343,7 +343,7 @@ class _Says(Peer):
 
 
 def _meet(certificates: Path, response: bytes) -> ChannelState:
-    """Return the state of a TLS client's channel after its peer has sent `answer` and closed the connection."""
+    """Return the state of a TLS client's channel after its peer has sent `response` and closed the connection."""
     system = FakeSystem()
     system.listen("broker", 9092, _Says(response))
     selector = Selector(system, channel_builder=tls_channels(build_client_ssl_context(certificates), server=False))
@@ -362,7 +362,7 @@ def test_error_says_that_peer_does_not_speak_tls(certificates: Path, response: b
 
 
 def test_disconnection_during_handshake_has_remedy(certificates: Path) -> None:
-    # What a Kafka listener without TLS does: the handshake's first bytes are a length that it does not take.
+    # A Kafka listener without TLS closes the connection: it rejects the first bytes as an invalid frame length.
     state = _meet(certificates, b"")
     assert state.kind is ChannelStateKind.AUTHENTICATE
     assert isinstance(state.error, DisconnectedError)

@@ -1,4 +1,4 @@
-"""The ways in which a TLS stream ends or breaks, each with its own error; and what waits inside of OpenSSL."""
+"""Errors for each way in which a TLS stream ends or breaks, and input that OpenSSL has buffered."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def pair(certificates: Path) -> Iterator[Pair]:
 
 def test_has_input_until_buffered_record_is_read(pair: Pair) -> None:
     pair.shake_hands()
-    pair.read()  # the session tickets
+    pair.read()  # reads the session tickets
     pair.server.write([memoryview(bytes(MAX_RECORD_BYTES))])
     assert pair.read(10) == bytes(10)
-    # The socket is empty, and so is the buffer before OpenSSL: no poller will tell of the rest.
+    # The socket and the buffer in front of OpenSSL are empty, so no poller will report the rest of the record.
     with pytest.raises(BlockingIOError):
         pair.near.recv(1)
     assert pair.client._incoming.pending == 0
@@ -136,7 +136,7 @@ def test_modified_record_is_a_disconnection(pair: Pair) -> None:
 def test_end_during_handshake_names_possible_causes(pair: Pair) -> None:
     pair.client.handshake()
     pair.far.close()
-    # Not all systems keep what was not read: then the end is a reset.
+    # On some systems, closing a socket with unread bytes resets the connection.
     with pytest.raises((DisconnectedError, ConnectionResetError), match=r"during the TLS handshake|reset by peer"):
         pair.client.handshake()
     assert not pair.client.is_ready

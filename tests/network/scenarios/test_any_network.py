@@ -1,4 +1,4 @@
-"""Whatever a network does to the bytes, frames come whole, once and in order; whatever a peer says, a poll survives."""
+"""Properties of a Selector: frames survive any network, and no bytes of a peer make `poll` raise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANNELS = ("a", "b", "c")
 
 
 class LateAnswers(FramePeer):
-    """Answers after delays of a script, in pieces of its size."""
+    """Responds after the given delays, in pieces of the given size."""
 
     def __init__(self, delays_ms: list[int], piece_bytes: int) -> None:
         super().__init__(self._answer_late)
@@ -86,7 +86,7 @@ def test_frames_arrive_complete_once_and_in_order(
 
 
 class Babbler(Peer):
-    """Says these bytes, in these pieces, and hangs up."""
+    """Sends the given pieces after a connection is made, and closes it."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces

@@ -1,4 +1,4 @@
-"""Frames that arrive together: one is handed out per poll, and none waits for bytes that may never come."""
+"""Frames that arrive together: each poll returns one, without waiting for further bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_poll_returns_one_receive_without_waiting(
     selector.poll(1000)
     assert received(selector) == [("a", b"2")]
     assert system.now() == before
-    selector.poll(10)  # of the third not all has come: this is no reason to go round without waiting
+    selector.poll(10)  # the third frame is incomplete, so the poll must wait
     assert (received(selector), system.now()) == ([], before + 10)
     connection.send(frame(b"3")[4:])
     selector.poll(1000)

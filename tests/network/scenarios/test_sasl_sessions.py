@@ -1,4 +1,4 @@
-"""Sessions that end, and are renewed before they do (KIP-368)."""
+"""Reauthentication before the end of a session (KIP-368)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_receives_earlier_responses_during_reauthentication() -> None:
     peer.answer_after_ms = 50
     first = send_number(selector, 1)
     selector.poll(0)
-    system.advance(20)  # the session is nearly over, and the first answer on its way
+    system.advance(20)  # shortly before the end of the session, while the first response is in transit
     second = send_number(selector, 2)
     selector.poll(0)
     assert not selector.is_channel_ready("a")
@@ -119,7 +119,7 @@ def test_delivers_responses_received_before_reauthentication_is_disconnected() -
     connection = system.connections[0]
     connection.socket.max_write_bytes = 1
     send_number(selector, 1)
-    selector.poll(0)  # the renewal's first frame is being written, byte by byte
+    selector.poll(0)  # the first frame of the reauthentication is partially written
     responses = [b"\0\0\0\5one", b"\0\0\0\6two", b"\0\0\0\7three"]
     connection.send(map(frame, responses))
     connection.reset()
@@ -148,7 +148,7 @@ def test_listener_finishes_partial_frame_before_reauthentication_response() -> N
     channel.transport.socket.max_write_bytes = 3
     selector.send(NetworkSend("c", [b"the answer to an earlier request"]))
     selector.poll(0)
-    connection.system.advance(2)  # in the middle of the frame, the handshake comes
+    connection.system.advance(2)  # the handshake arrives in the middle of the frame
     poll_until(selector, lambda: len(client.frames) == 4)
     assert client.frames[2] == b"the answer to an earlier request"
     assert SaslHandshakeResponse.decode(client.frames[3][4:], 1).error_code == 0

@@ -1,6 +1,6 @@
 """Ownership of the memory of a send (CVE-2026-35554: a buffer was reused while its request was still being written).
 
-A bytearray cannot change its size while anything references its memory: that is how these tests see who still does.
+These tests resize a bytearray to detect references to its memory, because Python prevents that while there are any.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_referenced(memory: bytearray) -> bool:
 
 
 def begin_send(channels: ChannelBuilder = build_plaintext_channel) -> tuple[Selector, FakeConnection, bytearray]:
-    """Begin a send of which the peer has accepted only the beginning."""
+    """Begin a send, of which the peer accepts only the first 1,000 bytes."""
     system = FakeSystem(window_bytes=1000)
     system.listen("broker", 9092, SilentPeer())
     selector = Selector(system, channel_builder=channels)
@@ -54,7 +54,7 @@ def test_references_send_memory_until_last_byte_is_written() -> None:
     while not selector.completed_sends:
         assert is_referenced(memory)
         selector.poll(10)
-    selector.poll(0)  # the collections of the last poll are cleared
+    selector.poll(0)  # clears the results of the previous poll, which reference the send
     assert not is_referenced(memory)
 
 
@@ -77,7 +77,7 @@ def test_closed_channel_does_not_reference_its_send(
     end: Callable[[Selector, FakeConnection], None],
 ) -> None:
     selector, connection, memory = begin_send()
-    channel = selector.channel("a")  # kept by someone, and yet
+    channel = selector.channel("a")  # a remaining reference to the channel must not matter
     assert is_referenced(memory)
     end(selector, connection)
     assert not is_referenced(memory), channel

@@ -1,4 +1,4 @@
-"""An identity provider for tests that checks assertions as real ones do: signature, audience, times, and ids once."""
+"""An identity provider for tests, which checks the signature, audience, times and id of assertions like a real one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GRANTS = {"client_credentials": "client_assertion", "urn:ietf:params:oauth:gran
 
 @dataclass
 class Provider:
-    """`keys`: the public keys that it knows. `now_s`: its clock."""
+    """An identity provider. `keys`: trusted public keys. `now_s`: the provider's current time."""
 
     keys: list[Any]
     now_s: float

@@ -1,4 +1,4 @@
-"""Mechanisms of the tests' own, and scripted ends of a SASL conversation."""
+"""SASL mechanisms for tests, and scripted peers of a SASL conversation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.network.peers import FramePeer, frame, poll_until
 
 
 class Password:
-    """A mechanism of one token."""
+    """A mechanism in which the client sends one token."""
 
     name = "PASSWORD"
 
@@ -56,7 +56,7 @@ class PasswordCheck:
 
 
 class Mutual:
-    """A mechanism of two tokens, in which the listener proves itself at the end."""
+    """A mechanism in which the client sends two tokens, and the listener finally proves its identity."""
 
     name = "MUTUAL"
 
@@ -76,7 +76,7 @@ class Mutual:
 
 
 class LastWord(Mutual):
-    """Like Mutual, but complete with the client's last token: after it only success or failure counts."""
+    """Like Mutual, but without the listener's proof: the client is complete when it has sent its last token."""
 
     def step(self, challenge: bytes) -> bytes | None:
         self.is_complete = True
@@ -108,7 +108,7 @@ def handle_api_versions(request: memoryview) -> Sequence[Buffer]:
 
 
 class SaslListener(FramePeer):
-    """Our server authenticator behind each connection; after it, every frame is answered by itself."""
+    """A peer that authenticates each connection with SaslServerAuthenticator, and then sends each frame back."""
 
     def __init__(self, make: Callable[[], SaslServerAuthenticator]) -> None:
         super().__init__(self._take)
@@ -178,7 +178,7 @@ def authenticated(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem
 
 
 def refused(peer: FramePeer, channels: ChannelBuilder) -> ChannelState:
-    """The end of a connection that must not succeed. Checks that it comes without waiting for a timeout."""
+    """Return the end of a connection that must be rejected. Check that it ends without waiting for a timeout."""
     system, selector = meet(peer, channels)
     started = system.now()
     poll_until(selector, lambda: "a" in selector.disconnected, 50)
@@ -199,14 +199,14 @@ def authentication_counts(selector: Selector) -> tuple[int, int, int, int]:
 
 
 def send_number(selector: Selector, number: int) -> bytes:
-    """Send a request that these peers accept: a correlation id after four bytes that are no SASL API key."""
+    """Send a frame with the number as its payload, which peers do not take for a SASL request. Return the payload."""
     payload = struct.pack(">i", number)
     selector.send(NetworkSend("a", [payload]))
     return payload
 
 
 class ScriptedBroker(FramePeer):
-    """Answers the n-th frame by the n-th message, or bytes, whatever was asked."""
+    """Responds to the n-th frame with the n-th message or bytes of a script, whatever was requested."""
 
     def __init__(self, *script: Message | bytes) -> None:
         super().__init__(self._take)
@@ -231,7 +231,7 @@ MODERN = versions(SASL_HANDSHAKE=1, SASL_AUTHENTICATE=2)
 
 
 class Stranger:
-    """A client of the listener's authenticator, frame by frame."""
+    """A client that passes single requests to the listener's authenticator."""
 
     def __init__(self, authenticator: SaslServerAuthenticator) -> None:
         self.authenticator = authenticator
@@ -256,7 +256,7 @@ def stranger(*, connections_max_reauth_ms: float = 0) -> Stranger:
 
 
 class ScriptedClient(FramePeer):
-    """A client of a Selector that listens: says the next of its frames after each answer."""
+    """A client of a listening Selector, which sends its next request after each response."""
 
     def __init__(self, *requests: tuple[Message, int]) -> None:
         super().__init__(lambda connection, payload: self._say_next(connection))
@@ -271,7 +271,7 @@ class ScriptedClient(FramePeer):
 
 
 def serve(client: ScriptedClient, *, connections_max_reauth_ms: float = 0) -> Selector:
-    """Create a Selector with one accepted connection, whose other end is this client."""
+    """Create a listening Selector with one accepted connection, that of the client."""
     system = FakeSystem()
     system.listen("client", 1, client)
     where = system.resolve("client", 1)[0]

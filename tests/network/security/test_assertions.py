@@ -1,4 +1,4 @@
-"""Logins without a secret: assertions by a key or from a file, the grant jwt-bearer, and tokens from files."""
+"""Logins without a secret: assertions signed with a key or read from a file, the jwt-bearer grant, and token files."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_creates_new_assertion_id_for_each_request(provider: Provider, key_file:
         source(configured(provider, assertion_private_key_file=str(key_file))).token()
     first = provider.asked[0]["client_assertion"]
     (key_file.parent / "assertion.jwt").write_text(first)
-    with pytest.raises(AuthenticationError, match="invalid_grant"):  # replayed
+    with pytest.raises(AuthenticationError, match="invalid_grant"):  # because the id of the assertion was used before
         source(configured(provider, assertion_file=str(key_file.parent / "assertion.jwt"))).token()
 
 
@@ -324,7 +324,7 @@ def test_reads_token_file_for_each_connection(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "a token"
     config = parse_security_config(OAUTH | {PREFIX + "token.endpoint.url": path.as_uri()})
     monkeypatch.setattr(client_mechanisms, "OperatingSystem", lambda: SimpleNamespace(wall_ms=lambda: NOW_S * 1000))
-    for number in range(2):  # Kubernetes replaces a link to the file
+    for number in range(2):  # Kubernetes rotates a token by replacing a symbolic link
         (tmp_path / f"{number}").write_text(build_unsecured_token({"exp": NOW_S + 10, "n": number}) + "\n")
         path.unlink(missing_ok=True)
         path.symlink_to(tmp_path / f"{number}")

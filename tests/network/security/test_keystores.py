@@ -1,6 +1,6 @@
-"""Keys and certificates from every kind of store, and what is said of those that are no good.
+"""Keys and certificates from every kind of store, and errors for invalid stores.
 
-The stores beside this file were made by Java's keytool 17; their certificates are valid for a hundred years.
+The stores next to this file were created by Java's keytool 17; their certificates are valid for a hundred years.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_reads_java_truststores_regardless_of_configured_type(name: str, kind: s
 
 @pytest.mark.parametrize(("name", "key_password"), [("identity.jks", KEY_PASSWORD), ("identity.p12", None)])
 def test_reads_java_keystores_of_client(name: str, key_password: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenSSL takes the key and the chain, and finds that they belong together."""
+    """OpenSSL accepts the key and the chain, after checking that they match."""
     loaded: list[str] = []
     real = ssl.SSLContext.load_cert_chain
 
@@ -107,7 +107,7 @@ def test_decrypts_key_only_with_its_password(form: serialization.PrivateFormat) 
     settings = options(keystore_key=pem, keystore_certificate_chain=CHAIN, key_password=KEY_PASSWORD)
     parse_security_config(settings).build_ssl_context()
     assert "ssl.key.password is wrong or missing" in failure(settings | {"ssl.key.password": "wrong"})
-    # It does not ask on the terminal either.
+    # OpenSSL must not ask for the password on the terminal.
     assert "ssl.key.password is wrong or missing" in failure(settings | {"ssl.key.password": None})
 
 

@@ -1,4 +1,4 @@
-"""Tokens from an endpoint: the request, which answers are accepted, how long a token is kept, what is never shown."""
+"""Tokens from an OIDC endpoint: requests, validation of responses, caching, and secrets that errors must not show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 @dataclass
 class Endpoint:
-    """A token endpoint that gives its `answers` in order, and the last one to each request after that."""
+    """A token endpoint that returns its `answers` in order, and then repeats the last one."""
 
     url: str = ""
     answers: list[tuple[int, bytes]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Clock:
     seconds: float = 1_800_000_000.0
     waits: list[float] = field(default_factory=list)
     later: list[Callable[[], None]] = field(default_factory=list)
-    """Work that is to run in a background thread."""
+    """Functions that the token source wants to run in a background thread."""
 
     def now_s(self) -> float:
         return self.seconds
@@ -278,7 +278,7 @@ def test_connections_with_same_configuration_share_token(endpoint: Endpoint) -> 
 
 
 def test_slow_token_response_fails_at_read_timeout() -> None:
-    """Each byte comes in time; the answer never does."""
+    """The endpoint sends bytes continuously, but never a complete response."""
     gone = threading.Event()
 
     class Dripping(BaseHTTPRequestHandler):

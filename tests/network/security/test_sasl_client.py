@@ -1,4 +1,4 @@
-"""Our client's side of SASL, with our own listener and with brokers that send the answers of a script."""
+"""The client side of SASL, with the package's own listener and with scripted brokers."""
 
 from __future__ import annotations
 

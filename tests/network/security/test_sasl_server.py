@@ -1,4 +1,4 @@
-"""SASL as a listener holds it: behind a Selector, and its authenticator frame by frame."""
+"""The listener side of SASL: behind a Selector, and its authenticator frame by frame."""
 
 from __future__ import annotations
 
