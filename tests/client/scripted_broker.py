@@ -1,4 +1,4 @@
-"""A broker for tests of the client, which records requests and responds to them as the test tells it.
+"""A broker for tests of the client, which records requests and sends the responses that the test defines.
 
 It responds to ApiVersions and Metadata at once with the responses that the test has set. Other requests are handled by
 `on_request`, or held until the test calls `respond`.

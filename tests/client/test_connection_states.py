@@ -16,7 +16,7 @@ OTHER = Node(2, "other", 9092)
 
 
 class FakeResolver:
-    """A resolver whose addresses the tests change."""
+    """A resolver with addresses that tests can change."""
 
     def __init__(self) -> None:
         self.ips: dict[str, list[str]] = {"broker": ["10.0.0.1"], "other": ["10.0.0.2"]}

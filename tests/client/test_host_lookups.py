@@ -1,4 +1,4 @@
-"""Host names are looked up on threads of their own: a slow resolver delays one connection and nothing else."""
+"""Host names are resolved in separate threads, so a slow resolver delays only one connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fake_system import FakeSystem
 
 
 def rig_with_slow_resolver(**options: Any) -> Rig:
-    """Build a Rig that has bootstrapped. From now on, lookups only finish when `finish_lookups` is called."""
+    """Build a Rig that has bootstrapped. Later lookups finish only when `finish_lookups` is called."""
     rig = Rig(3, **options).bootstrap()
     rig.system.holds_background = True
     return rig

@@ -89,7 +89,7 @@ def test_partially_written_request_delays_next_request() -> None:
     rig = ready_rig()
     rig.system.connections[-1].stall()
     rig.send(message=ProduceRequest(acks=1, transactional_id="x" * 20_000))
-    for _ in range(7):  # 20 kB each fill the window
+    for _ in range(7):  # each request has more than fits into the window
         rig.poll()
         if rig.client.is_ready(0, rig.now):
             rig.send(message=ProduceRequest(acks=1, transactional_id="x" * 30_000))
@@ -195,7 +195,7 @@ def rig_rejecting_api_versions_above(max_version: int, *, returns_range: bool) -
             response.api_keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=max_version)]
         received.header = type(received.header)(
             18, 0, received.header.correlation_id, None
-        )  # the response has version 0
+        )  # encodes the response in version 0
         received.respond(response)
         return True
 

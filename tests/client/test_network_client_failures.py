@@ -1,4 +1,4 @@
-"""Connections that are lost, refused, too slow or closed, and the fate of their requests."""
+"""Requests whose connection is lost, refused, too slow or closed."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_closing_idle_connection_is_no_failure() -> None:
 
 
 def test_returns_every_request_exactly_once_when_connections_fail() -> None:
-    """Each request is returned exactly once and in order, however its connection ends."""
+    """Requests end with a response, a reset, invalid bytes or a timeout, and are returned once and in order."""
     rig = ready_rig(request_timeout_ms=500)
     sent = []
     for turn in range(60):

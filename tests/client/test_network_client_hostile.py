@@ -1,4 +1,4 @@
-"""Misbehaving brokers: early responses, rebootstrap orders, throttling and silence."""
+"""Misbehaving brokers: early responses, demands to rebootstrap, throttling and missing responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def send_partially(rig: Rig) -> int:
 
 
 def test_response_to_partially_written_request_closes_connection() -> None:
-    """Otherwise the request's memory would be released while the socket reads it, and the channel would stay busy."""
+    """If it stayed open, the request's memory would be released while the socket reads it."""
     rig = ready_rig()
     correlation_id = send_partially(rig)
     payload = b"".join(encode_response(PID, 5, correlation_id))

@@ -1,4 +1,4 @@
-"""Misrouted connections: brokers are told the cluster and the node that a connection is meant for (KIP-1242)."""
+"""Misrouted connections: ApiVersions requests name the intended cluster and node (KIP-1242)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def api_versions_requests(rig: Rig, broker: int) -> list[tuple[int, str | None, 
 
 
 def connected_rig(**options: Any) -> Rig:
-    """Build a Rig with connections to the bootstrap server, as such, and to broker 1."""
+    """Build a Rig with a bootstrap connection and a connection to broker 1."""
     rig = Rig(2, **options).bootstrap()
     rig.make_ready(1)
     return rig

@@ -1,4 +1,4 @@
-"""Option values are text or typed values, and the error of an invalid value states the requirement."""
+"""Option values may be text or typed values, and the error for an invalid value states the requirement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Option names of other clients lead to supported options, and none of them is an option here."""
+"""Suggestions for option names of other clients, which name supported options."""
 
 from __future__ import annotations
 

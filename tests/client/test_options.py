@@ -1,4 +1,4 @@
-"""Options become a ClientConfig, or one error with all faults."""
+"""Parsing of options into a ClientConfig, or into a single error that lists all faults."""
 
 from __future__ import annotations
 

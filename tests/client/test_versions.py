@@ -27,7 +27,7 @@ from spark_kafka_sink.protocol.messages.api_versions import (
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 
-# What brokers accept as a client's name and version (KIP-511).
+# Brokers accept only such text as a client's software name and version (KIP-511).
 SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 PRODUCE = ProduceRequest.VERSIONS

@@ -309,7 +309,7 @@ def test_close_closes_all_sockets(system: FakeSystem, selector: Selector) -> Non
 
 
 def test_stalled_peer_does_not_delay_others(system: FakeSystem, selector: Selector) -> None:
-    """If one of three peers stops reading, the other two deliver as many frames (within 2 %) in the same number of polls."""
+    """If one of three peers stops reading, the others receive as many frames (within 2 %) in as many polls."""
 
     def frames_delivered(stalled: int, polls: int) -> dict[str, int]:
         peer = FramePeer(lambda connection, payload: connection.send(frame(b"ok")))

@@ -1,4 +1,4 @@
-"""Invalid host names: a broker that advertises one is unreachable, and nothing else happens."""
+"""Invalid host names make a broker unreachable without being resolved. Other brokers remain usable."""
 
 from __future__ import annotations
 
