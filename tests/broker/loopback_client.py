@@ -1,4 +1,4 @@
-"""LoopbackClient: a blocking client on a loopback socket; also counts of the process's descriptors and threads."""
+"""LoopbackClient: a blocking client on a loopback socket, and counts of open descriptors and broker threads."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def new_task() -> Callable[[], None]:
 
 
 def record_waits(monkeypatch: pytest.MonkeyPatch, purgatory: RequestPurgatory) -> list[float | None]:
-    """Record the timeouts with which the thread in `get` waits, in seconds."""
+    """Record the timeouts, in seconds, with which a thread waits in `get`."""
     seconds: list[float | None] = []
     wait = purgatory._task_condition.wait
 

@@ -1,4 +1,4 @@
-"""WireClient: sends single requests in virtual time; also batches encoded by hand, for tests of the broker."""
+"""WireClient sends single requests in virtual time. Other functions encode record batches by hand."""
 
 from __future__ import annotations
 

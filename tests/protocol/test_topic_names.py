@@ -1,4 +1,4 @@
-"""The rule for topic names, and its use by the embedded broker."""
+"""Validation of topic names, also by the embedded broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GSSAPI against a fake of the package `gssapi`, without Kerberos."""
+"""GSSAPI with a fake of the package `gssapi`, so without Kerberos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both sides of PLAIN and OAUTHBEARER, against each other and the clients of kafka-python."""
+"""Both sides of PLAIN and OAUTHBEARER, tested with each other and with the clients of kafka-python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both sides of SCRAM, against the RFC's example, kafka-python and each other, and every reason for a rejection."""
+"""Both sides of SCRAM, tested with the RFC's example, with kafka-python and with each other, and all rejections."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_server_messages_equal_those_of_rfc_7677() -> None:
 
 
 def test_credential_has_keys_of_rfc_5802() -> None:
-    """Compute each definition of section 3 separately."""
+    """Compute each definition of RFC 5802, section 3, separately."""
     salted = hashlib.pbkdf2_hmac("sha512", b"pencil", SALT, 4096)
     stored = hashlib.sha512(hmac.digest(salted, b"Client Key", "sha512")).digest()
     server = hmac.digest(salted, b"Server Key", "sha512")

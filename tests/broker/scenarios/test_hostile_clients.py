@@ -83,7 +83,7 @@ def test_unsendable_response_closes_only_its_own_connection(
 
 
 class UnacceptingSocket:
-    """A listening socket that is always readable and fails to accept, as without file descriptors."""
+    """A listening socket that is always readable but cannot accept, like one without free file descriptors."""
 
     def __init__(self, *_: object) -> None:
         self.attempts = 0
