@@ -1,4 +1,4 @@
-"""`pykafka bench`: its figures, which count only written records."""
+"""`pykafka bench`: its figures count only written records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pykafka completion`: the scripts for shells."""
+"""Shell scripts that `pykafka completion` prints."""
 
 from __future__ import annotations
 

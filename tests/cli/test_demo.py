@@ -1,4 +1,4 @@
-"""`pykafka demo` before Spark starts: its requirements and its broker. The rest is in integration/test_demo.py."""
+"""`pykafka demo` before Spark starts: its requirements and its broker. integration/test_demo.py runs the rest."""
 
 from __future__ import annotations
 

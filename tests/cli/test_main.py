@@ -1,4 +1,4 @@
-"""`pykafka`: its entry points, its help and its exit statuses."""
+"""Entry points, help and exit statuses of `pykafka`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pykafka report`: reports as a table, and as a page."""
+"""`pykafka report` prints reports as a table and as an HTML page."""
 
 from __future__ import annotations
 

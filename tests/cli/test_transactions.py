@@ -1,4 +1,4 @@
-"""`pykafka transactions`: nothing happens before it is announced and confirmed."""
+"""`pykafka transactions` changes nothing before it has announced the change and the user has confirmed it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_list_shows_no_decision_of_new_query(capsys: Output, query: Query) -> No
 
 
 def test_list_marks_decision_by_unknown_id(capsys: Output, query: Query) -> None:
-    """The decision causes no batch to be skipped."""
+    """Such a decision is only marked: it causes no batch to be skipped."""
     query.run(0)
     for is_forgotten in (False, True):
         assert transactions(query.broker) == 0

@@ -1,4 +1,4 @@
-"""`pykafka verifiable-producer`, started, read and stopped as Kafka's system tests do it."""
+"""`pykafka verifiable-producer`, which is started, read and stopped as in Kafka's system tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics as OpenTelemetry collects them, by its own SDK."""
+"""Metrics for OpenTelemetry, as collected by its SDK."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 
 def collect_values(reader: InMemoryMetricReader) -> dict[tuple[str, object], Any]:
-    """(name, topic, node, status or quantile) -> value, or the sum of a histogram."""
+    """Return the value of each point (of a histogram, the sum) by metric name and topic, node, status or quantile."""
     data = reader.get_metrics_data()
     assert data is not None
     values: dict[tuple[str, object], Any] = {}
@@ -60,7 +60,7 @@ def test_reads_producer_metrics_on_collection() -> None:
         bare = find_base_unit(stem).name
         bare = (bare.removesuffix("-total") if stem.endswith("-total") else bare).replace("-", "_")
         expected_name = f"kafka.producer.{'topic.' if tag.startswith('topic') else 'node.' if tag else ''}{bare}"
-        assert expected_name in names or value != value, name  # nan: an average of nothing
+        assert expected_name in names or value != value, name  # NaN is the average of no values
     producer.close()
 
 
@@ -136,7 +136,7 @@ class CountingExporter(MetricExporter):
 
 
 def test_exports_each_write_immediately() -> None:
-    """The process that commits may end before the next interval."""
+    """The committing process may end before the next export interval."""
     exporter = CountingExporter()
     provider = MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)])
     WriteInstruments(provider).record(make_report())

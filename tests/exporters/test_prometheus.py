@@ -1,4 +1,4 @@
-"""Metrics as Prometheus scrapes them, by its own client."""
+"""Metrics for Prometheus, as exposed by its client library."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_reads_producer_metrics_on_scrape() -> None:
 
 
 UNITS = {"seconds", "bytes", "total", "rate", "ratio", "avg", "max", "connections", "flight", "threads"}
-"""Suffixes of metric names: a unit, `total`, or the name of a number without unit."""
+"""Allowed last words of metric names: a unit, `total`, or the name of a quantity without a unit."""
 NOT_BASE_UNITS = ("_ns", "_ms", "milliseconds", "nanoseconds", "kilobytes")
 
 

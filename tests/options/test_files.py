@@ -1,4 +1,4 @@
-"""Files that options name: regular files of limited size, which one function reads."""
+"""All files that options name are read by one function, which accepts only regular files of limited size."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PACKAGE = Path(__file__).resolve().parents[2] / "spark_kafka_sink"
 OTHER_READERS = {
     "options/files.py",
     "broker/storage.py",  # the broker's data
-    "exactly_once/job_names.py",  # files of the kernel about this machine and its processes
-    "reports/store.py",  # reports, which grow
-    "cli/input_rows.py",  # rows, without a limit
+    "exactly_once/job_names.py",  # kernel files about this machine and its processes
+    "reports/store.py",  # reports, which grow without a limit
+    "cli/input_rows.py",  # input rows, whose size is not limited
 }
 
 
 def test_reads_file_and_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "schema").write_bytes(b"{}")
-    (tmp_path / "link").symlink_to(tmp_path / "schema")  # as Kubernetes mounts secrets
+    (tmp_path / "link").symlink_to(tmp_path / "schema")  # Kubernetes mounts secrets like this
     assert read_regular_file(tmp_path / "schema") == read_regular_file(str(tmp_path / "link")) == b"{}"
     assert read_regular_file(tmp_path / "schema", 2) == b"{}"
 

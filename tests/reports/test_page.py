@@ -125,7 +125,7 @@ def test_labels_of_several_days_have_dates_and_do_not_overlap() -> None:
 
 
 def open_page(chromium: Any, path: Path, reports: list[WriteReport], **settings: Any) -> tuple[Page, list[str]]:
-    """Open the page in a browser without a network. Return it with the URLs of its requests and its error messages."""
+    """Open the page in a browser without a network. Return the page, the requested URLs and its error messages."""
     file = path / "page.html"
     file.write_text(render_page(reports, "reports.jsonl"), encoding="utf-8")
     opened_page = chromium.new_context(offline=True, **settings).new_page()

@@ -33,7 +33,7 @@ def save_and_read_rows(path: str, *batch_ids: int) -> list[int]:
 
 
 def fail_file_system(message: str) -> AbstractContextManager[object]:
-    """Let Arrow fail with this message for every file system."""
+    """Make Arrow fail with this message for every file system."""
     return patch("pyarrow.fs.FileSystem", Mock(from_uri=Mock(side_effect=OSError(message))))
 
 
@@ -114,7 +114,7 @@ def test_rejects_file_in_missing_folder_before_write(tmp_path: Path) -> None:
 def test_rejects_read_only_file_before_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "reports.jsonl"
     file.touch()
-    # os.access() is patched, because tests may run as root, who can write everywhere.
+    # os.access() is patched, because tests may run as root, which can write everywhere.
     monkeypatch.setattr(os, "access", lambda path, mode: (str(path), mode) != (str(file), os.W_OK))
     with pytest.raises(ConfigurationError, match="is not writable on the driver's machine"):
         ensure_writable(str(tmp_path / "reports.jsonl"))

@@ -1,4 +1,4 @@
-"""WriteReport: log line, JSON and sums."""
+"""WriteReport: its log line, its JSON and sums of reports."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ SMALLER = {"--records 2000000": "--records 2000", "--records 60000": "--records 
 FOLLOWS = " --follow "
 LINES = command_lines(PAGE)
 RUN_ELSEWHERE = ("eval", "pykafka broker", "pykafka demo", "pykafka verify")
-"""Beginnings of commands that other tests of their commands run."""
+"""Beginnings of commands that other tests run."""
 ONCE = [line for line in LINES if "pykafka" in line and FOLLOWS not in line and not line.startswith(RUN_ELSEWHERE)]
 Output = pytest.CaptureFixture[str]
 
@@ -91,7 +91,7 @@ def test_documented_command_succeeds(
     broker: EmbeddedBroker, directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output, line: str
 ) -> None:
     prefix = re.search(r"transactions .*--prefix (\S+)", line)
-    if prefix is not None:  # readers of the page have such a query
+    if prefix is not None:  # readers of the page have a query with this prefix
         begin(broker, prefix[1])
     status = run(adapt_command(line, broker, directory), monkeypatch)
     output = capfd.readouterr()
@@ -102,7 +102,7 @@ def test_documented_command_succeeds(
 def test_documented_follow_prints_new_records(
     broker: EmbeddedBroker, directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
 ) -> None:
-    """`-n 1` replaces Ctrl-C. The writer continues, since no one knows when the reader reaches the end."""
+    """`-n 1` replaces Ctrl-C. The writer continues, because the test cannot tell when the reader reaches the end."""
     (line,) = (line for line in LINES if FOLLOWS in line)
     done = threading.Event()
 
