@@ -30,7 +30,7 @@ class Branch:
     name: str
     """A sentence about the event that reaches the branch."""
     function: str
-    """The function within the package, for example `producer.sending.idempotence:Idempotence.admit`."""
+    """Path of the function within the package, for example `producer.sending.idempotence:Idempotence.admit`."""
     text: str
     """The marker, as `ast.unparse` writes it: a statement, an expression, or the first line of a block.
 
@@ -165,7 +165,7 @@ def _insert_counters(function: ast.FunctionDef, branches: Iterable[Branch]) -> N
 
 
 def _marker_text(node: ast.AST) -> str | None:
-    """Return the text that marks a node in a Branch; None if the node cannot be counted."""
+    """Return the text that marks a node in a Branch, or None if the node cannot be counted."""
     if isinstance(node, _BLOCKS):
         return ast.unparse(node).strip().split("\n", 1)[0]
     if not isinstance(node, ast.stmt | ast.expr) or isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):

@@ -1,4 +1,4 @@
-"""The command of the schedule explorers: plays the schedules of a range of seeds, and prints the seeds that fail.
+"""The command line of the schedule explorers, which plays a range of seeds and prints those that fail.
 
 At the end the command prints how many runs reached each of the explorer's rare branches (rare_branches.py). With
 `--require-branches` it fails if no run has reached one of them.

@@ -20,7 +20,7 @@ from itertools import cycle, islice
 DEFAULT_SEED = 20261121
 MAX_SECONDS_PER_INPUT = 2.0
 HANG_TIMEOUT_SECONDS = 30.0
-"""Both limits are in CPU time, so that other work on the machine has no influence. Decoders never wait."""
+"""This limit and MAX_SECONDS_PER_INPUT are in CPU time, so that other load has no influence. Decoders never wait."""
 MAX_MEMORY_GROWTH_BYTES = 512 << 20
 MAX_RANDOM_BYTES = 96
 

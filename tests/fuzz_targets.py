@@ -1,4 +1,4 @@
-"""Decoders that `make fuzz` covers. Every new decoder of foreign bytes must be added here."""
+"""Decoders that `make fuzz` tests. Every new decoder of foreign bytes must be added here."""
 
 from __future__ import annotations
 

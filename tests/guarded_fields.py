@@ -50,7 +50,7 @@ class Guard:
     written: frozenset[str] = frozenset()
     """Fields that are not written without the lock, but may be read."""
     exempt: frozenset[str] = frozenset()
-    """Methods that need no lock: the object is not shared yet, no longer changes, or a stale value is good enough."""
+    """Methods that need no lock, because the object is not shared yet or no longer changes, or stale values suffice."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -193,7 +193,7 @@ def _is_locked(accessed: object, caller: FrameType, guard: Guard) -> bool:
 
 
 def _is_held(lock: Any) -> bool:
-    """Return whether this thread holds the lock; for plain locks, which do not know their owner, whether any does."""
+    """Return whether this thread holds the lock. For plain locks, which have no owner, any thread counts."""
     if isinstance(lock, type(threading.Lock())):
         return lock.locked()
     return bool(lock._is_owned())

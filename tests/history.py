@@ -3,9 +3,9 @@
     lost                   a committed value is not read
     duplicate              a value is read more than once
     aborted read           a value is read that was aborted, or whose commit was never requested
-    torn batch             a part of values is read that are committed together
+    torn batch             only a part of the values that are committed together is read
     inconsistent offsets   the offsets of a consumer group do not match the values that are read
-    out of order           values of one writer are read in another order than they were written
+    out of order           values of one writer are read in a different order than they were written
 
 A `Write` is the content and the outcome of one transaction. Writes with the same `unit` are attempts of the same work:
 at most one of them may be read. Writes with the same `batch` are committed together: either all units of the batch are

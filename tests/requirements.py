@@ -68,7 +68,7 @@ def skip_unsupported_tests(items: Iterable[pytest.Item]) -> None:
         if missing is None:
             continue
         if os.environ.get("CI"):
-            # The first fixture, because the others would fail as well, with less helpful messages.
+            # This must be the first fixture, because others would fail as well, with less helpful messages.
             item.fixturenames.insert(0, "missing_in_ci")  # type: ignore[attr-defined]
         else:
             item.add_marker(pytest.mark.skip(reason=REMEDIES[missing]))

@@ -1,7 +1,7 @@
 """Check the sizes of files and functions: at most 480 lines in a file, 50 in a function without its docstring.
 
-`python -m tests.sizes` lists those that are longer. The limit for files was 400 until names and docstrings were written
-out: full names and whole sentences take a fifth more lines.
+`python -m tests.sizes` lists those above the limits. The limit for files was 400 until names and docstrings were
+written out: full names and whole sentences take a fifth more lines.
 
 EXCEPTIONS has the exceptions with their reasons. An exception that is not needed is an error, so that the list shrinks.
 """

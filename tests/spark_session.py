@@ -53,7 +53,7 @@ CONNECT_SERVER = {
 
 
 def start_spark(settings: Mapping[str, str], master: str = MASTER) -> SparkSession:
-    # Spark's workers must run the Python of the tests; another one lacks the packages.
+    # Spark's workers must run the tests' Python interpreter, because others lack the packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("spark-kafka-sink-tests")
     for name, value in (SMALL | dict(settings)).items():

@@ -1,4 +1,4 @@
-"""The maintainers' pages: named files and classes exist, and the layers and state tables match the code."""
+"""The maintainers' pages name existing files and classes, and their layers and state tables match the code."""
 
 from __future__ import annotations
 

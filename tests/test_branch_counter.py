@@ -123,7 +123,7 @@ def test_counts_runs_that_reached_each_branch() -> None:
 
 @pytest.fixture(autouse=True)
 def enabled_logging() -> Iterator[None]:
-    """Enable logging again, which the command disables."""
+    """Re-enable logging, which the command disables."""
     yield
     logging.disable(logging.NOTSET)
 

@@ -71,7 +71,7 @@ def check_go(arguments: list[str]) -> None:
 
 
 def check_nothing(arguments: list[str]) -> None:
-    """Accept a command of another program: a test runs it, or the page says that it was not tried."""
+    """Accept any arguments, because another test runs the command or the page states that it is untested."""
 
 
 CHECKS: Mapping[str, Callable[[list[str]], None]] = {
@@ -84,7 +84,7 @@ CHECKS: Mapping[str, Callable[[list[str]], None]] = {
     ".venv/bin/python": check_python,
     # Commands that the tests of docs/cli.md, docs/formats.md and docs/deploying.md run or check.
     **dict.fromkeys((".", "cp", "docker", "eval", "export", "jq", "printf", "protoc", "seq"), check_nothing),
-    "kafka-acls.sh": check_nothing,  # a command of Kafka, as in its documentation
+    "kafka-acls.sh": check_nothing,  # one of Kafka's commands, as in Kafka's documentation
     **dict.fromkeys(
         ("environment/bin/venv-pack", "sbin/start-connect-server.sh", "spark-pipelines", "spark-submit"), check_nothing
     ),
@@ -107,7 +107,7 @@ def test_splits_command_lines_like_a_shell() -> None:
 
 @pytest.mark.parametrize("page", pages())
 def test_installs_short_name_only_after_the_package(page: str) -> None:
-    """pip then uses the installed package, and does not search an index for a package that is not published."""
+    """Otherwise pip would search an index for a package that is not published yet."""
     text = (ROOT / page).read_text()
     for found in re.finditer(r"pip install [\"']?spark[-_]kafka[-_]sink", text):
         around = text[max(0, found.start() - 250) : found.end() + 250].replace("\n", " ")

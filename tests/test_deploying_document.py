@@ -1,4 +1,4 @@
-"""The pages about deploying: spark-submit options and settings exist in Spark, and the image can be built.
+"""The deployment pages name existing spark-submit options and Spark settings, and the image can be built.
 
 integration/test_spark_submit.py runs the commands of the page on a local cluster.
 """
@@ -23,7 +23,7 @@ SUBMISSIONS = [
     command for line in command_lines(PAGE) for command in simple_commands(line) if command[0] == "spark-submit"
 ]
 OF_AMAZON = {"spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON", "spark.emr-serverless.driverEnv.PYSPARK_PYTHON"}
-"""Settings from Amazon's documentation, which Apache Spark does not have."""
+"""Settings from Amazon's documentation that Apache Spark lacks."""
 
 
 @cache
@@ -44,7 +44,7 @@ def read_spark_settings() -> str:
 def is_a_setting(name: str) -> bool:
     """Return whether the code contains the name, or a prefix and the rest of it.
 
-    A name that ends in a placeholder needs its prefix only.
+    Of a name that ends in a placeholder, only the prefix must exist.
     """
     known = read_spark_settings()
     prefix, _, last = name.rpartition(".")

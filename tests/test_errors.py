@@ -1,4 +1,4 @@
-"""Exceptions: they can be pickled between Spark's processes, and spell options as the user does."""
+"""Exceptions can be pickled for Spark's processes, and spell options as the user does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/errors.md: quotes messages that exist in the code, and lists all exceptions."""
+"""docs/errors.md quotes messages that exist in the code, and lists all exceptions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def said() -> str:
 def test_quoted_messages_exist_in_code(sentence: str) -> None:
     for piece in sentence.split("…"):
         option, _, text = piece.strip().partition(" ")
-        # An OptionFault keeps the name of its option separate from its text.
+        # An OptionFault stores its option name separately from its text.
         assert (text if option in OPTIONS else piece.strip()) in said()
 
 
@@ -161,7 +161,7 @@ FOUND_BY_KAFKAS_NAME = {"build_fenced_error", "build_hand_over_error"}
 def test_exactly_once_errors_have_rows(refuse: Callable[[], KafkaSinkError], sentence: str) -> None:
     rows = find_explaining_rows(str(refuse()))
     assert [row.sentence for row in rows if row.sentence.startswith(sentence)]
-    assert len(rows) <= 2  # more would not help
+    assert len(rows) <= 2  # more rows would confuse readers
 
 
 def test_every_exactly_once_rejection_is_tested() -> None:

@@ -180,7 +180,7 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
         yield lambda number=number: batch(number)  # type: ignore[misc]
 
 
-CONVERSATIONS = {  # those that send a request of the API
+CONVERSATIONS = {  # conversations that send a request of the API
     ApiKey.DESCRIBE_TRANSACTIONS: [deciding],
     ApiKey.LIST_TRANSACTIONS: [deciding],
     ApiKey.CREATE_TOPICS: [deciding],

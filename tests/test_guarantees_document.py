@@ -1,4 +1,4 @@
-"""The pages about guarantees match the tests: every numbered fault and every rule has tests."""
+"""Every numbered fault and every rule on the pages about guarantees has tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of guarded fields contain only existing fields, methods and test files; others would guard nothing."""
+"""The tables of guarded fields name only existing fields, methods and test files; others would guard nothing."""
 
 from __future__ import annotations
 

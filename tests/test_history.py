@@ -1,4 +1,4 @@
-"""History: finds each kind of anomaly, and none in a correct history."""
+"""History finds each kind of anomaly, and none in a correct history."""
 
 from __future__ import annotations
 

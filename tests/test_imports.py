@@ -143,7 +143,7 @@ NOT_IN_A_WORKER = (
     "spark.options.parse",
     "spark.patches",
 )
-"""Packages and modules that a task of a plain write never needs."""
+"""Packages and modules that a Spark worker must not load for a plain write."""
 
 
 def short(module: str) -> str:
@@ -155,7 +155,7 @@ FILES = modules()
 
 @pytest.fixture(scope="module")
 def package_imports() -> list[Import]:
-    """All imports of the package. A fixture, because parsing all files would slow down the collection of tests."""
+    """All imports of the package. This is a fixture, because parsing all files would slow down test collection."""
     return imports(FILES)
 
 

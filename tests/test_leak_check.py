@@ -1,4 +1,4 @@
-"""leak_check: reports leaked threads and descriptors, and ignores those that end during the check."""
+"""`assert_no_leaks` reports leaked threads and descriptors, and ignores those that end during the check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md: lists exactly the metrics of the producer."""
+"""docs/metrics.md lists exactly the producer's metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODES = ["node--1", "node-0"]
 
 
 def documented() -> set[str]:
-    """Expand documented names: `x-rate/total{topic=...}` means x-rate{topic=t} and x-total{topic=t}; for all NODES."""
+    """Return all documented names: `x-rate/total{topic=...}` stands for x-rate{topic=t} and x-total{topic=t}."""
     table = DOCUMENT.read_text().split("|---|---|")[1]
     names = set()
     for stem, endings, tag in re.findall(r"`([a-z-]+)-([a-z]+(?:/[a-z]+)*)(\{(?:topic|node-id)=...\})?`", table):

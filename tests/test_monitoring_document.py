@@ -1,4 +1,4 @@
-"""docs/monitoring.md: its examples run, and it lists every metric."""
+"""The examples of docs/monitoring.md run, and the page lists every metric."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def expressions() -> list[str]:
 
 
 def page() -> bytes:
-    """The combined output of both collectors."""
+    """Return the page that Prometheus scrapes, with the metrics of both collectors."""
     registry, writes = CollectorRegistry(), WriteCollector()
     writes.record(make_report())
     producer = create_simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))

@@ -1,4 +1,4 @@
-"""tools/mutation_tester.py: deletes each statement and exception handler once, and reports surviving mutants."""
+"""tools/mutation_tester.py deletes each statement and exception handler once, and reports surviving mutants."""
 
 from __future__ import annotations
 

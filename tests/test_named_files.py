@@ -19,7 +19,7 @@ NAMED = re.compile(r"(?<![\w/.])[\w/]+\.py\b")
 
 
 def iterate_texts(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of all docstrings, including those of constants and fields, and of all comments."""
+    """Yield the line and text of each docstring (also of constants and fields) and of each comment."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value

@@ -1,4 +1,4 @@
-"""conf/presets: the files have valid options for the CLI and for Spark writes."""
+"""The files in conf/presets have valid options for the CLI and for Spark writes."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ COUNT_IN_TASK = ("spark/write_task.py", "        self._counts.rows += written_ro
 def test_counter_recipe_adds_report_field_and_metric(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    """Adds one counter to a producer and one to a task."""
+    """Follow the recipe with one counter of the producer and one of a task."""
     insert(
         "producer/totals.py",
         '    retries: int = _define_counter("Records that were retried", "record", metric_name="retried_records")',

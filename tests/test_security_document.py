@@ -1,4 +1,4 @@
-"""The recipes of the security pages: the sink accepts their options, which do what the headings say."""
+"""The sink accepts the options in the recipes of the security pages, which have the effects in their headings."""
 
 from __future__ import annotations
 

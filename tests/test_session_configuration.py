@@ -1,4 +1,4 @@
-"""conf/spark-defaults.conf and conf/logging.json: settings exist, and each line is logged once."""
+"""The settings in conf/spark-defaults.conf exist, and conf/logging.json logs each line once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation site: its navigation contains every page, and it builds without warnings."""
+"""The navigation of the documentation site contains every page, and the site builds without warnings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_diagram_types_are_supported_by_mermaid() -> None:
 
 
 def test_builds_published_site_without_warnings_and_with_edit_links_and_version_selector(tmp_path: Path) -> None:
-    """The published site is the one that `make docs` builds, with a few settings more. Both are built with --strict."""
+    """The published site is that of `make docs` with additional settings. Both are built with --strict."""
     pytest.importorskip("zensical", reason="the extra docs is not installed")
     docs = tmp_path / "docs"
     shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("*.js", "site", ".cache"))

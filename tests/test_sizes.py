@@ -1,4 +1,4 @@
-"""sizes: finds files and functions that are too long, and exceptions that are not needed."""
+"""`tests.sizes` finds files and functions that are too long, and unneeded exceptions."""
 
 from __future__ import annotations
 

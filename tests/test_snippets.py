@@ -65,7 +65,7 @@ PRODUCER_EXAMPLES = {
     for number, block in enumerate(blocks(page), 1)
     if "SIGTERM" not in block
 }
-"""All examples but the one that a signal ends, which tests/producer/scenarios/test_interpreter_exit.py runs."""
+"""All examples except the one that a signal ends, which tests/producer/scenarios/test_interpreter_exit.py runs."""
 FORMAT_EXAMPLES = [*blocks("docs/formats.md"), *blocks("docs/registry.md")]
 ADDRESS = "localhost:9092"
 
@@ -101,7 +101,7 @@ def test_producer_examples_write_their_records() -> None:
 
 
 class RecordedWriter:
-    """Records what a job does with a DataFrame and its writer."""
+    """Stands in for a DataFrame and its writer, and records the options and the number of saves."""
 
     def __init__(self) -> None:
         self.options_set: dict[str, str] = {}
@@ -191,7 +191,7 @@ def test_google_function_returns_token_in_google_format(monkeypatch: pytest.Monk
     assert decode_token_part(token, 0)["alg"] == "GOOG_OAUTH2_TOKEN"
     claims = decode_token_part(token, 1)
     assert (claims["sub"], claims["exp"]) == ("job@project", 1_767_312_000.0)
-    OauthBearerClient(token)  # in the form that a client expects
+    OauthBearerClient(token)  # validates the token's format
 
 
 def test_databricks_function_uses_service_credential(monkeypatch: pytest.MonkeyPatch) -> None:

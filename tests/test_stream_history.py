@@ -20,7 +20,7 @@ class Stored(NamedTuple):
 
 
 def stored(*numbers: int) -> list[Stored]:
-    """Return stored rows: even and odd numbers have a key and a partition each."""
+    """Return stored rows. Even and odd numbers have different keys and partitions."""
     return [Stored(number % 2, b"%d" % (number % 2), b"%d" % number) for number in numbers]
 
 

@@ -1,4 +1,4 @@
-"""The overhead that one stream adds to the micro-batches of another one.
+"""The overhead that one stream adds to another's micro-batches.
 
 It is the median of differences within pairs and not a difference of medians, so that a machine that is slower for a
 while slows down both streams and adds nothing.

@@ -1,6 +1,6 @@
 """Helpers that wait for other threads and processes.
 
-The timeout only ends tests that fail. It is so long that no test fails because the machine is slow.
+The timeout only ends tests that fail. It is long enough that no test fails because of a slow machine.
 """
 
 from __future__ import annotations

@@ -66,11 +66,11 @@ nodes of `kafka3` run in one part only.
 
 REMAINING_PART = "real kafka"
 PYSPARK_VERSIONS = ROOT / "tests" / "spark" / "pyspark_versions.txt"
-"""The versions of pyspark that the smoke suite runs on, beside the newest. The Makefile reads them, too."""
+"""File with the versions of pyspark, other than the newest, for the smoke suite. The Makefile reads it, too."""
 
 
 def list_parts() -> list[Part]:
-    """Return all parts: first those that others need, then the longest, so that none runs alone at the end."""
+    """Return all parts. Those that others need come first, then the longest, so that none runs alone at the end."""
     *long_parts, short_part = [
         _pytest(name, [f"integration/{file}" for file in files]) for name, files in FILES.items()
     ]

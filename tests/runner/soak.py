@@ -21,7 +21,7 @@ from tests.runner.parts import ROOT, SUBREAPER, Part
 FOLDER = ROOT / "build" / "soak"
 HISTORIES = ROOT / "build" / "histories"
 LAST_LINES = 40
-"""Number of lines that are printed of the output of a stage that failed."""
+"""Number of lines to print from the output of a failed stage."""
 
 INTEGRATION_FILES = {
     "faults": ("test_faults_*.py",),

@@ -1,4 +1,4 @@
-"""The parts of `make test`: they contain all tests, and the failure of a part is reported."""
+"""The parts of `make test` contain all tests, and a failed part is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of `make soak`: a stage that has passed at the same commit is not repeated."""
+"""`make soak` does not repeat a stage that has passed at the same commit."""
 
 from __future__ import annotations
 
