@@ -188,9 +188,9 @@ FAULTS: dict[str, tuple[FaultAction, FaultAction]] = {
     "killed": (KafkaCluster.kill, KafkaCluster.start_node),
     "suspended": (KafkaCluster.pause, KafkaCluster.resume),
 }
-"""The fault of one broker, and its repair."""
+"""The function that injects a fault into one broker, and the one that repairs it, by name of the fault."""
 TESTED_FAULTS = tuple(FAULTS) if SOAK else ("killed", "suspended")
-"""In the short run, test_exactly_once_paused.py commits batches of as many tasks while no broker fails."""
+"""Faults to test. Batches of as many tasks without a fault are in test_exactly_once_paused.py."""
 
 
 @pytest.mark.parametrize("round_", range(10 if SOAK else 1))

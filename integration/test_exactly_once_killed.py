@@ -270,7 +270,7 @@ def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
 
 
 def start_consumers(streams: Streams, chance: random.Random, stack: ExitStack) -> dict[str, VerifiableConsumer]:
-    """Let Kafka's own consumer read the topics of some queries until the stack is closed. Return it by topic."""
+    """Start Kafka's own consumer on the topics of some queries until the stack is closed. Return them by topic."""
     topics = chance.sample(streams.exactly_once_topics, WITNESSED_QUERIES)
     return {
         topic: stack.enter_context(VerifiableConsumer(streams.kafka, topic, streams.folder / f"read {topic}"))
@@ -297,7 +297,7 @@ def test_corrupted_history_of_killed_streams_is_found(
 
 
 def kill_driver(streams: Streams, driver: DriverProcess, kill: Kill, chance: random.Random) -> str:
-    """Let the driver begin, and kill it. Return a description of the kill, or ENDED if the driver ended before."""
+    """Start the queries, and kill the driver. Return a description of the kill, or ENDED if the driver ended before."""
     try:
         streams.begin(driver)
         # An aimed kill waits for all queries. A random kill may come before some queries have begun.

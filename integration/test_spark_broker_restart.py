@@ -26,7 +26,7 @@ MIDDLE = 1_000
 
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Let rows reach the sink in batches of 500, so that those before a gate are written."""
+    """Make Spark pass rows to the sink in batches of 500, so that the rows before a gate are written."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name) or ""
     spark.conf.set(name, BATCH_ROWS)

@@ -72,7 +72,7 @@ def hold_second_half(gate: Path, rows_per_task: int) -> Callable[[Batches], Batc
 
 
 def hang_first_attempt(batches: Batches) -> Batches:
-    """Let the first attempt of STUCK_TASK hang forever. The job ends because Spark starts a speculative attempt."""
+    """Make the first attempt of STUCK_TASK hang forever. The job ends because Spark starts a speculative attempt."""
     context = TaskContext.get()
     assert context is not None
     is_stuck = context.partitionId() == STUCK_TASK and context.attemptNumber() == 0

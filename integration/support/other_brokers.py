@@ -66,7 +66,7 @@ class OtherBroker(ABC):
 
     @abstractmethod
     def fail_requests(self, api: ApiKey, error_code: int, count: int = 1) -> None:
-        """Let brokers respond to the next requests of an API with an error."""
+        """Make brokers respond with an error to the next requests of an API."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -88,7 +88,7 @@ def build_kfake_server(folder: Path) -> Path:
 
 
 class Kfake(OtherBroker):
-    """kfake in a process of its own, which ends with this process at the latest."""
+    """kfake in a separate process, which ends with this process at the latest."""
 
     def __init__(self, server: Path, version: str = "") -> None:
         """`version`: the version of Kafka whose requests the brokers accept; by default all that they implement."""
