@@ -237,7 +237,7 @@ def test_release_actions_are_pinned_by_commit() -> None:
 
 
 def test_checks_types_and_syntax_for_oldest_supported_python() -> None:
-    """With the oldest version, mypy reports names that its standard library lacks, without that interpreter."""
+    """mypy reports names that the oldest version's standard library lacks, without needing that interpreter."""
     text = (ROOT / "pyproject.toml").read_text()
     (oldest,) = re.findall(r'^requires-python = ">=(.*)"', text, re.MULTILINE)
     assert re.findall(r'^python_version = "(.*)"', text, re.MULTILINE) == [oldest]

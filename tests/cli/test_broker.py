@@ -1,4 +1,4 @@
-"""`pykafka broker`: its flags reach the embedded broker."""
+"""`pykafka broker` passes its flags to the embedded broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pykafka verify` against an embedded broker: reads the ranges of reports, and exits with 1 if something is wrong."""
+"""`pykafka verify` reads the offset ranges of reports from an embedded broker, and exits with 1 unless all agree."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.client.rig import Rig
 
 
 def fail_authentication(rig: Rig, node_id: int, error: AuthenticationError) -> None:
-    """Let the selector report a failed authentication, as it does for every mechanism."""
+    """Make the selector report a failed authentication, as it does for every mechanism."""
     rig.selector.close_channel(str(node_id))
     original = rig.selector.poll
 

@@ -1,4 +1,4 @@
-"""Number formats, and ticks of charts."""
+"""Formats of numbers, and ticks of charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""embedded_broker, the fixture kafka_broker, and the command `pykafka broker`."""
+"""Embedded brokers that are started by `embedded_broker`, the fixture `kafka_broker` or `pykafka broker`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults: their effects on a producer."""
+"""Effects of injected faults on a producer."""
 
 from __future__ import annotations
 
