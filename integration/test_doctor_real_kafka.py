@@ -88,7 +88,7 @@ def test_doctor_finds_each_missing_right_by_itself_and_a_real_write_confirms_it(
     rights = (f"topic {topic}", "idempotent write", "transactions")
 
     def examined(expected: dict[str, str]) -> Checks:
-        """Return the checks when they are as expected, because a broker learns of a new ACL with a delay."""
+        """Wait until the checks are as expected, because a broker learns of a new ACL with a delay. Return them."""
         latest: Checks = {}
 
         def are_so() -> bool:

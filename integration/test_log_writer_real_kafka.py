@@ -76,7 +76,7 @@ def test_log_rejects_records_of_fenced_writer(cluster: KafkaCluster) -> None:
 def test_abort_fences_listed_attempt_and_keeps_newer_transaction(
     cluster: KafkaCluster,
 ) -> None:
-    """Unlike for a request for the next epoch, a real broker compares epochs when a transaction ends."""
+    """A real broker compares epochs when a transaction ends, but not when the next epoch is requested."""
     topic = create_topic(cluster.bootstrap(), partitions=1)
     reused_id, late_id = f"{topic}-again", f"{topic}-late"
     with connect_client(cluster) as client, connect_client(cluster) as newer:

@@ -152,7 +152,7 @@ def test_large_batches_to_a_slow_broker_take_bounded_memory(batch_size: int, tmp
 
 
 def test_single_records_to_a_slow_broker_take_bounded_memory(tmp_path: Path) -> None:
-    """The overhead of a record of send() is twice its size."""
+    """A record of send() takes twice its size in addition, and that must be bounded, too."""
     with run_slower_broker(tmp_path) as broker:
         check(measure(broker, SINGLE_RECORDS, "--singly"), SINGLE_RECORDS)
 

@@ -320,7 +320,7 @@ def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
     with BlockingClient(config) as client:
 
         def is_renewed_twice() -> bool:
-            """Return whether two renewals have followed the logins at the bootstrap address and at the node."""
+            """Return whether there were four logins: at the bootstrap address, at the node, and two renewals."""
             node = client.choose_node()
             assert node is not None
             assert send_to(client, node, MetadataResponse, MetadataRequest(topics=[])).brokers

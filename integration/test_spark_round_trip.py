@@ -200,7 +200,7 @@ def test_records_that_a_broker_refuses_go_to_the_dead_letter_topic(
 def test_records_that_a_broker_refuses_by_name_leave_their_batch_for_the_dead_letter_topic(
     spark: SparkSession, kafka: KafkaCluster
 ) -> None:
-    """The broker of a compacted topic rejects records without a key, and names them in its response (KIP-467)."""
+    """For a compacted topic, the broker rejects records without a key and names them in its response (KIP-467)."""
     topic = create_topic(kafka.bootstrap(), cleanup_policy="compact")
     dead = create_topic(kafka.bootstrap())
     frame = spark.range(300).selectExpr("CASE WHEN id % 100 <> 7 THEN 'k' END AS key", "CAST(id AS STRING) AS value")
