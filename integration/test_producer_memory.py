@@ -152,7 +152,7 @@ def test_large_batches_to_a_slow_broker_take_bounded_memory(batch_size: int, tmp
 
 
 def test_single_records_to_a_slow_broker_take_bounded_memory(tmp_path: Path) -> None:
-    """A record of send() takes twice its size in addition, and that must be bounded, too."""
+    """A record of send() has an overhead of twice its size, which must be bounded as well."""
     with run_slower_broker(tmp_path) as broker:
         check(measure(broker, SINGLE_RECORDS, "--singly"), SINGLE_RECORDS)
 

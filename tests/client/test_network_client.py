@@ -89,7 +89,7 @@ def test_partially_written_request_delays_next_request() -> None:
     rig = ready_rig()
     rig.system.connections[-1].stall()
     rig.send(message=ProduceRequest(acks=1, transactional_id="x" * 20_000))
-    for _ in range(7):  # each request has more than fits into the window
+    for _ in range(7):  # requests of 30 kB soon fill the window of 128 kB
         rig.poll()
         if rig.client.is_ready(0, rig.now):
             rig.send(message=ProduceRequest(acks=1, transactional_id="x" * 30_000))
