@@ -63,7 +63,7 @@ from tests.exactly_once.changes import (
     possible_faults,
 )
 from tests.exactly_once.invariants import INVARIANTS, check_invariants
-from tests.exactly_once.log_history import record_simulation
+from tests.exactly_once.log_history import delete_histories, record_simulation
 from tests.exactly_once.scheduler import Actor, SchedulingPoint
 from tests.exactly_once.simulation import (
     LAST_DRIVER,
@@ -381,7 +381,10 @@ def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_seed_arguments(parser)
     parser.add_argument(
-        "--histories", type=Path, metavar="FOLDER", help="write the operations on the decision log of each seed"
+        "--histories",
+        type=Path,
+        metavar="FOLDER",
+        help="write the operations on the decision log of each seed, and delete the files of an earlier run",
     )
     parser.add_argument(
         "--every", type=int, metavar="N", help="play all schedules with at most N switches between actors"
@@ -410,6 +413,8 @@ def main() -> int:
         run, play = draw_run(options.seed)
         return 0 if _play_and_print(run, play) else 1
     if options.every is None:
+        if options.histories is not None:
+            delete_histories(options.histories)
         return explore_seeds(partial(explore_seed, histories=options.histories), EXACTLY_ONCE_BRANCHES, options)
     failure_count, counts = 0, BranchCounts(EXACTLY_ONCE_BRANCHES)
     versions = (1, 2)

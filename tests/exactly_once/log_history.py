@@ -214,6 +214,12 @@ def record_simulation(scheduler: Scheduler, name: str, folder: Path) -> Iterator
         yield
 
 
+def delete_histories(folder: Path) -> None:
+    """Delete the histories in the folder, because histories of two runs with the same name would be merged."""
+    for file in folder.glob("*.jsonl"):
+        file.unlink()
+
+
 def record_process(folder: Path) -> None:
     """Append the operations of this process, and of those that are forked from it, to a file per process in the folder.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
+from pathlib import Path
 from random import Random
 from typing import cast
 
@@ -90,6 +93,18 @@ def test_explorer_fails_if_required_branch_needs_a_fault_that_it_does_not_play(
         output = capfd.readouterr().out
         assert reached in output
         assert (not_reached in output) == (faults == "0")
+
+
+def test_explorer_deletes_histories_of_earlier_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Otherwise, the histories of a seed in both runs would be checked as one, and would not be linearizable."""
+    (tmp_path / "1.jsonl").write_text("a history of an earlier run\n")
+    for _ in range(2):
+        monkeypatch.setattr(sys, "argv", ["explorer", "--seeds", "0:1", "--histories", str(tmp_path)])
+        assert main() == 0
+        logging.disable(logging.NOTSET)
+        (file,) = tmp_path.iterdir()
+        operations = [json.loads(line) for line in file.read_text().splitlines()]
+        assert len([operation for operation in operations if operation["time"] == 0]) == 1
 
 
 @pytest.mark.parametrize("kind", [LOSE_RESPONSE, LATE_REQUEST])
