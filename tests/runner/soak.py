@@ -3,7 +3,7 @@
 `python -m tests.runner.soak VERSION...` also runs all Spark tests on these versions of pyspark. The output of a stage
 goes to build/soak/STAGE.log. When a stage passes, the commit is written to build/soak/STAGE.passed, and a later run at
 this commit skips the stage. So a run that was interrupted can be continued, and one that failed is repeated from the
-stage that failed. With uncommitted changes no stage is skipped.
+stage that failed. With uncommitted changes no stage is skipped. A stage during which the commit changes is repeated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.runner.parts import ROOT, SUBREAPER, Part
@@ -69,11 +69,15 @@ def _integration_tests(name: str, patterns: Sequence[str]) -> Part:
     return Part(name, ["env", "SOAK=1", sys.executable, "-m", "pytest", "--capture=no", *files])
 
 
-def run_stages(stages: Sequence[Part], folder: Path, commit: str | None) -> list[str]:
-    """Run the stages that have not passed at this commit, if it is known. Return the names of those that failed."""
+def run_stages(stages: Sequence[Part], folder: Path, find_commit: Callable[[], str | None]) -> list[str]:
+    """Run the stages that have not passed at the commit, if it is known. Return the names of those that failed.
+
+    `find_commit` is called before and after each stage, because the tree can change during a run of hours.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
     for stage in stages:
+        commit = find_commit()
         marker = folder / f"{stage.name}.passed"
         if commit is not None and marker.exists() and marker.read_text().split()[0] == commit:
             print(f"{stage.name}: has passed before", flush=True)
@@ -87,7 +91,7 @@ def run_stages(stages: Sequence[Part], folder: Path, commit: str | None) -> list
         if status:
             failed.append(stage.name)
             print("\n".join(Path(log.name).read_text(errors="replace").splitlines()[-LAST_LINES:]), flush=True)
-        else:
+        elif commit is not None and find_commit() == commit:
             marker.write_text(f"{commit} {duration}\n")
     return failed
 
@@ -105,7 +109,7 @@ def find_commit() -> str | None:
 
 
 def main() -> int:
-    failed = run_stages(list_stages(sys.argv[1:]), FOLDER, find_commit())
+    failed = run_stages(list_stages(sys.argv[1:]), FOLDER, find_commit)
     if failed:
         print(f"Failed: {', '.join(failed)}. The output of each stage is in {FOLDER}.")
     return 1 if failed else 0
