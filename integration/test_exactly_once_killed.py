@@ -1,4 +1,4 @@
-"""Streams whose driver is killed at random times, and before and after each step of the exactly-once protocol.
+"""Streams whose driver is killed before and after the steps of the exactly-once protocol.
 
 Each row of an exactly-once query must be stored once, in the order of its key, and the decision log must be
 linearizable. An at-least-once query runs alongside as a control: it must have duplicates, which shows that the test
@@ -8,8 +8,10 @@ At the end, librdkafka reads all topics. Kafka's own consumer reads some of them
 tool copies these topics at the end. Both must have read the same records as librdkafka.
 
 One driver runs all queries, so a kill restarts each of them; only restarts of exactly-once queries are counted. An
-aimed kill happens when several queries have stopped, each at a different place, while the others continue. SOAK=1 runs
-the test four times: on one broker and on three, with both transaction versions.
+aimed kill happens when several queries have stopped, each at a different place, while the others continue.
+
+SOAK=1 adds kills at random times and at REPEATED_PLACES, and runs the test four times: on one broker and on three, with
+both transaction versions.
 """
 
 from __future__ import annotations
