@@ -111,11 +111,32 @@ def uncommitted_stream(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def older(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoppableDriver]:
-    """A driver that several tests use as the older one. Each of them runs a query in it until the query fails."""
-    driver = StoppableDriver(kafka, tmp_path_factory.mktemp("older"))
+def shared_drivers() -> Iterator[list[StoppableDriver]]:
+    """A list with the running driver of the fixture `older`, or an empty list."""
+    drivers: list[StoppableDriver] = []
+    yield drivers
+    for driver in drivers:
+        driver.kill()
+
+
+@pytest.fixture
+def older(
+    kafka: KafkaCluster, shared_drivers: list[StoppableDriver], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StoppableDriver]:
+    """The older driver of a test, which runs a query in it until the query fails.
+
+    Consecutive tests use the same process. If a test fails while the driver's processes are suspended, the driver is
+    killed, and the next test starts another one.
+    """
+    if not shared_drivers:
+        shared_drivers.append(StoppableDriver(kafka, tmp_path_factory.mktemp("older")))
+    (driver,) = shared_drivers
     yield driver
-    driver.kill()
+    if driver.is_ready:
+        driver.stops.clear()
+    else:
+        shared_drivers.remove(driver)
+        driver.kill()
 
 
 @pytest.mark.usefixtures("uncommitted_stream")  # its transactions time out while the next tests run
@@ -144,8 +165,9 @@ def test_driver_suspended_during_start_duplicates_no_rows(
 ) -> None:
     """The older driver is suspended after it was granted its epoch and before it reads the log."""
     stream = Stream(kafka, tmp_path)
+    older.stops.request_stop("after fence")  # requested first, because the query soon passes this point
     stream.begin(older, may_fail=True)
-    older.stops.stop(older, "after fence")
+    older.stops.wait_until_stopped(older, "after fence")
     newer = stream.start(spark)
     try:
         wait_until_committed(stream, newer, 2)

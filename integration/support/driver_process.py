@@ -47,7 +47,7 @@ class DriverProcess:
 
     def wait_until_ready(self) -> None:
         """Wait until the driver can start a job: Spark has started, and the previous job has ended."""
-        wait_until(lambda: self._count_ready_lines() > self._jobs or self.has_ended, lambda: f"see {self.log}")
+        wait_until(lambda: self.is_ready or self.has_ended, lambda: f"see {self.log}")
         assert not self.has_ended, f"the driver ended; see {self.log}"
 
     def begin(self, **job: object) -> None:
@@ -65,6 +65,11 @@ class DriverProcess:
     def job_log(self) -> str:
         """Return what the driver has logged since the start of its newest job."""
         return self.log.read_bytes()[self._job_log_start :].decode(errors="replace")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the driver can start a job."""
+        return self._count_ready_lines() > self._jobs and not self.has_ended
 
     @property
     def has_ended(self) -> bool:

@@ -29,37 +29,16 @@ class Stops:
     def stop(self, driver: DriverProcess, *points: str) -> None:
         """Request a stop at each of the points, and wait until a process of the driver is suspended at each."""
         for point in points:
-            self._request_stop(point)
+            self.request_stop(point)
         for point in points:
-            self._wait_until_stopped(driver, point)
+            self.wait_until_stopped(driver, point)
 
-    def abort(self, driver: DriverProcess, point: str) -> None:
-        """Kill a Python worker, so that its task fails, and suspend the driver at a point of the abort that follows.
-
-        The driver must not retry tasks, because Spark aborts a write only after the last attempt of a task has failed.
-        """
-        self.stop(driver, "after write")
-        self._request_stop(point)
-        os.kill(int(self._stopped_file("after write").read_text()), signal.SIGKILL)
-        self.release("after write")
-        self._wait_until_stopped(driver, point)
-
-    def release(self, point: str) -> None:
-        """Let the process that is suspended at the point continue."""
-        self._stopped_file(point).unlink()
-
-    def clear(self) -> None:
-        """Remove all requests after the suspended processes were killed, so that later processes do not stop."""
-        for file in self._folder.iterdir():
-            file.unlink()
-
-    def _request_stop(self, point: str) -> None:
+    def request_stop(self, point: str) -> None:
+        """Let the first process that reaches the point suspend itself there."""
         (self._folder / f"stop {point}").touch()
 
-    def _stopped_file(self, point: str) -> Path:
-        return self._folder / f"stopped {point}"
-
-    def _wait_until_stopped(self, driver: DriverProcess, point: str) -> None:
+    def wait_until_stopped(self, driver: DriverProcess, point: str) -> None:
+        """Wait until a process of the driver is suspended at the point, for which a stop was requested."""
         file = self._stopped_file(point)
         wait_until(
             lambda: (file.exists() and file.read_text() != "") or driver.has_ended,
@@ -67,3 +46,26 @@ class Stops:
         )
         if driver.has_ended:
             raise DriverEndedError(f"the driver ended; see {driver.log}")
+
+    def abort(self, driver: DriverProcess, point: str) -> None:
+        """Kill a Python worker, so that its task fails, and suspend the driver at a point of the abort that follows.
+
+        The driver must not retry tasks, because Spark aborts a write only after the last attempt of a task has failed.
+        """
+        self.stop(driver, "after write")
+        self.request_stop(point)
+        os.kill(int(self._stopped_file("after write").read_text()), signal.SIGKILL)
+        self.release("after write")
+        self.wait_until_stopped(driver, point)
+
+    def release(self, point: str) -> None:
+        """Let the process that is suspended at the point continue."""
+        self._stopped_file(point).unlink()
+
+    def clear(self) -> None:
+        """Remove all requests, so that later processes do not stop. A process that is still suspended continues."""
+        for file in self._folder.iterdir():
+            file.unlink()
+
+    def _stopped_file(self, point: str) -> Path:
+        return self._folder / f"stopped {point}"
