@@ -16,6 +16,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.preflight import run
 from spark_kafka_sink.preflight.checks import INTERACTIVE_TIMEOUTS
 from spark_kafka_sink.spark.checks import check_all
+from tests.waiting import wait_until
 from tools.error_document import find_explaining_rows
 
 pytestmark = pytest.mark.needs("kafka")
@@ -170,11 +171,21 @@ def test_what_a_task_says_is_on_the_page(cluster: KafkaCluster, mistake: str) ->
         assert_found(read_error_text(lambda: producer.send(**record).result()), sentence)
 
 
+def try_to_send(producer: KafkaProducer) -> bool:
+    """Send a record, and return whether the broker has acknowledged it."""
+    try:
+        producer.send("orders", b"a").result()
+    except KafkaSinkError:
+        return False
+    return True
+
+
 def test_what_is_said_of_a_broker_that_is_suspended_while_records_are_written_is_on_the_page(
     cluster: KafkaCluster,
 ) -> None:
     with KafkaProducer(SHORT_TIMEOUTS | {"bootstrap.servers": cluster.bootstrap()}) as producer:
-        producer.send("orders", b"a").result()
+        # SHORT_TIMEOUTS may be too short for the first record, for which the producer connects and gets its id.
+        wait_until(lambda: try_to_send(producer))
         cluster.pause(1)
         try:
             message = read_error_text(lambda: producer.send("orders", b"a").result())
