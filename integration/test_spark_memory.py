@@ -24,12 +24,13 @@ ROWS = 20_000_000 if SOAK else 2_000_000
 """Number of rows. In the short run, the test detects a leak of 80 bytes per row, which is less than a row."""
 WARM_UP_ROWS = 100_000
 """Number of rows written before the measurement, because pyspark imports pandas after a worker's first task."""
-SAMPLE_SECONDS = 0.2
+SAMPLE_SECONDS = 0.05
+MIN_SAMPLES_PER_QUARTER = 3
 WORKER_BYTES_MAX = 330_000_000
 GROWTH_BYTES_MAX = 40_000_000
 
 MICRO_BATCHES = 2_000 if SOAK else 100
-"""Number of micro-batches. It includes at least one full garbage collection in each worker."""
+"""Number of micro-batches. With SOAK=1, a task worker unfreezes its objects ten times (CALLS_PER_CYCLE)."""
 ROWS_PER_BATCH = 1_000 if SOAK else 2_500
 LATE_GROWTH_BYTES_MAX = 4_000_000
 """Maximum growth of one process in the second half.
@@ -55,6 +56,7 @@ def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSessio
         writing.result()
 
     quarter = len(largest) // 4
+    assert quarter >= MIN_SAMPLES_PER_QUARTER
     early, late = statistics.median(largest[quarter : 2 * quarter]), statistics.median(largest[-quarter:])
     print("MB of the largest worker:", *(round(size / 1e6) for size in largest))
     assert max(largest) < WORKER_BYTES_MAX
