@@ -69,7 +69,7 @@ def test_a_real_broker_can_take_our_batches_apart(kafka: KafkaCluster, codec: st
 
 
 @pytest.mark.needs("kafka")
-@pytest.mark.parametrize("codec", CODECS[1:])
+@pytest.mark.parametrize("codec", CODECS)
 def test_batches_of_kafkas_console_producer_are_read(kafka: KafkaCluster, codec: str) -> None:
     topic = create_topic(kafka.bootstrap(), max_message_bytes=BATCH_BYTES_MAX)
     rows = [

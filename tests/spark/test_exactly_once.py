@@ -131,6 +131,7 @@ def test_failed_job_is_invisible_and_does_not_block_readers(spark: SparkSession,
     with pytest.raises(Exception, match=r"id.* < .*299"):  # of pyspark or, in Spark 3.5, of py4j
         rows.write.format("pykafka").options(**options(broker)).save()
     assert_seen(broker)
+    assert broker.topic("t").read(isolation="read_uncommitted").num_rows > 0  # tasks had written rows
     spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker)).save()
     assert_seen(broker, *["x"] * 3)  # they are not behind an open transaction
 
