@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 128
 POLL_SECONDS = 10.0
+_MAX_WAKEUP_BYTES = 64
+"""The most bytes to read after a wakeup. If any are left, they only end the next wait early."""
 PAUSE_SECONDS = 0.5
 MAX_TASK_WAIT_SECONDS = 10.0
 """How long other threads wait for the acceptor to run their task."""
@@ -138,7 +140,7 @@ class Acceptor:
         for key, _ in ready_keys:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
-                    self._wake_reader.recv(64)
+                    self._wake_reader.recv(_MAX_WAKEUP_BYTES)
             elif key.data in self._listeners and not self._is_paused:
                 self._accept(key.data)
         while self._tasks:

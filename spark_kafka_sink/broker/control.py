@@ -19,9 +19,9 @@ APIs and errors may be given by their Kafka name or number. These are the faults
     never_answer()            keep the connection open and never respond; `applied=True`: execute the request
     throttle(ms)              respond with a throttle time
 
-`nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. A method
-returns the rule that it added: `rule.struck` is the number of requests affected so far, and `rule.remove()` ends it.
-`clear()` removes all rules.
+`nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. Each of
+these methods returns the rule that it added: `rule.struck` is the number of requests affected so far, and
+`rule.remove()` ends it. `clear()` removes all rules.
 
 These methods change the cluster: move_leader, move_coordinator, stop_node, start_node, refuse_connections,
 accept_connections, shrink_in_sync, restore_in_sync, create_topic, delete_topic, add_partitions, hide_topic, show_topic,

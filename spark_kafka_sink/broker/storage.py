@@ -200,7 +200,7 @@ def _transaction_to_json(transaction: Transaction) -> dict[str, Any]:
         "id": transaction.transactional_id,
         "producer_id": transaction.producer_id,
         "epoch": transaction.epoch,
-        "last_epoch": transaction.previous_epoch,
+        "last_epoch": transaction.previous_epoch,  # the key in existing data directories
         "timeout_ms": transaction.timeout_ms,
         "state": transaction.state.value,
         "version": transaction.version,

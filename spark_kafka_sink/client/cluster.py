@@ -58,7 +58,8 @@ class TopicInfo:
     internal: bool = False
 
     def partition(self, index: int) -> PartitionInfo | None:
-        """Return the partition with this index, or None. Without gaps, its index is its position in `partitions`."""
+        """Return the partition with this index, or None."""
+        # Without gaps, a partition's index is its position.
         if index < len(self.partitions) and self.partitions[index].index == index:
             return self.partitions[index]
         return next((partition for partition in self.partitions if partition.index == index), None)

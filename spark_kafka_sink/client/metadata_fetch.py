@@ -69,7 +69,7 @@ class MetadataFetch:
         return self._query is None and self._metadata.time_to_next_update_ms(now_ms) <= 0
 
     def wait_ms(self, now_ms: float, last_response_ms_by_node: Mapping[int, float]) -> float:
-        """Return the milliseconds until the next request must be sent. The result is negative if it is overdue.
+        """Return the milliseconds until the next request must be sent. The result is 0 or negative if it is due.
 
         `last_response_ms_by_node`: when each node last responded, by node id.
         """

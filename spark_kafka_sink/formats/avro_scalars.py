@@ -111,9 +111,10 @@ def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
 
 
 def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
-    """Build a writer for Avro's fixed type, or return None if the column is neither binary nor a decimal that fits.
+    """Build a writer for Avro's fixed type, or return None if the column does not fit.
 
-    The writer of a binary column raises InvalidRecordError if a selected value does not have the schema's size.
+    The logical type decimal requires a decimal column, and any other a binary column. The writer of a binary column
+    raises InvalidRecordError if a selected value does not have the schema's size.
     """
     size = schema["size"]
     if logical_type == "decimal":

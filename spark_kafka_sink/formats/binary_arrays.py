@@ -26,6 +26,8 @@ from spark_kafka_sink.records.arrays import (
 )
 
 _BINARY = pa.binary()
+_OFFSET_BYTES = 4
+"""Size of an offset in an Arrow array of type binary or string, which is an int32."""
 
 
 @lru_cache(maxsize=4096)
@@ -153,3 +155,9 @@ def take_rows(array: pa.Array, row_indices: NDArray[np.int64]) -> pa.Array:
 
 def _build_validity_buffer(nulls: NDArray[np.bool_] | None) -> pa.Buffer | None:
     return None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+
+
+def view_offsets(array: pa.Array) -> NDArray[np.int32]:
+    """Return a view of the array's offsets: the start of each value in the data buffer, and the end of the last one."""
+    _, offset_buffer, _ = array.buffers()
+    return np.frombuffer(offset_buffer, np.int32, len(array) + 1, _OFFSET_BYTES * array.offset)

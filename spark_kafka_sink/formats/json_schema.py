@@ -26,10 +26,10 @@ def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
 
 
 def check_json_schema(text: str, names: Sequence[str]) -> str:
-    """Check that a user's JSON Schema fits columns with these names. Return its title, by default DEFAULT_NAME.
+    """Check that a user's JSON Schema fits columns with these names. Return its title, its `$id` or DEFAULT_NAME.
 
     Raise SchemaError if a required property has no column, or if the schema is closed and has no property for a column.
-    Types and values are not checked. A schema without a title is named by its `$id`.
+    Types and values are not checked.
     """
     schema = parse_schema_json(text, "the JSON Schema")
     if not isinstance(schema, Mapping):

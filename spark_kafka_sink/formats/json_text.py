@@ -43,6 +43,7 @@ from spark_kafka_sink.formats.binary_arrays import (
     repeat_value,
     to_binary,
     to_text,
+    view_offsets,
 )
 from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
@@ -241,10 +242,10 @@ def _encode_keys(keys: pa.Array) -> pa.Array:
 
 def _escape(text: pa.Array) -> pa.Array:
     """Escape quotation marks, backslashes and control characters like Jackson."""
-    _, offset_buffer, data = text.buffers()
+    _, _, data = text.buffers()
     if data is None or not len(text):
         return text
-    offsets = np.frombuffer(offset_buffer, np.int32, len(text) + 1, 4 * text.offset)
+    offsets = view_offsets(text)
     data_bytes = np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
     needs_escape = (data_bytes < 0x20) | (data_bytes == ord('"')) | (data_bytes == ord("\\"))
     if not needs_escape.any():
@@ -270,8 +271,8 @@ def _encode_base64(column: pa.Array) -> pa.Array:
     padded_bytes = (
         join(filled_bytes, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled_bytes
     )
-    _, offset_buffer, data = padded_bytes.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32, len(padded_bytes) + 1, 4 * padded_bytes.offset)
+    _, _, data = padded_bytes.buffers()
+    offsets = view_offsets(padded_bytes)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
     text = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
     text_offsets = (offsets - offsets[0]) // 3 * 4

@@ -129,8 +129,10 @@ def _parse_schema_options(parsed_options: ParsedOptions, side: str, format_name:
     text, path, schema_name = (values[option] for option in options)
     if format_name not in SCHEMA_FORMATS:
         # One fault is enough, so only the first of these options is reported.
-        for option in [option for option in options if values[option]][:1]:
-            parsed_options.faults.add(option, f"has no effect, because the format '{format_name}' has no schema.")
+        useless_option = next((option for option in options if values[option]), None)
+        if useless_option is not None:
+            text = f"has no effect, because the format '{format_name}' has no schema."
+            parsed_options.faults.add(useless_option, text)
     if text and path:
         parsed_options.faults.add(f"{side}Schema", f"cannot be set together with {{{side}SchemaFile}}.")
     elif path:

@@ -112,7 +112,6 @@ def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) 
     if field.is_repeated:
         return mask_pieces(_encode_repeated(field, column, present, path), present)
     if not field.has_presence:
-        # A field without presence is written only if its value differs from the default.
         if field.type_name == "enum" and not pa.types.is_integer(column.type):
             is_non_default = _find_enum_numbers(field, column, present, path) != 0
         else:

@@ -24,6 +24,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -48,7 +49,14 @@ MAX_RETRIES = 3
 OPTION_PREFIX = "schema.registry."
 _BACKOFF_S = 0.1
 """Backoff before the first retry. It doubles with each further retry."""
-_RETRIABLE_STATUSES = (408, 429, 500, 502, 503, 504)
+_RETRIABLE_STATUSES = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
 _NOT_FOUND_ERRORS = (40401, 40402, 40403)
 """The registry's error codes for an unknown subject, version or schema."""
 _MAX_CACHED_SCHEMAS = 1_000
@@ -100,7 +108,7 @@ class RegistryConfig:
 
 
 class _FailedAttempt(NamedTuple):
-    """Failed request to one URL. `backoff_s` is the delay before a retry, or infinity if a retry is useless."""
+    """Failed request to one URL. `backoff_s`: the minimum delay before a retry, or infinity if it is useless."""
 
     message: str
     backoff_s: float = 0.0
@@ -189,7 +197,9 @@ class SchemaRegistryClient:
         if "schema" not in response and "ruleSet" not in response:
             # A follower of the registry forwards a registration to the leader and may see the new version a moment
             # later, so 404 is retried.
-            version = self._fetch_latest_version(subject, retriable_statuses=(404, *_RETRIABLE_STATUSES))
+            version = self._fetch_latest_version(
+                subject, retriable_statuses=(HTTPStatus.NOT_FOUND, *_RETRIABLE_STATUSES)
+            )
         self._reject_write_rules(subject, version)
         schema_id, text = response.get("id"), response.get("schema", "")
         if type(schema_id) is not int or not 0 <= schema_id < 1 << 31 or not isinstance(text, str):
@@ -247,7 +257,7 @@ class SchemaRegistryClient:
                 result = self._try_request(method, url, path, schema, timeout_s, retriable_statuses)
                 if isinstance(result, _FailedAttempt):
                     failures.append(result)
-                elif result.status == 200:
+                elif result.status == HTTPStatus.OK:
                     return parse_json_object(result.data)
                 else:
                     raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
@@ -305,15 +315,15 @@ class SchemaRegistryClient:
         """Describe the cause of an error response that is not retried, and its remedy."""
         status, body = response.status, parse_json_object(response.data)
         prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
-        if status in (401, 403):
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return f"{prefix}: {self._describe_credentials_remedy()}"
-        if body.get("error_code") in _NOT_FOUND_ERRORS or status == 404:
+        if body.get("error_code") in _NOT_FOUND_ERRORS or status == HTTPStatus.NOT_FOUND:
             problem = "has no version" if schema is None else "does not have this schema"
             return (
                 f"Subject '{subject}' {problem} in the schema registry. Register the schema, or set schemaSource to "
                 "'register'."
             )
-        if status == 409:
+        if status == HTTPStatus.CONFLICT:
             return (
                 f"The schema is incompatible with earlier versions of subject '{subject}'. Change the columns or the "
                 "schema so that consumers of earlier versions can read it, or change the compatibility level of the "

@@ -1,7 +1,8 @@
 """Authenticator: authenticates a channel when it connects, and again when its session is about to expire.
 
-An authenticator does no I/O. The channel passes received frames to it and writes the frames that it returns. While a
-client re-authenticates on an open connection (KIP-368), responses to earlier requests may still arrive.
+An authenticator does no I/O on the channel, although starting a SASL exchange may block to request a token. The channel
+passes received frames to it and writes the frames that it returns. While a client re-authenticates on an open
+connection (KIP-368), responses to earlier requests may still arrive.
 `is_authentication_frame` tells authentication frames apart from such responses.
 """
 
@@ -24,7 +25,7 @@ ANONYMOUS = "ANONYMOUS"
 
 
 class Authenticator(Protocol):
-    """The authentication state machine of one channel. It does no I/O."""
+    """The authentication state machine of one channel. It does no I/O on the channel."""
 
     @property
     def is_complete(self) -> bool:

@@ -181,7 +181,7 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = _define_error(
     in_doubt=True,
 )
 INVALID_REQUIRED_ACKS = _define_error(
-    21, "INVALID_REQUIRED_ACKS", OTHER, "The broker supports only the acks 0, 1 and all."
+    21, "INVALID_REQUIRED_ACKS", OTHER, "The broker supports only acks=0, acks=1 and acks=all."
 )
 ILLEGAL_GENERATION = _define_error(
     22,

@@ -163,12 +163,12 @@ class Reader:
         return self._read_long_varint()
 
     def read_int16_length(self) -> int:
-        """Read a length of two bytes. It may be negative: -1 stands for null, and the codec rejects all others."""
+        """Read a two-byte length. -1 stands for null; `read_view` and `check_count` reject other negative lengths."""
         length: int = self.unpack(_INT16_LAYOUT)[0]
         return length
 
     def read_int32_length(self) -> int:
-        """Read a length of four bytes. It may be negative, as in `read_int16_length`."""
+        """Read a four-byte length. Negative lengths have the same meaning as in `read_int16_length`."""
         length: int = self.unpack(_INT32_LAYOUT)[0]
         return length
 

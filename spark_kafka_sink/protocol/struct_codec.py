@@ -74,7 +74,10 @@ class StructCodec:
         self.min_bytes = builder.min_bytes
 
     def _add_field(self, name: str, spec: FieldSpec, builder: _SourceBuilder) -> None:
-        """Add a field to the generated source, or the check that replaces the field if the version lacks it."""
+        """Add a field to the generated source.
+
+        If the version lacks the field, add a check that it has its default, unless it is ignorable.
+        """
         if self._version not in spec.versions:
             if not spec.ignorable:
                 default = getattr(self._defaults, name)

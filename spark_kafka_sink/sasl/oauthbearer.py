@@ -102,7 +102,7 @@ class OauthBearerServer:
         if self._is_rejected:
             raise AuthenticationError(_INVALID_TOKEN_MESSAGE)
         if self.is_complete:
-            raise AuthenticationError("OAUTHBEARER: the client sent another message after authentication had completed")
+            raise AuthenticationError("OAUTHBEARER: the client sent a message after authentication had ended")
         authzid, bearer = _parse_client_first_message(token)
         try:
             accepted_token = self._validate_token(bearer)

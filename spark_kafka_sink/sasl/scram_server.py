@@ -28,7 +28,7 @@ _CLIENT_FINAL_PATTERN = re.compile(r"(?P<without_proof>c=(?P<binding>[^,]+),r=(?
 
 @dataclass(frozen=True)
 class _FirstMessages:
-    """The parts of the first message from each side that the client's final message must match."""
+    """The state after the first message from each side, which the client's final message is verified with."""
 
     username: str
     credential: ScramCredential

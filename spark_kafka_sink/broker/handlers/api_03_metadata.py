@@ -54,9 +54,9 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
             controller_id=running_nodes[0].id if running_nodes else -1,
             topics=topics,
         )
-    injected = context.find_injected_error()
-    if injected and context.version >= FIRST_ERROR_CODE_VERSION and not any(topic.error_code for topic in topics):
-        response.error_code = injected
+    injected_code = context.find_injected_error()
+    if injected_code and context.version >= FIRST_ERROR_CODE_VERSION and not any(topic.error_code for topic in topics):
+        response.error_code = injected_code
     return response
 
 
@@ -111,17 +111,17 @@ def _find_and_describe(
     topic = cluster.topics.get(name)
     if topic is not None and not topic.hidden:
         return _describe_topic(context, topic)
-    injected = context.find_injected_error(name)
-    if injected:
-        return MetadataResponseTopic(name=name, error_code=injected)
+    injected_code = context.find_injected_error(name)
+    if injected_code:
+        return MetadataResponseTopic(name=name, error_code=injected_code)
     code = creation_errors.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     return MetadataResponseTopic(name=name, error_code=code)
 
 
 def _describe_topic(context: RequestContext, topic: Topic) -> MetadataResponseTopic:
-    injected = context.find_injected_error(topic.name)
-    if injected:
-        return MetadataResponseTopic(name=topic.name, topic_id=topic.id, error_code=injected)
+    injected_code = context.find_injected_error(topic.name)
+    if injected_code:
+        return MetadataResponseTopic(name=topic.name, topic_id=topic.id, error_code=injected_code)
     partitions = [_describe_partition(context, topic, partition) for partition in topic.partitions]
     return MetadataResponseTopic(name=topic.name, topic_id=topic.id, partitions=partitions)
 

@@ -27,9 +27,9 @@ def handle(context: RequestContext, request: FindCoordinatorRequest) -> HandlerR
 
 
 def _find_coordinator(context: RequestContext, key: str) -> Coordinator:
-    injected = context.find_injected_error()
+    injected_code = context.find_injected_error()
     node = context.cluster.find_coordinator(key)
-    if injected or node is None:
-        code = injected or error_codes.COORDINATOR_NOT_AVAILABLE
+    if injected_code or node is None:
+        code = injected_code or error_codes.COORDINATOR_NOT_AVAILABLE
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code)
     return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port)

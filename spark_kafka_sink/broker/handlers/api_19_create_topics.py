@@ -77,9 +77,9 @@ def _find_error(
 ) -> tuple[int, str | None]:
     """Return (0, None) if the topic can be created, else an error code and a message, if there is one."""
     cluster, partitions = context.cluster, definition.partitions
-    injected = context.find_injected_error(requested.name)
-    if injected:
-        return injected, None
+    injected_code = context.find_injected_error(requested.name)
+    if injected_code:
+        return injected_code, None
     if not is_topic_name(requested.name):
         return error_codes.INVALID_TOPIC_EXCEPTION, f"The topic name is invalid. Use {TOPIC_NAME_RULE}."
     if requested.name in cluster.topics:

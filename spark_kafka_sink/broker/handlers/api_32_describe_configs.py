@@ -54,9 +54,9 @@ def _find_settings(
         return context.find_injected_error(), {"message.max.bytes": max_message_bytes}, {}
     if resource.resource_type != TOPIC_RESOURCE:
         return error_codes.INVALID_REQUEST, {}, {}
-    injected = context.find_injected_error(name)
-    if injected:
-        return injected, {}, {}
+    injected_code = context.find_injected_error(name)
+    if injected_code:
+        return injected_code, {}, {}
     with cluster.lock:
         topic = cluster.topics.get(name)
         if topic is None or topic.hidden:

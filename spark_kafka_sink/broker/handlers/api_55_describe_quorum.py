@@ -14,9 +14,9 @@ from spark_kafka_sink.protocol.messages.describe_quorum import (
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest) -> HandlerResult:
-    injected = context.find_injected_error()
-    if injected:
-        return DescribeQuorumResponse(error_code=injected)
+    injected_code = context.find_injected_error()
+    if injected_code:
+        return DescribeQuorumResponse(error_code=injected_code)
     running_nodes = context.cluster.list_running_nodes()
     controller_id = running_nodes[0].id if running_nodes else -1
     timestamp = context.cluster.wall_ms()

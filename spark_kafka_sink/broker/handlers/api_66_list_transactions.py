@@ -19,9 +19,9 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 
 
 def handle(context: RequestContext, request: ListTransactionsRequest) -> HandlerResult:
-    injected = context.find_injected_error()
-    if injected:
-        return ListTransactionsResponse(error_code=injected)
+    injected_code = context.find_injected_error()
+    if injected_code:
+        return ListTransactionsResponse(error_code=injected_code)
     known_states = {state.value for state in TransactionState}
     states, producer_ids = set(request.state_filters) or known_states, set(request.producer_id_filters)
     with context.cluster.lock:

@@ -174,9 +174,9 @@ def _decrypt_jks_key(envelope: bytes, password: str | None) -> str:
     stored_digest = protected[-_SHA1_BYTES:]
     secret, key = _to_utf16(password), bytearray()
     stream_block = salt
-    for start in range(0, len(encrypted_key), _SHA1_BYTES):
+    for block_start in range(0, len(encrypted_key), _SHA1_BYTES):
         stream_block = hashlib.sha1(secret + stream_block, usedforsecurity=False).digest()
-        encrypted_block = encrypted_key[start : start + _SHA1_BYTES]  # the last block may be shorter
+        encrypted_block = encrypted_key[block_start : block_start + _SHA1_BYTES]  # the last block may be shorter
         key += bytes(a ^ b for a, b in zip(encrypted_block, stream_block, strict=False))
     digest = hashlib.sha1(secret + key, usedforsecurity=False).digest()
     if not hmac.compare_digest(digest, stored_digest):

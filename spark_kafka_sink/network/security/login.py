@@ -77,10 +77,7 @@ class Login:
 
 
 def parse_login(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
-    """Parse the `sasl.*` options. If this adds anything to `faults`, the returned Login must not be used.
-
-    If `sasl.mechanism` itself is at fault, the Login has only default values.
-    """
+    """Parse the `sasl.*` options. If this adds anything to `faults`, the returned Login must not be used."""
     mechanism = get_option(options, "sasl.mechanism").upper()
     if mechanism == "AWS_MSK_IAM":
         faults.add("sasl.mechanism", _IAM_UNSUPPORTED_MESSAGE)

@@ -230,7 +230,7 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
         timeout_s=config.read_timeout_ms / 1000,
         max_bytes=MAX_RESPONSE_BYTES,
     )
-    if response.status >= 500 or response.status == HTTPStatus.TOO_MANY_REQUESTS:
+    if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR or response.status == HTTPStatus.TOO_MANY_REQUESTS:
         raise _RetriableStatusError(f"the token endpoint returned status {response.status}")
     content = parse_json_object(response.data)
     if response.status != HTTPStatus.OK:
