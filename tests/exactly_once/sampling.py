@@ -59,7 +59,7 @@ def deselect_unsampled_cases(config: pytest.Config, items: list[pytest.Item]) ->
 
 def _select_cases(test: str, cases: list[pytest.Item]) -> list[pytest.Item]:
     pinned = _find_pinned_cases(cases)
-    others = [case for case in cases if case not in pinned and _has_selected_version(test, case)]
+    others = _select_versions(test, [case for case in cases if case not in pinned])
     if others and test.startswith(SCENARIOS) and (pinned or len(others) > MAX_CASES):
         others = [random.Random(test).choice(others)]
     return [*pinned, *others]
@@ -71,14 +71,25 @@ def _find_pinned_cases(cases: list[pytest.Item]) -> list[pytest.Item]:
     return [case for case, count in zip(cases, marks, strict=True) if count and count == max(marks)]
 
 
-def _has_selected_version(test: str, case: pytest.Item) -> bool:
-    """Return whether a case has the version that is selected for its other parameters, or has no version.
+def _select_versions(test: str, cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Return one of the cases that differ only in the transaction version. Keep a case that exists in one version."""
+    cases_by_parameters: dict[str, list[pytest.Item]] = defaultdict(list)
+    for case in cases:
+        cases_by_parameters[_format_other_parameters(test, case)].append(case)
+    return [
+        same_cases[zlib.crc32(f"{test} {parameters}".encode()) % len(same_cases)]
+        for parameters, same_cases in cases_by_parameters.items()
+    ]
+
+
+def _format_other_parameters(test: str, case: pytest.Item) -> str:
+    """Return all of the case's parameters but the version, or the case's name if it has no version.
 
     A version is the parameter of a fixture `broker`, or the parameter `version` of a test in scenarios/.
     """
     callspec: Any = getattr(case, "callspec", None)
-    name = next((name for name in ("broker", "version") if callspec is not None and name in callspec.params), None)
-    if name is None or callspec.params[name] not in (1, 2) or (name == "version" and not test.startswith(SCENARIOS)):
-        return True
-    others = sorted((parameter, index) for parameter, index in callspec.indices.items() if parameter != name)
-    return bool(callspec.params[name] == 1 + zlib.crc32(f"{test} {others}".encode()) % 2)
+    names = ("broker", "version") if test.startswith(SCENARIOS) else ("broker",)
+    for name in names if callspec is not None else ():
+        if callspec.params.get(name) in (1, 2):
+            return str(sorted((parameter, index) for parameter, index in callspec.indices.items() if parameter != name))
+    return case.nodeid
