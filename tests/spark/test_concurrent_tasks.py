@@ -1,14 +1,15 @@
-"""How many tasks share maxBytesPerSecond is what runs at one time, whatever the session's other settings say."""
+"""The number of tasks that share maxBytesPerSecond: those that can run concurrently."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink import register
@@ -20,10 +21,16 @@ from spark_kafka_sink.spark.patches.recorded_writer import get_recorded_calls
 from spark_kafka_sink.spark.patches.write_methods import wrap_save
 
 LIMIT = 1_000_000
+JOB = """
+from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
+from tests.spark_session import start_spark
+session = start_spark({"spark.default.parallelism": "200", "spark.task.cpus": "2"}, "local[6]")
+print("tasks at once:", find_max_concurrent_tasks(session), "of", session.sparkContext.defaultParallelism)
+"""
 
 
 def session(slots: int | None, master: str = "yarn", **settings: str) -> Any:
-    """One whose executors have this number of slots; None: the JVM does not let us ask."""
+    """Build a session whose executors have this number of slots. None: the JVM does not provide the number."""
 
     def ask(profile: object) -> int:
         if slots is None:
@@ -59,15 +66,13 @@ def test_counts_registered_and_requested_executors(given: Any, number: int | Non
 
 
 @pytest.mark.needs("java")
-def test_default_parallelism_does_not_change_max_concurrent_tasks(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SparkContext, "defaultParallelism", 200)
-    assert find_max_concurrent_tasks(spark) == 2, "the session of the tests has two cores"
+def test_max_concurrent_tasks_follows_sparks_core_settings() -> None:
+    job = subprocess.run([sys.executable, "-c", JOB], capture_output=True, text=True, check=False)
+    assert "tasks at once: 3 of 200" in job.stdout, job.stdout + job.stderr
 
 
 def share(spark: SparkSession, **options: str) -> float | None:
-    """What a task gets of LIMIT, as Spark would hand it over."""
+    """Return a task's share of LIMIT, from the options that Spark passes to the write."""
     register(spark)
     handed_over: list[dict[str, str]] = []
 
