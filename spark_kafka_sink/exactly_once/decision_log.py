@@ -311,8 +311,8 @@ class DecisionLog:
     def _select_entry(self, partition: int, state: _PartitionState, ids: DriverIds) -> Entry | None:
         """Return the valid entry by the rules in the module's docstring; None if there is none or it was deleted.
 
-        Log a warning about each newer record that is ignored. Raise DecodeError if the driver's newest record cannot be
-        decoded.
+        Log a warning about each newer record that is ignored, and about each batch that cannot be decoded. Raise
+        DecodeError if the driver's newest record cannot be decoded.
         """
         prefix = ids.prefix
         key = prefix.encode()

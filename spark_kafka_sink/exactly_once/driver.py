@@ -239,10 +239,11 @@ class Driver:
     def commit(
         self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], content: BatchContent
     ) -> None:
-        """Decide the batch and commit its transactions. Raise ExactlyOnceError if either fails.
+        """Decide the batch and commit its transactions.
 
-        If there are no transactions, there is nothing to decide. For a job without a name, the entry is then deleted
-        from the log, because no later job would delete it.
+        Raise ExactlyOnceError if the decision is rejected or in doubt, or if a commit fails. After any other error,
+        nothing is decided. If there are no transactions, there is nothing to decide. For a job without a name, the
+        entry is then deleted from the log, because no later job would delete it.
         """
         if not transactions:
             if self._delivery.is_single_use:
@@ -388,7 +389,7 @@ class Driver:
     def _commit_transactions(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
     ) -> None:
-        """Commit the transactions of a decided batch. Raise ExactlyOnceError unless all of them are committed."""
+        """Commit a decided batch. Raise ProducerFencedError if a newer driver took over, else ExactlyOnceError."""
         try:
             rejections = self._query.commit(entry, identity, prefetch_listing=prefetch_listing)
         except ProducerFencedError:

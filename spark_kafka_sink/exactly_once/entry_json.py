@@ -98,7 +98,7 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
             unknown_fields = sorted(fields.keys() - _FIELDS)
             raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
         return _entry_from_json(_check_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
-    except (ValueError, KeyError, RecursionError) as error:  # not the errors raised above: DecodeError is no ValueError
+    except (ValueError, KeyError, RecursionError) as error:  # not the errors raised above: it is not a ValueError
         raise DecodeError(f"it is not a record of the decision log: {type(error).__name__}: {error!s:.200}") from error
 
 
@@ -108,8 +108,9 @@ def decode_followed_offset(value: bytes) -> int | None:
 
 
 def decode_driver_number(value: bytes) -> int | None:
-    """Return the number of the driver id that a record names, or None if the record cannot be read."""
-    return _decode_integer_field(value, "driverNumber", FIRST_DRIVER_NUMBER)
+    """Return the number of the driver id that a record names, or None if the record is invalid."""
+    number = _decode_integer_field(value, "driverNumber", FIRST_DRIVER_NUMBER)
+    return None if number is None or number < FIRST_DRIVER_NUMBER else number
 
 
 def _decode_integer_field(value: bytes, field: str, default: int | None) -> int | None:

@@ -103,6 +103,8 @@ def test_claim_that_cannot_be_decoded_is_valid(partition: Partition) -> None:
 def test_record_names_the_current_driver_number() -> None:
     values = [encode_entry(ENTRY), encode_entry(ENTRY.with_driver_number(2)), b"x", None]
     assert [LogRecord(0, DRIVER, value).driver_number for value in values] == [1, 2, None, None]
+    invalid_values = [b'{"driverNumber": 0}', b'{"driverNumber": -5}']
+    assert [LogRecord(0, DRIVER, value).driver_number for value in invalid_values] == [None, None]
 
 
 class Reader:
