@@ -72,7 +72,7 @@ def _print_list(topics: Sequence[MetadataResponseTopic], *, as_json: bool) -> No
         (
             topic.name or "",
             len(topic.partitions),
-            max((len(part.replica_nodes) for part in topic.partitions), default=0),
+            max((len(partition.replica_nodes) for partition in topic.partitions), default=0),
         )
         for topic in topics
     ]
@@ -116,19 +116,21 @@ def _join_numbers(numbers: Iterable[int]) -> str:
 def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> list[_Partition]:
     """Return the partitions in ascending order. Offsets are fetched only for partitions with a leader."""
     name = topic.name or ""
-    partitions_with_leader = [part.partition_index for part in topic.partitions if part.leader_id != _NO_LEADER]
+    partitions_with_leader = [
+        partition.partition_index for partition in topic.partitions if partition.leader_id != _NO_LEADER
+    ]
     first_offsets, end_offsets = _fetch_offsets(config, name, partitions_with_leader)
     return [
         _Partition(
             name,
-            part.partition_index,
-            part.leader_id if part.leader_id != _NO_LEADER else None,
-            part.replica_nodes,
-            part.isr_nodes,
-            first_offsets.get(part.partition_index),
-            end_offsets.get(part.partition_index),
+            partition.partition_index,
+            partition.leader_id if partition.leader_id != _NO_LEADER else None,
+            partition.replica_nodes,
+            partition.isr_nodes,
+            first_offsets.get(partition.partition_index),
+            end_offsets.get(partition.partition_index),
         )
-        for part in sorted(topic.partitions, key=lambda part: part.partition_index)
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
     ]
 
 

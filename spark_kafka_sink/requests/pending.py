@@ -170,7 +170,7 @@ class PendingRequests:
     """The request engine. Not thread-safe."""
 
     def __init__(self, routing: Routing, backoff_ms: Callable[[int], float]) -> None:
-        """`backoff_ms`: returns the backoff after a number of consecutive failures."""
+        """`backoff_ms`: returns the backoff after a failure, given the number of consecutive failures before it."""
         self.routing = routing
         self._backoff_ms = backoff_ms
         self._calls: list[Call[Any]] = []

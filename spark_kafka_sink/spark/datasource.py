@@ -46,7 +46,7 @@ class KafkaDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._is_planning = True
-        # Spark begins to use a process by creating the data source, right after the daemon has collected the garbage.
+        # A planning worker begins by creating the data source, right after the daemon has collected the garbage.
         freeze_gc()
 
     def __setstate__(self, state: dict[str, Any]) -> None:

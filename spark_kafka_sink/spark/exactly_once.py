@@ -124,8 +124,8 @@ class ExactlyOnceWrite:
     def commit(self, reports: Sequence[TaskReport]) -> None:
         """Commit the tasks' transactions. If the batch was already committed, compare its rows with the reports.
 
-        Raise ExactlyOnceError if the commit fails or the rows differ, and DeliveryError if the reports contradict each
-        other.
+        Raise ExactlyOnceError if the decision is rejected or in doubt, a commit fails or the rows differ, and
+        DeliveryError if the reports contradict each other. Any other KafkaSinkError means that nothing was decided.
         """
         batch, content = self._require_single_batch(reports), _sum_content(reports)
         skip_outcomes = {report.was_already_committed for report in reports}
