@@ -77,3 +77,15 @@ def bytes_to_arrow(values: Sequence[bytes | None], data_type: pa.DataType | None
 
 EMPTY_BYTES = bytes_to_arrow([b""])[0]
 """Empty binary scalar, used to join without a separator and to replace nulls."""
+
+
+def to_narrowest_dtype(values: NDArray[np.int32], max_value: int) -> NDArray[Any]:
+    """Convert values of 0 to `max_value` to the narrowest dtype, for sorting.
+
+    numpy's stable sort is a radix sort for integers of 8 or 16 bits.
+    """
+    if max_value < 1 << 8:
+        return values.astype(np.uint8)
+    if max_value < 1 << 16:
+        return values.astype(np.uint16)
+    return values

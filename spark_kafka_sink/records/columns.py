@@ -286,9 +286,10 @@ def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
     The result has 64-bit offsets if 32 bits could overflow when every row holds the longest value.
     """
     value_type, chunks = column.type.value_type, list_chunks(column)
-    max_decoded_sizes = [_find_max_byte_size(chunk.dictionary) * len(chunk) for chunk in chunks]
-    may_overflow = any(size >= _MAX_32_BIT_OFFSET_BYTES for size in max_decoded_sizes)
-    if may_overflow or not _has_32_bit_offsets(value_type):
+    # Views have no offsets to overflow, and _find_max_byte_size cannot read them.
+    if not _has_32_bit_offsets(value_type) or any(
+        _find_max_byte_size(chunk.dictionary) * len(chunk) >= _MAX_32_BIT_OFFSET_BYTES for chunk in chunks
+    ):
         value_type = pa.large_binary()
     decoded_chunks = [pc.take(chunk.dictionary.cast(value_type), chunk.indices) for chunk in chunks]
     return decoded_chunks[0] if isinstance(column, pa.Array) else pa.chunked_array(decoded_chunks, value_type)

@@ -322,10 +322,8 @@ class _RecordReader:
     def _read_next_headers(self, row_indices: Positions, header_indices: Positions, ranges: NDArray[np.int64]) -> None:
         """Read the next header of each of these records."""
         position, ends = self.positions[row_indices], self.ends[row_indices]
-        for start_row, length_row, min_length in (
-            (0, 1, 0),
-            (2, 3, -1),
-        ):  # the key, which cannot be null, and the value
+        # The key, which cannot be null, then the value: the rows of `ranges`, and the minimum length.
+        for start_row, length_row, min_length in ((0, 1, 0), (2, 3, -1)):
             lengths, position = read_varints(self.data, position, 5)
             if ((lengths < min_length) | (lengths > ends - position)).any():
                 raise DecodeError("the length of a header is negative, or exceeds its record")

@@ -73,6 +73,13 @@ def test_converts_views_and_dictionaries_to_plain_columns() -> None:
         assert chunks.cast(pa.string()).to_pylist() == ["a", None, "a", None]
 
 
+def test_converts_dictionary_of_views_with_several_data_buffers() -> None:
+    words = pa.concat_arrays([pa.array([letter * 40_000], pa.string_view()) for letter in "xy"])
+    assert len(words.buffers()) > 3, "validity, views and more than one data buffer"
+    columns = RecordColumns(pa.DictionaryArray.from_arrays(pa.array([1, 0]), words))
+    assert columns.value.to_pylist() == [b"y" * 40_000, b"x" * 40_000]
+
+
 def test_rejects_dictionary_by_its_value_type() -> None:
     with pytest.raises(SchemaError, match="column value must be a string or binary column, not int64"):
         RecordColumns(pa.array([1, 2]).dictionary_encode())
