@@ -263,13 +263,13 @@ class RecordFutures:
         if outcome.error is not None:  # only the topic and perhaps the partition are known
             return RecordMetadata(self._topic, outcome.partition, offset=-1, timestamp_ms=-1)
         has_log_append_time = outcome.log_append_time >= 0
-        return RecordMetadata(
+        return RecordMetadata(  # without keywords, which would take longer, once per record
             self._topic,
             outcome.partition,
-            offset=outcome.base_offset + position if outcome.base_offset >= 0 else -1,
-            timestamp_ms=outcome.log_append_time if has_log_append_time else self._timestamps.item(row_index),
-            serialized_key_size=self._key_sizes.item(row_index),
-            serialized_value_size=self._value_sizes.item(row_index),
+            outcome.base_offset + position if outcome.base_offset >= 0 else -1,
+            outcome.log_append_time if has_log_append_time else self._timestamps.item(row_index),
+            self._key_sizes.item(row_index),
+            self._value_sizes.item(row_index),
         )
 
     def _add_outcome(self, outcome: _RowsOutcome) -> BaseException | None:

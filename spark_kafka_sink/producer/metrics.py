@@ -49,7 +49,7 @@ class _MutableTotals(SimpleNamespace):
     """The running counters. Totals is their immutable snapshot, with the same attributes."""
 
     def add_acknowledged(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
-        """Count acknowledged batches, and the latencies of their records since the batches were created."""
+        """Count acknowledged batches, and the latencies of their records since `created_ms`."""
         header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
         self.bytes += sum([batch.body_bytes for batch in batches]) + header_bytes

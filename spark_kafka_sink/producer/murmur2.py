@@ -21,12 +21,12 @@ among short keys would cost 25,000 passes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_kafka_sink.records.arrays import to_narrowest_dtype
 from spark_kafka_sink.records.byte_column import ByteColumn
 
 
@@ -166,18 +166,9 @@ def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slic
     min_length, max_length = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
     if min_length >> 2 == max_length >> 2:
         return slice(None), [0] * (max_length >> 2)
-    key_order = _to_narrowest_integers(lengths, max_length).argsort(kind="stable")
+    key_order = to_narrowest_dtype(lengths, max_length).argsort(kind="stable")
     word_ends = np.arange(4, max_length + 1, 4, dtype=np.int32)
-    return key_order, lengths[key_order].searchsorted(word_ends).tolist()
-
-
-def _to_narrowest_integers(lengths: NDArray[np.int32], max_length: int) -> NDArray[Any]:
-    """Convert lengths to the narrowest dtype, because numpy's stable sort is a radix sort for 8 or 16 bits."""
-    if max_length < 1 << 8:
-        return lengths.astype(np.uint8)
-    if max_length < 1 << 16:
-        return lengths.astype(np.uint16)
-    return lengths
+    return key_order, lengths.searchsorted(word_ends, sorter=key_order).tolist()
 
 
 def _count_passes(first_keys: list[int], key_count: int) -> int:

@@ -84,12 +84,12 @@ def _encode_headers(headers: Any) -> Any:
         headers = headers.items()
     if not isinstance(headers, Iterable):
         return headers
-    return tuple(_encode_header_value(header) for header in headers)
-
-
-def _encode_header_value(header: Any) -> Any:
-    is_text_header = isinstance(header, tuple) and len(header) == 2 and isinstance(header[1], str)
-    return (header[0], header[1].encode()) if is_text_header else header
+    return tuple(
+        (header[0], header[1].encode())
+        if isinstance(header, tuple) and len(header) == 2 and isinstance(header[1], str)
+        else header
+        for header in headers
+    )
 
 
 def check_topic(topic: object) -> str:

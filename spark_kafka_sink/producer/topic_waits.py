@@ -69,8 +69,11 @@ class TopicMetadataWaiter:
         errors of brokers immediately.
         """
         in_use = self._in_use
-        is_use_recorded = now_ms < in_use.recorded_until_ms.get(topic, 0.0)
-        if partition is None and is_use_recorded and in_use.snapshot is self._metadata.snapshot:
+        if (
+            partition is None
+            and in_use.snapshot is self._metadata.snapshot
+            and now_ms < in_use.recorded_until_ms.get(topic, 0.0)
+        ):
             return in_use.snapshot
         self._metadata.add_topic(topic, now_ms)
         snapshot = self._find_snapshot(topic, partition) or self._wait(topic, now_ms, partition)
@@ -166,7 +169,7 @@ class TopicMetadataWaiter:
             self._partition_counts_when_missing[topic] = partition_count
             raise InvalidRecordError(
                 f"{format_partition(topic)} has no partition {partition}: it has {partition_count}, numbered from 0, "
-                "by the brokers' latest answer."
+                "according to the brokers' latest response."
             )
         cause = self._metadata.topic_error(topic)
         reason = str(cause) if cause is not None else self._metadata.describe_missing_metadata(topic)

@@ -50,7 +50,7 @@ class Totals:
     bytes: int = _define_counter("Size of the record batches as sent, headers included", report_name="wire_bytes")
     uncompressed_bytes: int = _define_counter("Size of the record batches before compression, headers included")
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """Time from the send() of a batch's first record to the acknowledgement of the batch, including retries."""
+    """Time from the arrival of the oldest row staged with a batch to the batch's acknowledgement, including retries."""
     retries: int = _define_counter("Records that were retried", "record", metric_name="retried_records")
     errors: int = _define_counter("Records that failed", "record", is_reported=False)
     blocked_ms: float = _define_counter("Time that tasks waited for memory")

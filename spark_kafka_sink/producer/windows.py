@@ -45,7 +45,10 @@ class WindowedStat:
             self._samples.append(sample)
         sample.count += count
         sample.sum += value
-        sample.maximum = max(sample.maximum, value if maximum is None else maximum)
+        if maximum is None:
+            maximum = value
+        if maximum > sample.maximum:  # faster than max()
+            sample.maximum = maximum
 
     def average(self, now_ms: float) -> float:
         """Return the average of the recent values, or nan if there are none."""

@@ -323,7 +323,7 @@ class ProducerBatch:
     @property
     def last_sequence(self) -> int:
         """Sequence of the last record, or -1 if the batch has no sequence."""
-        return sequences.compute_last_sequence(self.base_sequence, self.record_count) if self.has_sequence else -1
+        return sequences.compute_last_sequence(self.base_sequence, self.record_count) if self.base_sequence >= 0 else -1
 
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False

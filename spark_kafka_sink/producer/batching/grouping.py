@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.batching.staging import MAX_GROUPED_BYTES, Staged
 from spark_kafka_sink.producer.partitioner import UNSPECIFIED_PARTITION
 from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.producer.rows import Rows
-from spark_kafka_sink.records.arrays import bytes_to_arrow, numbers_to_arrow
+from spark_kafka_sink.records.arrays import bytes_to_arrow, numbers_to_arrow, to_narrowest_dtype
 from spark_kafka_sink.records.batch_slicing import PartitionSlices
 from spark_kafka_sink.records.byte_column import read_byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
@@ -113,7 +113,7 @@ def _find_order(partitions: NDArray[np.int32], partition_count: int) -> NDArray[
     """Return the permutation that sorts the rows by partition, or None if they are already sorted."""
     if _is_ascending(partitions):
         return None
-    return _to_narrowest_dtype(partitions, partition_count).argsort(kind="stable")
+    return to_narrowest_dtype(partitions, partition_count - 1).argsort(kind="stable")
 
 
 def _reorder(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[Any]:
@@ -202,12 +202,3 @@ def _is_ascending(partitions: NDArray[np.int32]) -> bool:
 
 def _has_descent(partitions: NDArray[np.int32]) -> bool:
     return bool((partitions[1:] < partitions[:-1]).any())
-
-
-def _to_narrowest_dtype(partitions: NDArray[np.int32], partition_count: int) -> NDArray[Any]:
-    """Convert to the narrowest dtype, because numpy's stable sort is a radix sort for integers of 8 or 16 bits."""
-    if partition_count <= 1 << 8:
-        return partitions.astype(np.uint8)
-    if partition_count <= 1 << 16:
-        return partitions.astype(np.uint16)
-    return partitions

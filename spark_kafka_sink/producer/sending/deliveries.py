@@ -67,7 +67,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnobservedFailures(NamedTuple):
-    """Failed records whose futures no caller may read, because the producer ended without close()."""
+    """Failed records whose futures are perhaps never read, because the producer ended without close()."""
 
     record_count: int
     first_error: KafkaSinkError

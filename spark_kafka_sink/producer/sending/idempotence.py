@@ -179,7 +179,7 @@ class Idempotence:
             return False
         if state.phase is PIPELINED and state.confirmed_connection is not connection:
             state.transition_to(PROBING)
-        if not batch.has_sequence:
+        if batch.base_sequence < 0:  # has_sequence, without a call
             return self._try_assign_sequence(state, batch)
         return state.is_head(batch) and (state.gap_start is None or is_after(state.gap_start, batch.base_sequence))
 

@@ -27,7 +27,7 @@ NODE = Node(1, "b1", 9092)
 
 
 class Sender:
-    """The sender's thread, and a client whose one node is ready as the test says."""
+    """The sender thread, and a client whose one node is ready as the test says."""
 
     def __init__(self) -> None:
         self.is_ready = True
