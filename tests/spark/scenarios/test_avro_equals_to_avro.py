@@ -1,4 +1,4 @@
-"""What `valueFormat` = `avro` writes equals Spark's own `to_avro(struct(...))` where no schema is given."""
+"""Without a schema option, `valueFormat` = `avro` writes the same bytes as Spark's `to_avro(struct(...))`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark Connect: the client knows neither the JVM nor the Python workers, and the drop-in works all the same."""
+"""Spark Connect: the drop-in works although the client has no access to the JVM or the Python workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""distribution in all kinds of writes: exactly once, each output mode, foreachBatch; and what is refused at once."""
+"""Option `distribution` in exactly-once writes, each output mode and foreachBatch, and early errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs("java")
 PARTITIONS = 5
 KEYS = 7
 ROWS = 40
-"""Of a micro-batch."""
+"""Number of rows per micro-batch."""
 TASKS_AND_ORDER = {"distribution": "partition", "orderBy": "seq", "distributionTasks": "3"}
 
 
@@ -41,7 +41,7 @@ def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> KafkaTopic:
 
 @pytest.fixture(scope="module")
 def stream(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """Two micro-batches, whose rows fall in the column seq."""
+    """Return a stream of two micro-batches, whose rows are in descending order of the column seq."""
     register(spark)
 
     def batch(number: int) -> DataFrame:
@@ -58,7 +58,7 @@ def options(broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, **more: s
 
 
 def numbers_by_key(topic: KafkaTopic, isolation: str = "read_committed") -> dict[bytes, list[int]]:
-    """In the order of the offsets."""
+    """Return the numbers of each key in the order of their offsets."""
     found: dict[bytes, list[int]] = defaultdict(list)
     rows = topic.read(isolation=isolation).to_pylist()
     for row in sorted(rows, key=lambda row: (row["partition"], row["offset"])):
@@ -93,7 +93,7 @@ def test_exactly_once_stream_is_ordered_and_last_batch_is_not_rewritten(
 def test_output_modes_write_rows_in_order(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, mode: str
 ) -> None:
-    """Each micro-batch has rows of each key, so that all of them change."""
+    """Each micro-batch has rows of every key, so that each batch changes all counts."""
     counts = stream.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value", "count AS seq")
     writer = counts.writeStream.format("pykafka").options(**options(broker, topic, tmp_path))
     run_stream(writer.outputMode(mode))
@@ -111,7 +111,7 @@ def test_users_foreach_batch_distributes_each_write(
     checkpoint = write_options.pop("checkpointLocation")
 
     def write(frame: DataFrame, batch_id: int) -> None:
-        for _ in range(2):  # Spark may run it again
+        for _ in range(2):  # Spark may run the function again
             frame.write.format("pykafka").options(**write_options, idempotencyKey=f"{topic.name}-{batch_id}").save()
 
     run_stream(stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint))
@@ -169,7 +169,7 @@ def test_distributes_topics_of_a_column_by_key(
 def test_limits_tasks_to_number_of_partitions(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
-    """Those beyond would have no rows."""
+    """Additional tasks would have no rows."""
     write_options = options(broker, topic, tmp_path, distributionTasks="64", orderBy="id")
     del write_options["checkpointLocation"]
     rows = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value", "id")
@@ -181,7 +181,7 @@ def test_limits_tasks_to_number_of_partitions(
 def test_stateful_stream_by_key_uses_max_concurrent_tasks(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
-    """Spark joins no parts of its shuffle: there would be 20. The session has two cores."""
+    """Spark does not coalesce this shuffle, so there would be 20 tasks. The session has two cores."""
     write_options = options(broker, topic, tmp_path, distribution="key")
     del write_options["distributionTasks"]
     session = stream.sparkSession
@@ -226,7 +226,7 @@ def test_micro_batch_keeps_partition_column_in_values(
 def test_rows_with_all_null_key_columns_have_a_key_and_are_ordered(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
-    """Their key is {}."""
+    """The key of these rows is {}."""
     write_options = options(broker, topic, tmp_path, distribution="key", keyFormat="json", keyColumns="who")
     del write_options["checkpointLocation"]
     rows = spark.range(0, 200, 1, 4).selectExpr(

@@ -1,4 +1,4 @@
-"""The examples of the documentation do what they say, as they stand there; only addresses and folders are put in."""
+"""The documentation's examples run as printed there, except for addresses and folders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def documented_tests() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", documented_tests())
 def test_documented_test_example_passes(request: pytest.FixtureRequest, spark: SparkSession, name: str) -> None:
-    """With the fixtures of its block, of this folder and of the package."""
+    """Run the test with the fixtures of its block, of this folder and of the package."""
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(documented_tests()[name], name, "exec"), names)
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def test_documented_exactly_once_example_writes_nothing_when_rerun(
 
 
 def run_again(spark: SparkSession, write: Callable[[DataFrame, int], None], rows: DataFrame, checkpoint: Path) -> None:
-    """Call the function of a foreachBatch for its first batch, as Spark does when that has failed after the write."""
+    """Call the foreachBatch function for batch 0, as Spark does if the function has failed after its write."""
     query_id = json.loads((checkpoint / "metadata").read_text())["id"]
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", query_id)
     try:

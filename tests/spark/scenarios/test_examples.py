@@ -1,4 +1,4 @@
-"""Every program of docs/examples/ does what it says, as it stands there."""
+"""Every program in docs/examples/ runs unchanged and writes the expected rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def assert_values(spark: SparkSession, broker: EmbeddedBroker, topic: str, *valu
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where new files arrive: two of them."""
+    """Return a source folder with two new files."""
     source = tmp_path / "source"
     source.mkdir()
     for number in range(2):

@@ -1,4 +1,4 @@
-"""A task that is fenced while it writes: its error says whether a newer driver has taken over, and loses nothing."""
+"""Tasks that are fenced while they write. The error reports a newer driver, and keeps the broker's error as a cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.spark.test_exactly_once_writers import spark as spark
 
 
 def overtaken(by: Callable[[], object]) -> Iterator[pa.RecordBatch]:
-    """Rows of a task in the middle of which something else happens."""
+    """Yield the rows of a task, and call `by` between them."""
     yield from rows("a")
     by()
     yield from rows("b")
@@ -37,7 +37,7 @@ def iterate_causes(error: BaseException) -> Iterator[BaseException]:
 def test_task_fenced_by_newer_driver_reports_it(
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers say that its epoch is not the newest, which means nothing to a user."""
+    """The broker's error, an epoch that is not the newest, does not explain the cause to a user."""
     newer = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
     writer = spark.batch()
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over the query with the prefix") as error:

@@ -1,6 +1,4 @@
-"""Brokers whose transaction.max.timeout.ms is lowered while a query runs: what its tasks say, and what the next start
-does.
-"""
+"""Brokers whose transaction.max.timeout.ms is lowered while a query runs: the tasks' errors, and the next start."""
 
 from __future__ import annotations
 

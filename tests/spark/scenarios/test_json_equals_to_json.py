@@ -1,4 +1,4 @@
-"""What `valueFormat` = `json` writes equals Spark's own `to_json(struct(...))`, over all types that Spark has."""
+"""`valueFormat` = `json` writes the same text as Spark's `to_json(struct(...))` for all types of Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, topic_fram
 pytestmark = pytest.mark.needs("java")
 
 ROWS = 200
-# Not 1e23, which a JDK before 19 writes with a digit too many (JDK-4511638).
+# The numbers exclude 1e23, which JDKs before 19 write with one digit too many (JDK-4511638).
 NUMBERS = """
     id,
     CAST(id % 128 AS TINYINT) AS a_byte,
@@ -92,7 +92,7 @@ def assert_as_to_json(spark: SparkSession, broker: EmbeddedBroker, columns: str)
     expected = frame.selectExpr("CAST(NULL AS STRING) AS key", "to_json(struct(*)) AS value")
     actual = written(spark, broker, frame, valueFormat="json")
     if not HAS_PYTHON_DATA_SOURCES:
-        # Spark 3.5 writes no seconds of offsets. Local mean time, before 1883 in New York, has them.
+        # Spark 3.5 omits the seconds of zone offsets. Local mean time, used in New York until 1883, has them.
         actual = actual.withColumn("value", regexp_replace("value", r'([+-]\d\d:\d\d):\d\d"', '$1"'))
     assert_df_equality(actual, expected, ignore_row_order=True, ignore_nullable=True)
 

@@ -1,4 +1,4 @@
-"""The tasks of a job that is cancelled while it writes are killed, and leave no connection behind."""
+"""If a job is cancelled while it writes, its tasks are killed and leave no connection behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenLineage events of writes by a real Spark, sent to a server that validates them by OpenLineage's schemas."""
+"""OpenLineage events of writes by a real Spark. A server validates them against OpenLineage's schemas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ API_KEY = "top-secret-key"
 
 @pytest.fixture
 def server(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[LineageServer]:
-    """A server that the settings of the Spark application name. Every event that it receives is valid."""
+    """Run a server that the application's settings name, and check that every event it receives is valid."""
     monkeypatch.setattr(lineage, "_senders", {})
     # Users set these before Spark starts. Here Spark is running, and SparkConf of the running context is changed.
     conf: Any = spark.sparkContext._jsc.sc().conf()
@@ -112,7 +112,7 @@ def test_write_that_fails_before_spark_plans_it_sends_fail(
 ) -> None:
     """The stage before the shuffle fails, so no writer exists yet."""
     frame = numbers(spark, 10).selectExpr("CAST(raise_error('the cause') AS STRING) AS value").repartition(2)
-    with pytest.raises(Exception, match="the cause"):  # of pyspark or, in Spark 3.5, of py4j
+    with pytest.raises(Exception, match="the cause"):  # pyspark's error or, in Spark 3.5, py4j's
         frame.write.format("pykafka").options(**options).save()
     assert types(server) == ["START", "FAIL"]
     assert "the cause" in server.events[1]["run"]["facets"]["errorMessage"]["message"]
@@ -174,7 +174,7 @@ def test_unresponsive_server_does_not_delay_writes(
 
 
 def run_program(spark: SparkSession, broker: EmbeddedBroker, folder: Path, last: str) -> None:
-    """Run tests/spark/lineage_job.py, and end what it leaves running in the JVM."""
+    """Run tests/spark/lineage_job.py, and stop the queries and jobs that it leaves running in the JVM."""
     command = [sys.executable, "-m", "tests.spark.lineage_job", broker.bootstrap_servers, str(folder), last]
     environment = os.environ | gateway_environment(spark)
     try:

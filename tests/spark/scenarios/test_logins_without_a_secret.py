@@ -1,4 +1,4 @@
-"""A key, or a token in a file, in place of a secret: what the driver of a write takes, and what it refuses."""
+"""Driver logins with a private key or a token file instead of a secret."""
 
 from __future__ import annotations
 

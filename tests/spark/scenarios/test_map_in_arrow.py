@@ -1,4 +1,4 @@
-"""Writes with `writeMethod` = `mapInArrow`, which is how Spark 3.5 runs every write."""
+"""Writes with `writeMethod` = `mapInArrow`, the only method in Spark 3.5."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def save(frame: DataFrame, options: dict[str, str], **more: str) -> None:
 def test_writes_each_row_once_and_reports_tasks(
     spark: SparkSession, topic: KafkaTopic, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """With a shuffle, which adaptive execution runs as a stage of its own."""
+    """The rows come from a shuffle, which adaptive execution runs as a separate stage."""
 
     def count(batches: Batches) -> Batches:
         with open(tmp_path / "runs", "a") as runs:
@@ -141,7 +141,7 @@ FAILING_VALUE = (
     f"if(value = '150' AND java_method('java.lang.System', 'getProperty', '{FAIL_PROPERTY}') = 'yes', "
     "raise_error('of the job'), value) AS value"
 )
-"""The column `value`, of which one row fails its task while the property of the JVM is set."""
+"""The column `value`. One of its rows fails the task while the JVM property is set."""
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def test_exactly_once_job_with_killed_worker_writes_nothing(
                 os.kill(os.getpid(), signal.SIGKILL)
             yield batch
 
-    # One task: Spark 3.5 and 4.1 may give the Python worker of a sibling that they have just killed to a later task.
+    # One task only: Spark 3.5 and 4.1 may assign a sibling's Python worker, just after they killed it, to a later task.
     frame = numbers(spark, 0, 200, tasks=1).mapInArrow(kill, "value STRING")
     with pytest.raises(Exception, match="Python worker exited unexpectedly"):
         save(frame, options, deliveryGuarantee="exactly-once")
@@ -188,7 +188,7 @@ def test_exactly_once_job_with_killed_worker_writes_nothing(
 def test_exactly_once_stream_with_failed_task_continues_after_restart(
     spark: SparkSession, topic: KafkaTopic, options: dict[str, str], tmp_path: Path
 ) -> None:
-    # One task per batch, for the same reason.
+    # Each batch has one task, for the same reason as in the previous test.
     rows = stream_of([numbers(spark, first, first + 100, tasks=1) for first in (0, 100, 200)], tmp_path / "source")
     once = options | {"deliveryGuarantee": "exactly-once", "checkpointLocation": str(tmp_path / "checkpoint")}
     writer = rows.selectExpr(FAILING_VALUE).writeStream.format("pykafka").options(**once)

@@ -1,4 +1,4 @@
-"""What is refused on the driver before Spark plans: no stage before the write has run, and the error is ours."""
+"""Invalid writes are rejected on the driver before Spark plans them. No upstream stage runs, and the error is ours."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def unused_port() -> Iterator[int]:
-    """A port that refuses connections: a socket is bound to it but does not listen."""
+    """Yield a port that refuses connections, because a socket is bound to it but does not listen."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
 
 
 class Upstream:
-    """A frame behind a shuffle, whose stages Spark runs before it asks a sink in Python for its writer."""
+    """A DataFrame behind a shuffle, whose stages Spark runs before it requests the writer of a Python sink."""
 
     def __init__(self, spark: SparkSession) -> None:
         context = spark.sparkContext
@@ -68,7 +68,7 @@ class Upstream:
 
 
 def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
-    """The error of a write that is refused before Spark runs any job for it."""
+    """Return the error of a write that is rejected before Spark runs any job for it."""
     group = f"refused-{uuid.uuid4()}"
     spark.sparkContext.setJobGroup(group, "a write that must not start")
     with pytest.raises(KafkaSinkError) as error:
@@ -187,7 +187,7 @@ def test_register_may_be_called_repeatedly(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("own", [None, "mine"])
 def test_register_keeps_existing_redaction(spark: SparkSession, own: str | None) -> None:
-    """Without a setting Spark hides options with `url` in their names: URLs of databases have passwords."""
+    """By default, Spark redacts options with `url` in their names, because database URLs may contain passwords."""
     session = spark.newSession()
     before = {name: session.conf.get(name) if own is None else own for name in REDACTION_CONFS}
     assert before["spark.sql.redaction.options.regex"] == (own or "(?i)url")
@@ -236,7 +236,7 @@ def test_reading_error_names_format_kafka(spark: SparkSession) -> None:
 
 @pytest.mark.data_source
 def test_runs_same_checks_without_register(rows: DataFrame, broker: EmbeddedBroker, unused_port: int) -> None:
-    """By another session, which shares the JVM but not what was registered; and by the `save` that Spark came with."""
+    """Use another session, which shares the JVM but has not registered the sink, and Spark's original `save`."""
     save = inspect.unwrap(DataFrameWriter.save)
     frame = rows.sparkSession.newSession().range(1).selectExpr("CAST(id AS STRING) AS value")
     writer = frame.write.format("pykafka").mode("append").option("topic", "t")
@@ -252,7 +252,7 @@ def test_runs_same_checks_without_register(rows: DataFrame, broker: EmbeddedBrok
 def test_threads_that_did_not_create_the_session_can_write(
     rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Spark looks data sources in Python up in the active session, which such a thread does not have."""
+    """Spark looks up Python data sources in the active session, and such a thread has none."""
     broker.control.create_topic("threads", 1)
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "threads"}
     rows.write.parquet(str(tmp_path / "source"))

@@ -1,6 +1,6 @@
-"""Declarative pipelines: the project of docs/pipelines.md, run as `spark-pipelines` runs it.
+"""Declarative pipelines: the project of docs/pipelines.md, run as the command `spark-pipelines` runs it.
 
-The command is the same Python program. Here it finds a Spark that runs already, by SPARK_REMOTE.
+The tests run the same Python program as the command. SPARK_REMOTE connects it to a Spark that is already running.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def run(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> Run:
-    """Run the project with these options of the sink, in addition to those of the page."""
+    """Return a function that runs the project with sink options in addition to those of the page."""
     shutil.copytree(PROJECT, tmp_path / "project")
     spec = tmp_path / "project" / "spark-pipeline.yml"
     addresses = {
@@ -63,7 +63,6 @@ def run(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> Run:
 
 
 def test_page_shows_files_of_pipeline_project() -> None:
-    """docs/pipelines.md"""
     assert blocks("docs/pipelines.md", "yaml") == [(PROJECT / "spark-pipeline.yml").read_text()]
     assert blocks("docs/pipelines.md") == [(PROJECT / "transformations" / "orders.py").read_text()]
 
@@ -106,7 +105,7 @@ def test_rejects_full_refresh_with_prefix_of_user(broker: EmbeddedBroker, run: R
 
 
 def test_run_rejects_invalid_options_but_dry_run_does_not(broker: EmbeddedBroker, run: Run, tmp_path: Path) -> None:
-    """With corrected options, it writes at least once."""
+    """After the option is corrected, the run writes with the default guarantee, at least once."""
     topic = broker.create_topic("mistaken").name
     order(tmp_path, 1)
     dry = run("dry-run", topic=topic, tpoic="x")

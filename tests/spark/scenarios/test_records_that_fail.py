@@ -1,4 +1,4 @@
-"""Records that cannot be written: what the task's error says of them, and what becomes a dead letter."""
+"""Records that cannot be written: the error of their task, and dead letters."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_flushes_last_dead_letters_together(
     monkeypatch.setattr(KafkaProducer, "flush", counted)
     big = pa.record_batch({"value": [b"fine", b"x" * 300_000], "key": ["1", "2"]})
     overrides = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
-    overrides |= {"kafka__batch__size": "1000000", "kafka__linger__ms": "60000"}  # no batch is full, none is due
+    overrides |= {"kafka__batch__size": "1000000", "kafka__linger__ms": "60000"}  # no batch becomes full or due
     report = write_rows(options(broker, **overrides), PLAN, iter([big, big]), pool)
     assert (report.totals.rows, report.totals.dead_letters) == (2, 2)
     assert flushes == [2, 4]
@@ -137,7 +137,7 @@ def test_missing_partition_becomes_dead_letter(broker: EmbeddedBroker, pool: Pro
 def test_rewrites_valid_records_of_rejected_batch_and_dead_letters_invalid_ones(
     broker: EmbeddedBroker, pool: ProducerPool
 ) -> None:
-    """A compacted topic takes no record without a key, and says which records of a batch have none (KIP-467)."""
+    """In a compacted topic, brokers reject records without a key and identify them in the response (KIP-467)."""
     broker.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
     plan = ColumnPlan(value=0, key=1, fixed_topic="compacted")
     rows = pa.record_batch({"value": [b"a", b"b", b"c", b"d"], "key": ["k", None, "k", None]})

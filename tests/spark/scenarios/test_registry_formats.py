@@ -1,4 +1,4 @@
-"""Formats with a schema registry: options, subjects, ids, and that Confluent's own deserializers read the records."""
+"""Formats with a schema registry: options, subjects and ids. Confluent's own deserializers read the records."""
 
 from __future__ import annotations
 

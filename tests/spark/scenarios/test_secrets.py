@@ -1,4 +1,4 @@
-"""A secret among the options appears nowhere: not in plan, UI, event log, logs, errors or checkpoint."""
+"""Secret option values appear nowhere: not in the plan, UI, event log, logs, errors or checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_spark_and_spark_connect_show_and_keep_no_secret(tmp_path: Path) -> None
     shown = job.stdout + job.stderr
     assert job.returncode == 0, shown[-5000:]
 
-    # It did what could have shown them ...
+    # The job has produced every output that could show secrets ...
     modules = (
         ["pyspark.sql.session", "pyspark.sql.connect.session"] if HAS_PYTHON_DATA_SOURCES else ["pyspark.sql.session"]
     )
@@ -47,14 +47,14 @@ def test_spark_and_spark_connect_show_and_keep_no_secret(tmp_path: Path) -> None
     assert kinds == ({"classic", "connect"} if HAS_PYTHON_DATA_SOURCES else {"classic"})
     assert any(path.parent.name == "ui" for path in kept)
 
-    # ... and did not.
+    # ... and none of the output contains one.
     assert SECRET not in shown
     assert [path for path in kept if SECRET.encode() in path.read_bytes()] == []
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_debug_log_of_task_contains_no_secret(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", logger="spark_kafka_sink")  # register() has set a level of its own
+    caplog.set_level("DEBUG", logger="spark_kafka_sink")  # register() has set another level
     security = ListenerSecurity(protocol="SASL_PLAINTEXT", users={"alice": f"{SECRET}-right"})
     plan = ColumnPlan(value=0, fixed_topic="t")
     rows = pa.record_batch({"value": [b"v"]})

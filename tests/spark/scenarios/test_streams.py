@@ -1,4 +1,4 @@
-"""Streams: what `start()` refuses, and output mode update, which Spark itself refuses for sinks in Python."""
+"""Streams: errors raised by `start()`, and output mode update, which Spark itself rejects for Python sinks."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_stream_ignores_table_layout_with_warning(
 
 
 def test_keeps_foreach_batch_of_user(words: DataFrame, tmp_path: Path) -> None:
-    """foreachBatch takes the place of the format."""
+    """foreachBatch replaces the format."""
     (tmp_path / "words" / "1.txt").write_text("a\n")
     seen: list[int] = []
     writer = words.writeStream.format("pykafka").foreachBatch(lambda frame, number: seen.append(frame.count()))

@@ -1,4 +1,4 @@
-"""Tables of the catalog whose format is `pykafka`: a name for the sink, which Spark keeps without its options."""
+"""Catalog tables with the format `pykafka`. Spark does not pass their options to the sink, only their name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stream(rows: DataFrame, tmp_path: Path) -> DataFrame:
 
 @pytest.fixture
 def table(spark: SparkSession, broker: EmbeddedBroker) -> Iterator[str]:
-    """A table with all options that a write needs."""
+    """Create a table with all options that a write needs, and yield its name."""
     spark.sql(
         "CREATE TABLE sink (value STRING) USING pykafka "
         f"OPTIONS ('kafka.bootstrap.servers' = '{broker.bootstrap_servers}', topic = 't')"
@@ -51,7 +51,7 @@ def table(spark: SparkSession, broker: EmbeddedBroker) -> Iterator[str]:
 
 @pytest.fixture
 def dropped(spark: SparkSession) -> Iterator[str]:
-    """A name for a table that is there after the test, perhaps."""
+    """Yield the name of a table that the test may create, and drop the table afterwards."""
     yield "made"
     spark.sql("DROP TABLE IF EXISTS made")
 

@@ -1,4 +1,4 @@
-"""What tests of jobs compare with and wait with, at work: each finds what is wrong, and says what it is."""
+"""The assertions and stream helpers for tests of jobs. Each detects an error and describes it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ FOUND = [
 def test_finds_unknown_json_fields_and_invalid_json(
     spark: SparkSession, kafka_topic: KafkaTopic, stored: str, message: str
 ) -> None:
-    """Spark reads each of these as the struct that is expected, or as null."""
+    """Spark parses each of these values to the expected struct or to null, so it would detect no difference."""
     write(spark.createDataFrame([(stored,)], "value STRING"), kafka_topic)
     read = "from_json(value, 'id BIGINT, at STRUCT<x: BIGINT>, all ARRAY<STRUCT<x: BIGINT>>') AS value"
     with pytest.raises(DataFramesNotEqualError, match=message):

@@ -1,4 +1,4 @@
-"""Without pyspark the producer works, and the data source says in one sentence what is missing."""
+"""Without pyspark, the producer works, and the data source names the missing package in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DataFrames, written to the embedded broker, read back and compared as DataFrames."""
+"""DataFrames that are written to the embedded broker, read back and compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def topic(broker: EmbeddedBroker) -> str:
-    """A topic of the test's own, with three partitions."""
+    """Create a topic with three partitions for the test, and return its name."""
     name = f"topic-{uuid.uuid4().hex[:12]}"
     broker.control.create_topic(name, partitions=3)
     return name
@@ -84,7 +84,7 @@ def test_writes_named_columns_of_any_name(
 
 
 def test_does_not_send_other_columns_to_python(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
-    """Neither two of one name, as joins make them, nor one of a type that Arrow lacks, nor one that differs in case."""
+    """The other columns have duplicate names, as after a join, a type that Arrow lacks, or a name in another case."""
     orders = spark.range(10).selectExpr("id", "CAST(id AS STRING) AS value", "id AS at")
     customers = spark.range(10).selectExpr("id", "'c' AS at", "INTERVAL '1' MONTH AS VALUE", "'no' AS topic")
     joined = orders.join(customers, orders["id"] == customers["id"])
