@@ -1,4 +1,4 @@
-"""Spark, and the embedded broker, for the tests of this folder."""
+"""Fixtures and warning filters for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def spark() -> SparkSession:
 
 @pytest.fixture(autouse=True)
 def no_fault_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the checks on the driver retry nothing: missing topics and stopped brokers stay away in these tests."""
+    """Let driver checks give up early, because missing topics and stopped brokers do not return in these tests."""
     monkeypatch.setattr(run, "PreflightTimeouts", partial(PreflightTimeouts, retry_ms=100.0))
 
 
@@ -39,8 +39,8 @@ def preflights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Preflights]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ignore warnings about pyspark itself.
 
-    pyspark 3.5, 4.0 and 4.1 leave the sockets to the garbage collector, through which rows come from the JVM. pyspark
-    3.5 compares versions with distutils.
+    pyspark 3.5, 4.0 and 4.1 do not close the sockets that transfer rows from the JVM. The garbage collector closes
+    them. pyspark 3.5 compares versions with distutils.
     """
     if pyspark.__version__.startswith(("3.5", "4.0", "4.1")):
         for item in items:

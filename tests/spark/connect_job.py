@@ -1,4 +1,7 @@
-"""Run by test_connect.py as `python -m tests.spark.connect_job ADDRESS BOOTSTRAP TOPIC FOLDER`: writes by Connect."""
+"""Write through Spark Connect, in a process that test_connect.py starts.
+
+Usage: `python -m tests.spark.connect_job ADDRESS BOOTSTRAP TOPIC FOLDER`
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def main(address: str, bootstrap: str, topic: str, folder: Path) -> None:
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value")
     frame.selectExpr("*", "1 AS VALUE", "2 AS other", "3 AS other").write.format("pykafka").options(**options).save()
     placed = options | {"topic": f"{topic}-placed", "distribution": "partition", "orderBy": "id"}
-    # As in a session whose user has set nothing.
+    # Simulates a session in which the user has not set the option.
     spark.conf.unset("spark.sql.shuffle.partitions")
     frame.selectExpr("*", "CAST(key AS INT) AS id").write.format("pykafka").options(**placed).save()
     spark.conf.set("spark.sql.shuffle.partitions", SMALL["spark.sql.shuffle.partitions"])
@@ -65,10 +68,10 @@ def write_streams(frame: DataFrame, options: dict[str, str], folder: Path) -> No
 
 
 def started(stream: DataStreamWriter) -> StreamingQuery:
-    """Start the stream, again where Spark gave its worker up.
+    """Start the stream, and retry if Spark gave up waiting for its foreachBatch worker.
 
-    Spark gives the new worker that foreachBatch needs ten seconds to connect, and does not end one that is late. On a
-    busy machine late workers would make the next one late, too, so they are killed.
+    A new worker has ten seconds to connect. Spark does not end a worker that is too late. On a busy machine, such
+    workers would delay the next one, too, so this function kills them.
     """
     others = foreach_batch_workers()
     deadline = time.monotonic() + WAIT_TIMEOUT_SECONDS
@@ -84,13 +87,16 @@ def started(stream: DataStreamWriter) -> StreamingQuery:
 
 
 def foreach_batch_workers() -> set[int]:
-    """Find the workers of the server, which the tests that run this job have started."""
+    """Find the foreachBatch workers of the server, which is a child of the test process that runs this job."""
     module = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
     return {pid for pid in descendants(os.getppid()) if module in command_line(pid)}
 
 
 def refuse_behind_a_shuffle(spark: SparkSession, options: dict[str, str], ran: Path) -> None:
-    """Each upstream task leaves a file: it runs in another process."""
+    """Check that rejected writes run no upstream task.
+
+    Upstream tasks run in other processes, so each task creates a file by which it is counted.
+    """
     ran.mkdir()
 
     def counted(batches: Iterator[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""A preflight of the driver that connects to nothing: the fixture `preflights` has it."""
+"""A fake preflight that does not connect. The fixture `preflights` installs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_kafka_sink.preflight import Check, Outcome, Target
 
 
 class Preflights:
-    """In place of those that connect."""
+    """Fake of `preflight` that records its targets and returns one check."""
 
     def __init__(self) -> None:
         self.targets: list[Target] = []

@@ -63,7 +63,7 @@ class LineageServer:
         self.violations: list[str] = []
         self.status = 201
         self.hold: threading.Event | None = None
-        """If it is set, a response waits for it."""
+        """If set, each response waits for this event."""
         self.url = ""
 
 

@@ -1,4 +1,4 @@
-"""What a writer has each task do."""
+"""Access to the options and the column plan that a writer passes to its tasks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Run by test_secrets.py in a process of its own: writes with secrets among the options, shown as Spark shows it all.
+"""Write with secrets in the options, and save everything that Spark shows, in a process that test_secrets.py starts.
 
-`python -m tests.spark.secrets_job FOLDER`: Spark's log at level DEBUG, the event log, the checkpoints and the pages of
-the UI go to FOLDER. No broker is there: one write and one stream fail, two other streams have no rows and go on. All is
-done twice: by the process that has started Spark, and by a client of Spark Connect, `secrets_job FOLDER ADDRESS`. Spark
-3.5 is tested without Spark Connect.
+`python -m tests.spark.secrets_job FOLDER` saves Spark's log at level DEBUG, the event log, the checkpoints and the UI's
+pages to FOLDER. There is no broker, so batch writes and streams with rows fail. Two other streams succeed because they
+have no rows. The process that has started Spark makes all writes. Then a Spark Connect client repeats them, as
+`secrets_job FOLDER ADDRESS`. Spark 3.5 is tested without Spark Connect.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SECRETS = {
     ),
     "kafka.ssl.key.password": f"{SECRET}-2",
     "kafka.ssl.truststore.password": f"{SECRET}-3",
-    # Its name does not look like that of a secret, and its value neither.
+    # Neither the name nor the value of this option looks like a secret.
     "kafka.ssl.keystore.key": f"{SECRET}-4",
-    # Of a registry that this write does not use: jobs keep one dictionary for all directions.
+    # This write uses no registry, but jobs often share one dictionary of options between reads and writes.
     "basic.auth.user.info": f"alice:{SECRET}-5",
     "apicurio.auth.client.secret": f"{SECRET}-6",
 }
@@ -49,7 +49,7 @@ UNREACHABLE = {
 
 ATTEMPTS = 3
 
-# To a file, since a Spark that was started by Python shows warnings only on its console.
+# The log goes to a file, because a Spark that Python has started prints only warnings to the console.
 LOG_SETTINGS = """
 rootLogger.level = debug
 rootLogger.appenderRef.file.ref = file
@@ -110,7 +110,7 @@ def _spark(folder: Path) -> SparkSession:
 
 
 def _keep_pages(address: str, folder: Path) -> None:
-    """Save what the UI shows of jobs, SQL queries and settings, as pages and through its API."""
+    """Save the UI's pages and API responses about jobs, SQL queries and settings."""
     application = json.loads(_page(f"{address}/api/v1/applications"))[0]["id"]
     pages = ["jobs/", "stages/", "environment/", "SQL/", "SQL/execution/?id=0", "StreamingQuery/"]
     pages += [f"api/v1/applications/{application}/{name}" for name in ("jobs", "environment", "sql?details=true")]
@@ -126,8 +126,9 @@ def _page(address: str) -> bytes:
 
 
 def _show(title: str, action: Callable[[], None], *, is_expected_to_fail: bool) -> None:
-    """Print how the action ends. Another end than the expected one is retried: Spark's own sockets time out at times
-    on a busy machine.
+    """Run the action and print its result. Retry if the result is unexpected.
+
+    Spark's own sockets sometimes time out on a busy machine.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -142,7 +143,10 @@ def _show(title: str, action: Callable[[], None], *, is_expected_to_fail: bool) 
 
 
 def _run_to_the_end(frame: DataFrame, folder: Path, options: dict[str, str]) -> None:
-    """Spark Connect logs the plan of a write that is going on when its session ends, so this is not stopped."""
+    """Run the stream to its end.
+
+    Spark Connect logs the plan of a write that is still running when its session ends, so the stream is not stopped.
+    """
     writer = frame.writeStream.format("pykafka").options(**options).outputMode("update")
     query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     query.awaitTermination()

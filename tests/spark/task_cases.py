@@ -1,4 +1,4 @@
-"""One task's write to an embedded broker: its options, its rows, and what the broker has then."""
+"""Options, rows and results for tests of one task's write to an embedded broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks before a write, without Spark running: when Kafka is asked."""
+"""The checks before a write, without Spark running, and when they connect to Kafka."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_repeats_connection_check_only_after_failure(preflights: Preflights) -> 
 
 
 CONFLICT = {"topic": "t", "kafka.group.id": "g", "kafka.acks": "1"}
-"""Two warnings: an option is passed over, and idempotence is off."""
+"""Options that cause two warnings: one is ignored, and another one disables idempotence."""
 
 
 def test_logs_no_warning_when_a_check_fails(preflights: Preflights, caplog: pytest.LogCaptureFixture) -> None:
@@ -62,7 +62,7 @@ def test_logs_no_warning_when_a_check_fails(preflights: Preflights, caplog: pyte
 
 @pytest.fixture
 def unused_port() -> Iterator[int]:
-    """A port that refuses connections: a socket is bound to it but does not listen."""
+    """Yield a port that refuses connections, because a socket is bound to it but does not listen."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]

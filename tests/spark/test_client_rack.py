@@ -1,4 +1,4 @@
-"""Tasks with clientRackEnv: the rack of their executor, and the warning where it is missing."""
+"""Tasks with clientRackEnv use their executor's rack, and warn if it is not set."""
 
 from __future__ import annotations
 

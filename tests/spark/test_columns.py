@@ -1,4 +1,4 @@
-"""The column contract: which schemas are taken, and in whose words the others are refused."""
+"""The column contract: accepted schemas, and errors for all others in the wording of Spark's sink."""
 
 from __future__ import annotations
 

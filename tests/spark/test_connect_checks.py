@@ -18,7 +18,7 @@ VALUE = StructType([StructField("value", StringType())])
 
 
 class Driver:
-    """A session of Spark Connect, as far as it reads a schema: the data source that the driver would make."""
+    """A fake Spark Connect session, which returns the schema of the data source that the driver would create."""
 
     def __init__(self) -> None:
         self.given: dict[str, str] = {}
@@ -68,7 +68,7 @@ def test_connect_client_raises_error_of_driver_checks(
 
 
 def test_connect_write_continues_when_driver_checks_pass(preflights: Preflights) -> None:
-    """Its client learns which columns are to be sent: the options may name files that only the driver can read."""
+    """The checks return the columns to send, because options may name files that only the driver can read."""
     session: Any = Driver()
     schema = StructType([StructField(name, StringType()) for name in ("a", "value", "topic", "key")])
     assert check_on_driver(session, SERVERS | {"topic": "t"}, schema) == ([1, 3], None)

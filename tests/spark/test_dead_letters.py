@@ -1,4 +1,4 @@
-"""Dead letters: nothing of the record is lost, and the headers say where it was going."""
+"""Dead letters: the failed record, with headers that contain its destination and error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""distribution: each partition or key has one task that writes it, and rows are where the Java client puts them."""
+"""Distribution: one task writes each partition or key, and partitions are chosen as by the Java client."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ GIVEN = {"kafka.bootstrap.servers": "a:1", "topic": "t"}
 
 
 class PointOfMap(UserDefinedType):
-    """A type of a user's, which Spark compares as the type that it is stored as."""
+    """A user-defined type, which Spark compares as its storage type."""
 
     @classmethod
     def sqlType(cls) -> DataType:  # noqa: N802
@@ -106,7 +106,7 @@ def test_rejects_duplicate_sort_column() -> None:
     ],
 )
 def test_hashes_content_only_if_rows_may_lack_a_key(formats: dict[str, str], content: tuple[int, ...]) -> None:
-    """A key of columns that are all null is one: {}. A struct that is null makes none."""
+    """If all key columns are null, the key is {}. If the key's struct is null, there is no key."""
     who = StructField("who", StructType([StructField("id", LongType())]))
     schema = StructType([*SCHEMA.fields, who])
     options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, schema)
@@ -201,7 +201,7 @@ def build_frame_distribution(frame: DataFrame, by: str) -> Distribution:
 
 
 class Written:
-    """What stands in a topic after a write, and its report."""
+    """A new topic, with checks of the rows and the report that a write leaves."""
 
     def __init__(self, broker: EmbeddedBroker, topic: str, folder: Path) -> None:
         self.topic = broker.create_topic(topic, PARTITIONS)
@@ -278,7 +278,7 @@ def test_distribution_by_key_runs_no_python(rows: DataFrame) -> None:
 def test_uses_sparks_default_when_shuffle_partitions_is_not_a_number(
     rows: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Databricks has `auto`; Spark itself does not take it."""
+    """Databricks accepts `auto`, which Spark itself rejects."""
     monkeypatch.setattr(distribution, "_SHUFFLE_PARTITIONS_CONF", "spark.shuffle.partitions.of.databricks")
     rows.sparkSession.conf.set("spark.shuffle.partitions.of.databricks", "auto")
     row_distribution = dataclasses.replace(
@@ -289,7 +289,7 @@ def test_uses_sparks_default_when_shuffle_partitions_is_not_a_number(
 
 @pytest.mark.needs("java")
 def test_uses_sparks_default_when_shuffle_partitions_is_unset(rows: DataFrame) -> None:
-    """`conf.get` with a default that is no number fails where the setting was never made."""
+    """If the setting was never set, `conf.get` fails for a default that is not a number."""
     session = rows.sparkSession
     session.conf.unset(distribution._SHUFFLE_PARTITIONS_CONF)
     try:
@@ -308,7 +308,7 @@ def test_uses_sparks_default_when_shuffle_partitions_is_unset(rows: DataFrame) -
 @pytest.mark.needs("java")
 @pytest.mark.parametrize("by", ["key", "partition"])
 def test_rerun_task_has_same_rows_in_same_order(rows: DataFrame, by: str) -> None:
-    """In whatever order, and from whatever tasks, the rows come."""
+    """The order of the input rows, and the tasks that they come from, make no difference."""
 
     def of_tasks(sink_options: DataFrame) -> list[list[str]]:
         moved: DataFrame = distribute_rows(sink_options, build_frame_distribution(sink_options, by), [0, 1])

@@ -1,4 +1,4 @@
-"""Exactly once through Spark, on the embedded broker: streams, restarts, batch jobs, tasks that fail."""
+"""Exactly-once delivery through Spark to the embedded broker: streams, restarts, batch jobs and failed tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def options(broker: EmbeddedBroker) -> dict[str, str]:
 
 
 def assert_seen(broker: EmbeddedBroker, *values: str) -> None:
-    """Check what readers with read_committed see."""
+    """Check the rows that read_committed consumers see."""
     expected = shared_spark().createDataFrame([(value,) for value in values], "value STRING")
     assert_topic_equals(expected, broker.topic("t"))
 
@@ -66,7 +66,7 @@ def test_stream_continues_from_its_checkpoint(words: DataFrame, broker: Embedded
 
 
 def test_rerun_batch_is_not_written_again(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """The driver died after the batch was committed and before Spark had written that down."""
+    """The driver died after the batch was committed and before Spark recorded this in the checkpoint."""
     (tmp_path / "words" / "1.txt").write_text("a\nb\n")
     run(words, broker, tmp_path)
     for name in ("0", ".0.crc"):
@@ -128,12 +128,12 @@ def test_job_becomes_visible_as_a_whole(spark: SparkSession, broker: EmbeddedBro
 
 def test_failed_job_is_invisible_and_does_not_block_readers(spark: SparkSession, broker: EmbeddedBroker) -> None:
     rows = spark.range(0, 300, 1, 3).selectExpr("CAST(assert_true(id < 299) IS NULL AS STRING) AS value")
-    with pytest.raises(Exception, match=r"id.* < .*299"):  # of pyspark or, in Spark 3.5, of py4j
+    with pytest.raises(Exception, match=r"id.* < .*299"):  # pyspark's error or, in Spark 3.5, py4j's
         rows.write.format("pykafka").options(**options(broker)).save()
     assert_seen(broker)
     assert broker.topic("t").read(isolation="read_uncommitted").num_rows > 0  # tasks had written rows
     spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker)).save()
-    assert_seen(broker, *["x"] * 3)  # they are not behind an open transaction
+    assert_seen(broker, *["x"] * 3)  # no open transaction hides these rows
 
 
 def test_job_with_committed_key_writes_nothing(spark: SparkSession, broker: EmbeddedBroker) -> None:

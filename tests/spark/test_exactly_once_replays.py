@@ -1,5 +1,6 @@
-"""What a batch is, in the writers, without a JVM: one that comes again is passed over only if it is the one that was
-decided.
+"""Replays of a batch by exactly-once writers, without a JVM.
+
+A batch is skipped only if it is the one that was decided. If the rows or topics differ, the replay is an error.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def seen_in(broker: EmbeddedBroker, topic: str) -> list[str]:
 def test_same_key_for_two_topics_identifies_two_jobs(
     both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, prefix: dict[str, str]
 ) -> None:
-    """A date is the key that people take, in every job."""
+    """Many jobs use the date as their key."""
     for topic in ("t", "u", "t", "u"):
         run_job(both_topics, monkeypatch, ("a",), topic=topic, idempotencyKey="2026-11-22", **prefix)
     assert (seen_in(both_topics, "t"), seen_in(both_topics, "u")) == (["a"], ["a"])
@@ -63,7 +64,7 @@ def test_rejects_key_of_other_rows_with_both_counts(broker: EmbeddedBroker, monk
 def test_does_not_trust_commit_of_key_that_no_driver_wrote(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One who may write to the log, and whose transactional id this user may not see."""
+    """The writer may write to the log, but this user may not describe the writer's transactional id."""
     job = partial(run_job, broker, monkeypatch, ("a", "b"), decisionLogTopic=LOG)
     job(idempotencyKey="yesterday")  # creates the log
     prefix, batch, content = (
@@ -83,7 +84,7 @@ def test_does_not_trust_commit_of_key_that_no_driver_wrote(
 def test_rejects_batch_number_as_key_after_new_checkpoint_restarts_at_0(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the query's id in the key, as the documents show it, all are written."""
+    """If keys contain the query's id, as the documentation recommends, the rows of all batches are written."""
     for number in range(2):
         run_job(broker, monkeypatch, ("a",), transactionalIdPrefix="mine", idempotencyKey=str(number))
     with pytest.raises(ExactlyOnceError, match="the key is used for another job"):
@@ -106,7 +107,7 @@ def test_checkpoint_copy_with_other_topic_and_original_write_all_rows(
 
 
 def test_replay_with_other_rows_is_an_error(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint was restored from yesterday's copy, and the source has moved on."""
+    """The checkpoint was restored from a backup, and the source has new rows."""
     before = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
     micro_batch(before, 0, "y1")
     micro_batch(before, 1, "y2")
@@ -139,7 +140,7 @@ def test_replay_with_other_rows_only_warns_with_on_replay_mismatch_warn(
 def test_replay_with_same_rows_logs_no_warning(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though its tasks are cut in another way, and the time in a value has another length."""
+    """The rows may be split into tasks differently, and a value such as a time may have another length."""
     batch_options = {"query_id": "q", "batch_id": "0"}
     before = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
     writer = before.batch()

@@ -1,4 +1,4 @@
-"""Exactly once in the writers, without a JVM: what a start looks after, and what a task asks before it begins."""
+"""Exactly-once writers without a JVM: the names of starts, and the check that a task makes before it begins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_attempt_begins_no_transaction_if_batch_ends_while_it_gets_its_id(
 def test_start_name_identifies_spark_application_without_register(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spark says nothing of which start it is; the folders that it makes for a process are its own."""
+    """Spark does not tell which start a batch belongs to, but each application has its own local directories."""
     names = []
     for folders in ("/tmp/blockmgr-1", "/tmp/blockmgr-1", "/tmp/blockmgr-2", None):
         if folders is None:

@@ -1,4 +1,4 @@
-"""Exactly once in the writers, without a JVM: what the planning worker, the tasks and the committing worker hand on."""
+"""Exactly-once writers without a JVM: the state passed from the planning worker to tasks and committing worker."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
 
 
 class Spark:
-    """Calls the data source as Spark does, each step as in a process of its own."""
+    """Calls the data source as Spark does. Pickling simulates a separate process for each step."""
 
     def __init__(self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
         sink_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
-        start = {STREAM_START_OPTION: uuid.uuid4().hex}  # as `register` names it
+        start = {STREAM_START_OPTION: uuid.uuid4().hex}  # as `register` sets it
         self._source = KafkaDataSource({**sink_options, "deliveryGuarantee": "exactly-once", **start, **options})
         self._monkeypatch = monkeypatch
 
@@ -114,7 +114,7 @@ def test_task_without_exactly_once_state_writes_nothing(spark: Spark, broker: Em
 
 
 def test_task_sends_transaction_requests_over_connections_of_its_producer(spark: Spark, broker: EmbeddedBroker) -> None:
-    """A client of its own would cost each attempt of a task new connections."""
+    """A separate client would open new connections for each task attempt."""
     writer = spark.job()
     with patch.object(BlockingClient, "__init__", side_effect=AssertionError("a client of its own")):
         message = spark.task(writer, rows("a"))
@@ -123,7 +123,7 @@ def test_task_sends_transaction_requests_over_connections_of_its_producer(spark:
 
 
 def test_jobs_with_different_prefixes_share_producers(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job without a prefix has one of its own, and an idle producer lives for minutes, with a thread and sockets."""
+    """Every job without a prefix gets a new one, and an idle producer keeps its thread and sockets for minutes."""
     for key in ("monday", "tuesday"):
         for extra_options in ({}, {"idempotencyKey": key}, {"transactionalIdPrefix": f"orders-{key}"}):
             job = Spark(broker, monkeypatch, **extra_options)
@@ -134,7 +134,7 @@ def test_jobs_with_different_prefixes_share_producers(broker: EmbeddedBroker, mo
 
 
 def test_task_reports_exclude_keys_of_earlier_jobs(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred keys of 200 characters, from ten thousand tasks, would be 200 MB on the driver."""
+    """A hundred keys of 200 characters in the reports of ten thousand tasks would take 200 MB on the driver."""
     for number in range(3):
         key = f"{number}-{'k' * 190}"
         job = Spark(broker, monkeypatch, transactionalIdPrefix="orders", idempotencyKey=key)
@@ -172,7 +172,7 @@ def test_failed_task_aborts_its_rows_and_retry_is_committed(spark: Spark, broker
 def test_failed_task_aborts_before_it_queries_the_cause(
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers may take long to answer, and readers wait for what is open."""
+    """Brokers may respond slowly, and read_committed consumers wait for open transactions."""
     counts: list[int] = []
     monkeypatch.setattr(exactly_once, "raise_if_fenced_late", lambda *asked: counts.append(open_count(broker)))
 
@@ -219,7 +219,7 @@ def test_driver_aborts_transaction_of_killed_task(spark: Spark, broker: Embedded
 
 
 def test_attempt_that_starts_after_commit_of_job_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
-    """A speculative one that Spark has not killed yet: the driver has looked for what is left over before it began."""
+    """Spark has not killed this speculative attempt yet. The driver looked for open transactions before it began."""
     writer = spark.job()
     writer.commit([spark.task(writer, rows("a"))])
     with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
@@ -298,7 +298,7 @@ def test_decided_job_without_key_names_the_command_that_finishes_it(
 def test_report_of_aborted_write_counts_no_rows(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_decided: bool
 ) -> None:
-    """What is decided stays in Kafka, and is counted."""
+    """Rows of a decided batch stay in Kafka, so the report counts them."""
     spark = Spark(broker, monkeypatch, reportPath=str(tmp_path / "reports.jsonl"))
     writer = spark.job()
     message = spark.task(writer, rows("a", "b"))
@@ -313,7 +313,7 @@ def test_report_of_aborted_write_counts_no_rows(
 
 
 def test_unreported_micro_batch_leaves_no_open_transaction(spark: Spark, broker: EmbeddedBroker) -> None:
-    """As when its query is stopped: Spark kills its tasks, and hands over no message."""
+    """When a query is stopped, Spark kills its tasks and passes no messages to the abort."""
     spark.task(spark.batch(), rows("a"), query_id="q", batch_id="0")
     assert open_count(broker) == 1
     spark.committing().abort([None], 0)
@@ -332,7 +332,7 @@ def test_does_not_commit_tasks_of_two_drivers_together(spark: Spark, broker: Emb
 
 
 def test_does_not_commit_batch_that_only_some_tasks_skipped(spark: Spark, broker: EmbeddedBroker) -> None:
-    """No start of a query writes so; a message that comes from elsewhere may."""
+    """The tasks of one start never disagree, but a message may come from elsewhere."""
     batch_options = {"query_id": "q", "batch_id": "0"}
     written = spark.task(spark.batch(), rows("a"), **batch_options)
     task = dataclasses.replace(written.task, partition_id=1)
@@ -359,7 +359,7 @@ def test_tasks_reject_deleted_checkpoint_with_fixed_prefix(
 
 
 def test_drivers_on_one_checkpoint_may_take_turns(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two notebooks on one checkpoint, never at once: each start is another driver."""
+    """Two notebooks use one checkpoint in turns. Each start is another driver."""
     for number in range(4):
         micro_batch(Spark(broker, monkeypatch, checkpointLocation="/checkpoint"), number, f"{number}")
     assert read_values(broker) == ["0", "1", "2", "3"]

@@ -1,4 +1,4 @@
-"""What becomes of a task with records that fail: it stops reading, and its one error does not grow with them."""
+"""A task with failed records stops reading and raises one error, whose size does not grow with their number."""
 
 from __future__ import annotations
 

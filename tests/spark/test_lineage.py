@@ -38,7 +38,7 @@ API_KEY = "top-secret-key"
 
 @pytest.fixture(autouse=True)
 def no_senders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has senders of its own, which have logged no warning yet."""
+    """Give each test its own senders, which have logged no warning yet."""
     monkeypatch.setattr(lineage, "_senders", {})
     lineage_hooks._warn_about_missing_package.cache_clear()
 

@@ -129,7 +129,7 @@ def test_file_transport_appends_events(tmp_path: Any) -> None:
 
 @pytest.fixture
 def no_new_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reject new threads, as Python 3.12 does in functions of atexit."""
+    """Reject new threads, as Python 3.12 does in atexit handlers."""
 
     class RejectedThread(threading.Thread):
         def start(self) -> None:
@@ -152,7 +152,7 @@ def test_one_of_two_flushing_threads_sends_all_events_in_order() -> None:
     sent: list[str] = []
 
     class FlushingTransport:
-        """Submits an event and flushes while the first event is being sent, as another thread may."""
+        """A transport that submits an event and flushes while it sends the first event, as another thread may."""
 
         def emit(self, event: str) -> None:
             if event == "first":

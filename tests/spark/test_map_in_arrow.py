@@ -47,9 +47,9 @@ RunTask = Callable[[int], dict[str, bytes]]
 
 @dataclasses.dataclass
 class FakeFrame:
-    """A DataFrame of Spark: `tasks` are the values of each partition. `run` runs the tasks as Spark's scheduler would.
+    """A fake DataFrame. `tasks` are the values of each partition, and `run` runs the tasks as Spark's scheduler would.
 
-    The function of mapInArrow is pickled for each attempt, because each runs in another process.
+    The function of mapInArrow is pickled for each attempt, because each attempt runs in another process.
     """
 
     tasks: Sequence[Sequence[str]]
@@ -147,7 +147,7 @@ def test_commits_reports_of_hundreds_of_tasks(
 def test_commits_only_attempts_whose_results_spark_returned(
     broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both attempts of a speculative task end; Spark keeps the result of one."""
+    """Both attempts of a speculative task finish, and Spark keeps the result of one."""
 
     def run(frame: FakeFrame) -> list[dict[str, bytes]]:
         frame.run_task(0, attempt=0)
@@ -184,7 +184,7 @@ def test_failed_micro_batch_that_is_already_committed_is_not_reported_as_aborted
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The query has failed between the commit and its checkpoint, and the batch that it writes again fails."""
+    """The query failed after the commit and before the checkpoint, and then the rerun of the batch fails."""
 
     def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
         frame.run_task(0)
@@ -279,7 +279,7 @@ def test_interrupt_while_report_is_published_does_not_fail_the_write(
 def test_task_that_outlives_its_job_writes_nothing(
     broker: EmbeddedBroker, sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark kills the tasks of a failed job without waiting for their end."""
+    """Spark kills the tasks of a failed job without waiting until they have ended."""
     frames: list[FakeFrame] = []
 
     def fail(frame: FakeFrame) -> list[dict[str, bytes]]:
@@ -339,7 +339,7 @@ def test_raises_error_of_the_job_if_it_cannot_be_aborted(
 
 
 def test_leaves_logging_to_the_program(sink_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data source prints its log lines in processes of Spark's; this path runs in the user's program."""
+    """The data source configures logging in Spark's processes, but this path runs in the user's program."""
     handlers, level = list(LOGGER.handlers), LOGGER.level
     monkeypatch.setattr(LOGGER, "handlers", [])
     LOGGER.setLevel(logging.NOTSET)

@@ -1,4 +1,4 @@
-"""The time for which a producer without work is kept."""
+"""The setting `spark.kafka.producer.cache.timeout`, the time for which an idle producer is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink's numbers beside Spark's progress, as docs/monitoring.md has it."""
+"""Reports of the sink for Spark's streaming progress, as described in docs/monitoring.md."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_listener_finds_report_of_micro_batch(tmp_path: Path) -> None:
 
 @pytest.mark.needs("java")
 def test_documented_report_listener_watches_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """One stream for all: observed rows in Spark's progress, reports in a folder, in a topic and in Prometheus."""
+    """One stream provides observed rows in Spark's progress, and reports in a folder, a topic and Prometheus."""
     source, reports = str(tmp_path / "source"), f"{tmp_path}/reports/"
     spark.range(500).selectExpr("CAST(id AS STRING) AS value").coalesce(1).write.parquet(source)
     seen: list[WriteReport] = []

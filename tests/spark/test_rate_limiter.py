@@ -1,4 +1,4 @@
-"""A task writes no faster than its share, in virtual time."""
+"""The rate limiter of a task, in virtual time: the task writes no faster than its share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(count: int, nbytes: int, partitions: bool = False) -> TopicRows:
 
 
 def handed_over(pace: RateLimiter, clock: Clock, several: list[TopicRows]) -> list[tuple[float, int]]:
-    """When, and how many bytes."""
+    """Return the time and the number of bytes of each slice."""
     return [(clock.time, piece.columns.payload_nbytes) for chunk in several for piece in pace.throttle(chunk)]
 
 
@@ -86,7 +86,7 @@ def test_consecutive_short_tasks_do_not_exceed_the_share() -> None:
     for _ in range(20):
         began, pace = clock.time, RateLimiter(1_000, clock.now, clock.sleep)
         written += sum(nbytes for _, nbytes in handed_over(pace, clock, [rows(9, 100)]))
-        clock.time += 0.1  # until brokers have answered
+        clock.time += 0.1  # until brokers have responded
         pace.finish()
         assert pace.waited_seconds == pytest.approx(clock.time - began - 0.1)
     assert written == 18_000

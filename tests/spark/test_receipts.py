@@ -1,4 +1,4 @@
-"""Receipts of a task: the digest of each partition is that of the rows that a reader finds there."""
+"""Receipts of a task: the digest of each partition matches the rows that a consumer reads from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.spark.task_cases import pool as pool
 
 
 def stored_ranges(broker: EmbeddedBroker) -> dict[int, OffsetRange]:
-    """Compute the receipt of each partition from its rows."""
+    """Compute the receipt of each partition from its stored rows."""
     table = read_topic(broker.bootstrap_servers, TOPIC)
     ranges = {}
     for partition in set(table["partition"].to_pylist()):

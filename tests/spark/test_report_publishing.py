@@ -1,4 +1,4 @@
-"""Where a report goes, and that a report that gets lost harms nothing."""
+"""Destinations of a report. A write succeeds even if its report cannot be published."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_publishes_report_to_file_topic_and_callback(broker: EmbeddedBroker, tmp
 def test_write_succeeds_when_publishing_the_report_fails(
     broker: EmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rows are in Kafka: Spark would run the write again, and double them."""
+    """The rows are already in Kafka. If the write failed, Spark would run it again and duplicate them."""
     path = str(tmp_path / "missing" / "reports.jsonl")
     commit(sink_options(reportPath=path, reportCallback="callbacks_of_a_job:fail"), [task()], "batch 12")
     assert f"The report could not be stored in {path}" in caplog.text
@@ -150,7 +150,7 @@ def test_reports_faults_of_report_options_with_all_others() -> None:
 
 
 def test_does_not_repeat_check_that_passed(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """A stream must not fail because a file system is away for a moment: its rows can be written."""
+    """A stream must not fail if a file system is briefly unavailable, because its rows can still be written."""
     folder = tmp_path / "reports"
     folder.mkdir()
     options = sink_options(broker, reportPath=f"{folder}/reports.jsonl")

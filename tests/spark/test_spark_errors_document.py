@@ -1,4 +1,4 @@
-"""docs/errors.md quotes what Spark itself says where `register` was forgotten: taken from Spark, not from the page."""
+"""docs/errors.md explains the errors that Spark itself raises without `register`. Spark raises them in these tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOWHERE = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "checkConnect
 
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession) -> DataFrame:
-    """Create rows of another session, which shares the JVM but not what was registered."""
+    """Create rows in another session, which shares the JVM but has not registered the sink."""
     return spark.newSession().range(1).selectExpr("CAST(id AS STRING) AS value")
 
 

@@ -81,7 +81,7 @@ def test_does_not_commit_when_a_task_report_is_missing() -> None:
 
 
 def test_error_without_any_task_report_names_continuous_processing() -> None:
-    """In a continuous stream Spark never runs the sink's tasks; without register() this error is the only hint."""
+    """Spark never runs the sink's tasks in a continuous stream. Without register(), only this error explains that."""
     with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not supported"):
         KafkaStreamWriter(OPTIONS, ColumnPlan(value=0), "run").commit([None, None], 0)
 

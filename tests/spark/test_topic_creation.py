@@ -1,4 +1,4 @@
-"""createTopic: made on the driver before the first task, compared where it is there, refused in words."""
+"""createTopic: the driver creates a missing topic before the first task and compares an existing one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_next_write_recreates_deleted_topic(broker: EmbeddedBroker, checks: str)
 
 
 def test_micro_batch_does_not_check_topic_again(broker: EmbeddedBroker) -> None:
-    """The stream must not fail because a broker restarts when it begins."""
+    """A broker that restarts at the beginning of a micro-batch must not fail the stream."""
     parsed = parse_options(options(broker))
     check_connection(parsed, "a start")
     broker.control.delete_topic("new")

@@ -1,4 +1,4 @@
-"""Options and schemas of `valueFormat`: what is chosen, and what is refused on the driver with which words."""
+"""Options and schemas of `valueFormat`: the columns and formats that they select, and errors on the driver."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ def test_rejects_unsupported_types_with_their_columns() -> None:
 
 
 NOTHING = NullType()
-NO_ELEMENTS = ArrayType(NOTHING, containsNull=False)  # what array() is
-NO_ENTRIES = MapType(NOTHING, NOTHING, valueContainsNull=False)  # what map() is
+NO_ELEMENTS = ArrayType(NOTHING, containsNull=False)  # the type of array()
+NO_ENTRIES = MapType(NOTHING, NOTHING, valueContainsNull=False)  # the type of map()
 EMPTY_MAPS = pa.MapArray.from_arrays(pa.array([0, 0], pa.int32()), pa.nulls(0), pa.nulls(0))
 WITHOUT_A_TYPE: list[tuple[DataType, pa.Array, bytes, object]] = [
     (NOTHING, pa.nulls(1), b"{}", None),

@@ -19,7 +19,7 @@ TIME = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d"
 
 @contextmanager
 def logging_as_in_a_worker(*handlers: logging.Handler, level: int = logging.NOTSET) -> Iterator[None]:
-    """Without what pytest has added; `handlers` are those that the user has added to the root logger."""
+    """Remove pytest's handlers for the block. `handlers`: those that the user has added to the root logger."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging.getLogger(), "handlers", list(handlers))
         patch.setattr(LOGGER, "handlers", [])

@@ -1,4 +1,4 @@
-"""What a worker does so that small writes end sooner, and what it must not do for that."""
+"""Process-level tuning that shortens small writes, and its side effects that must not occur."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ linux = pytest.mark.skipif(not QUICKACK, reason="TCP_QUICKACK is Linux's")
 
 
 class Node:
-    """Garbage that counting references does not find."""
+    """A reference cycle, which only the garbage collector can free."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -52,7 +52,7 @@ def test_freeze_gc_hides_existing_objects(reused_worker: None) -> None:
 
 def test_second_freeze_gc_hides_objects_of_the_first_task(reused_worker: None) -> None:
     freeze_gc()
-    late = [Node() for _ in range(1_000)]  # as pandas
+    late = [Node() for _ in range(1_000)]  # like the objects of pandas, which a task imports
     freeze_gc()
     assert not any(value is late for value in gc.get_objects())
 
@@ -96,7 +96,7 @@ def test_does_not_freeze_in_process_that_spark_does_not_reuse(monkeypatch: pytes
 
 
 def test_every_entry_point_of_spark_freezes_first(reused_worker: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To make the source or to plan, to commit a stream's batch, to commit a job, and to run a task."""
+    """Entry points: create the source or plan, commit a stream's batch, commit a job, and run a task."""
     writer = KafkaBatchWriter(parse_options({"kafka.bootstrap.servers": "a:1", "topic": "t"}), ColumnPlan(value=0))
     looks: list[bool] = []
     monkeypatch.setattr(worker_process, "FREEZES_PER_CYCLE", 4)

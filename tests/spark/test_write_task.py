@@ -1,4 +1,4 @@
-"""One task's promises, without a JVM: a real producer, and the embedded broker at the other end."""
+"""Writes of one task, without a JVM, by a real producer to the embedded broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.spark.task_cases import pool as pool
 
 
 def sender_threads() -> set[threading.Thread]:
-    """Return the sender threads of all producers of this process, those of earlier tests included."""
+    """Return the sender threads of all producers in this process, including those of earlier tests."""
     return {thread for thread in threading.enumerate() if "kafka-producer" in thread.name}
 
 
@@ -156,8 +156,9 @@ def test_killed_task_leaves_no_threads_or_connections(
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_memory_of_pending_rows_is_bounded(broker: EmbeddedBroker, pool: ProducerPool, codec: str) -> None:
-    """A slow broker holds the task back, so that memory does not grow with the input: compressed, rows take much less
-    of the producer's memory than of the task's.
+    """A slow broker slows the task down, so that its memory does not grow with the input.
+
+    With compression, rows take much less of the producer's memory than of the task's.
     """
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(20)
     pending: list[int] = []

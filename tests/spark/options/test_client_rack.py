@@ -1,4 +1,4 @@
-"""clientRackEnv: which Kafka options it needs, and what the driver's producers get."""
+"""Option `clientRackEnv`: the Kafka options that it requires, and the driver's producers, which ignore it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of createTopic."""
+"""The options `createTopic` and `createTopic.*`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of exactly once, and what stands against it among the others."""
+"""The options of exactly-once delivery, and other options that conflict with them."""
 
 from __future__ import annotations
 

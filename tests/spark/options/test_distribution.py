@@ -1,4 +1,4 @@
-"""The options of distribution."""
+"""The option `distribution` and the options that depend on it."""
 
 from __future__ import annotations
 

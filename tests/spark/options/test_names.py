@@ -1,4 +1,4 @@
-"""What the producer says of its options is shown with the names that a Spark job writes."""
+"""Option names in the producer's messages get the prefix `kafka.`, as in a Spark job."""
 
 from __future__ import annotations
 

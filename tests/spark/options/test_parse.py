@@ -1,4 +1,4 @@
-"""Spark's option strings: what is taken, what is refused and with which words, and that secrets stay secret."""
+"""Parsing of Spark's option strings: accepted values, errors about rejected ones, and secrets that stay hidden."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_dead_letters_require_both_options() -> None:
     ],
 )
 def test_rejects_one_topic_for_two_options(first: str, second: str) -> None:
-    """A row or a report in the log of what is decided is one that no query of the cluster can read past."""
+    """Rows and reports must stay out of the decision log, because no query of the cluster could read past them."""
     log = {"deliveryGuarantee": "exactly-once"} if second == "decisionLogTopic" else {}
     letters = {"onRecordError": "deadLetter"} if "deadLetterTopic" in (first, second) else {}
     (fault,) = faults(NEEDED | log | letters | {first: "t", second: " t "})

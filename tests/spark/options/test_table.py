@@ -1,4 +1,4 @@
-"""docs/options.md says what the code does."""
+"""docs/options.md and docs/security.md match the options and settings in the code."""
 
 from __future__ import annotations
 

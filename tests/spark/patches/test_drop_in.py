@@ -1,4 +1,4 @@
-"""What register() says without a session."""
+"""The warnings and the redaction settings of register(), without a Spark session."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MISTAKEN = ["sasl_plain_password", "kafka.sasl.password", "kafka.sasl.jaas.confg
 @pytest.mark.parametrize("name", [*SECRETS, *REGISTRY_SECRETS, *OF_OTHERS, *MISTAKEN])
 @pytest.mark.parametrize("prefix", ["", "kafka.", "KAFKA."])
 def test_spark_redacts_secrets_also_of_ignored_and_rejected_options(name: str, prefix: str) -> None:
-    """They are in the request that Spark Connect writes down before the driver looks at them."""
+    """Spark Connect logs the request, which contains these options, before the driver checks them."""
     assert re.search(REDACTION_CONFS["spark.sql.redaction.options.regex"], prefix + name)
     of_java = REDACTION_CONFS["spark.sql.redaction.string.regex"].replace("++", "+").replace("*+", "*")
     request = (

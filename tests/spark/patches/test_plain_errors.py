@@ -1,4 +1,4 @@
-"""What a notebook shows for a mistake: the user's own lines, and one error that says what to do."""
+"""Errors in notebooks: the output shows the user's own lines and one error with its remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ spark_kafka_sink.errors.{}: Not written to Kafka: 1 record.
 """
 WRITE = '.write.format("pykafka").option("kafka.bootstrap.servers", address).option("topic", "{}").save()'
 
-# What is wrong; the code of the cell; the words with which the output begins, and others of its first paragraph.
+# The mistake, the code of the cell, the beginning of the output, and other texts in its first paragraph.
 MISTAKES: list[tuple[str, str, str, list[str]]] = [
     (
         "a wrong column",

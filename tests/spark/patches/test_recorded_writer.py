@@ -1,4 +1,4 @@
-"""Writers that remember what was said to them, shown on a writer of the tests' own."""
+"""Writers that record the calls of their methods, tested with a fake writer class."""
 
 from __future__ import annotations
 
