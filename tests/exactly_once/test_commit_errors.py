@@ -1,4 +1,4 @@
-"""Commit errors: which errors are converted, and what their messages tell users of streams and of jobs."""
+"""Commit errors: the errors that are converted, and their messages for users of streams and of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures while a driver decides a batch, and what it has to end and to record afterwards."""
+"""Failures while a driver decides a batch, and the transactions and records that it must then complete."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ def test_each_driver_of_a_start_gets_currently_granted_timeout(query: Query, bef
 
 
 def test_changed_timeout_applies_from_next_start_without_register(query: Query) -> None:
-    """Without `register` its drivers belong to one start."""
+    """Without `register`, all of these drivers belong to one start."""
     assert (
         query.with_new_driver(name=build_batch_driver_name("spark", "1"), timeout_ms=70_000).run(0).entry.timeout_ms
         == 70_000

@@ -1,4 +1,4 @@
-"""Driver ids of a prefix: which of them are described, and what their descriptions show."""
+"""Driver ids of a prefix: the ids that a client describes, and the meaning of their descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task attempts that are late: after their batch has ended, they leave no transaction open."""
+"""Late task attempts, which leave no transaction open after their batch has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of a log partition: which of them are valid, and which a reader may ignore."""
+"""The records of a log partition: valid records, and records that a reader may ignore."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Cluster(SimulatedCluster):
         return [connection for connection in self.system.connections if connection.socket.address.host == host]
 
     def suspend(self, node: int, *, elects: bool = True) -> None:
-        """Suspend the node as by SIGSTOP: it accepts connections and does not respond."""
+        """Suspend the node as SIGSTOP does: it accepts connections but does not respond."""
         address = self.core.nodes[node]
         for connection in self.connections_to(node):
             connection.stall()

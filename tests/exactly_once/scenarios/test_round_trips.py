@@ -86,7 +86,7 @@ def query(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 WAITS = {2: (2, 4, 5), 1: (4, 5, 7)}
-"""To begin, to write and to commit, by the version of transactions."""
+"""Numbers of round trips to begin, to write and to commit, by transaction version."""
 
 
 @pytest.mark.parametrize(
