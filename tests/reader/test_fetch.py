@@ -1,4 +1,4 @@
-"""Fetch: messages, versions and verdicts, in responses that are about several partitions."""
+"""Fetch: messages, versions and verdicts of responses with several partitions."""
 
 from __future__ import annotations
 

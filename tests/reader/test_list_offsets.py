@@ -30,7 +30,7 @@ def response(**error_codes: int) -> ListOffsetsResponse:
 
 
 def test_reads_response_with_many_partitions_once() -> None:
-    """With thousands of partitions on a broker, to read it for each of them takes minutes."""
+    """If each of a broker's thousands of partitions read the whole response, a lookup would take minutes."""
     shared = response()
     with patch.object(list_offsets, "_iterate_partitions", wraps=list_offsets._iterate_partitions) as read:
         assert REQUEST.parse_offsets(dict.fromkeys(REQUEST.keys, shared)) == {0: 0, 1: 10, 2: 20, 3: 30}

@@ -146,7 +146,7 @@ def test_aborts_listed_transactions_after_election(version: int, strike: Callabl
 def test_timeout_of_unresponsive_node_grows_with_each_attempt(
     cluster: Cluster, prepared: list[TransactionIdentity]
 ) -> None:
-    """The node may be busy, or the network may be slow."""
+    """Longer timeouts give a busy node or a slow network time to respond."""
     with cluster.client() as client:
         describe_transactions(client, IDS)
         cluster.suspend(DEAD, elects=False)

@@ -1,4 +1,4 @@
-"""Requests that describe transactions and controllers, and what their responses mean."""
+"""Requests that describe transactions and controllers, and the meaning of their responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests about topics: which fields their messages have, and which responses are final."""
+"""Requests about topics: the fields of their messages, and the responses that are final."""
 
 from __future__ import annotations
 

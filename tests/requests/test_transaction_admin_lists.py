@@ -75,9 +75,7 @@ def test_successors_list_transactions_of_dead_broker(
 
 
 def test_list_includes_restarted_broker(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
-    """Brokers restart one after another. Otherwise the restarted broker's transactions would stay open until their
-    timeouts.
-    """
+    """In a rolling restart, a list without the restarted broker would leave transactions open until they time out."""
     cluster.elect(DEAD)
     with cluster.client() as client:
         describe_transactions(client, IDS)
