@@ -71,3 +71,11 @@ def test_output_of_failed_stage_is_printed_and_kept(tmp_path: Path, capsys: pyte
     assert "the cause" in printed
     assert (tmp_path / "bad.log").read_text() == "the cause\n"
     assert not (tmp_path / "bad.passed").exists()
+
+
+def test_failed_stage_prevents_its_successor_only(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    successor = Part("successor", append_stage("successor", runs).command, predecessors=("bad",))
+    stages = [python_stage("bad", "raise SystemExit(3)"), successor, append_stage("last", runs)]
+    assert run_stages(stages, tmp_path, lambda: "c1") == ["bad", "successor"]
+    assert runs.read_text() == "last "
