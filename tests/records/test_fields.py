@@ -31,7 +31,7 @@ numbers = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-70, 70)
 
 
 def encode_rows(fields: Sequence[Field], rows: int) -> list[bytes]:
-    """The fields of each row; whatever does not count must be 0, and no width above the highest."""
+    """Join the fields of each row. Fail for bits beyond a field's width, and for widths above `max_width`."""
     written = [b""] * rows
     for field in fields:
         words = np.broadcast_to(np.asarray(field.word, np.uint64), rows).tolist()

@@ -18,7 +18,7 @@ from tests.records.test_encoder import assert_equal
 
 @st.composite
 def header_values(draw: st.DrawFn, rows: int) -> list[bytes | None]:
-    """Keys or values for one place in the headers: of one length or several, equal in all records or not, some null."""
+    """Draw the keys or values of the header at one position, one per record: equal, of varying lengths, or null."""
     kind = draw(st.sampled_from(["same", "one length", "short", "short with nulls", "two-byte lengths", "nulls"]))
     if kind == "same":
         return [draw(st.binary(max_size=20))] * rows
