@@ -49,7 +49,7 @@ def test_staged_rows_linger_from_the_time_of_append() -> None:
 
 def test_open_batch_lingers_from_its_oldest_row() -> None:
     h = Harness()
-    h.append(0, BATCH_ROWS + 1)  # grouped at once: one full, one open with one row
+    h.append(0, BATCH_ROWS + 1)  # grouped immediately: a full batch, and an open one with one row
     h.drain()
     h.clock.now += 6
     assert h.ready().next_ready_check_delay_ms == 4
@@ -92,10 +92,10 @@ def test_flush_makes_everything_ready_immediately() -> None:
     assert h.ready_nodes() == {0, 1}
     batches = h.drain()
     h.append(1)
-    assert h.ready_nodes() == {0}  # as long as the flush goes on, nothing lingers
+    assert h.ready_nodes() == {0}  # nothing lingers during the flush
     assert not h.flushed(flush)
     h.append(2)
-    assert h.ready_nodes() == {0}  # it is over: what comes now lingers
+    assert h.ready_nodes() == {0}  # the flush has ended, so the new row lingers
     for batch in batches:
         h.acknowledge(batch)
 
@@ -106,7 +106,7 @@ def test_flush_completes_when_earlier_batches_are_acknowledged_or_failed() -> No
     h.append(2)
     flush = h.begin_flush()
     first, second = h.take()
-    h.append(1)  # after the flush began: it does not wait for this one
+    h.append(1)  # the flush does not wait for rows that were appended after its start
     h.acknowledge(first)
     assert not flush.done.is_set()
     second.mark_request_ended()
@@ -202,13 +202,16 @@ def test_append_wakes_sender_only_for_new_stage_and_for_full_batch() -> None:
 
 
 def placed(h: Harness, monkeypatch: pytest.MonkeyPatch, *, later_ms: float) -> ReadyCheckResult:
-    """Single records get their partitions, and wait on, since none is full. What the sender finds meanwhile."""
+    """Assign partitions to records that fill no batch. Return the sender's ready check during the split.
+
+    `later_ms`: how long the split takes.
+    """
     split = Stage.split
     checks: list[ReadyCheckResult] = []
 
     def split_and_look(stage: Stage, leaving: NDArray[np.bool_]) -> Any:
         h.clock.now += later_ms
-        checks.append(h.ready())  # on its own thread
+        checks.append(h.ready())  # as the sender thread could at this moment
         return split(stage, leaving)
 
     monkeypatch.setattr(Stage, "split", split_and_look)
@@ -359,7 +362,7 @@ def test_partition_loads_exclude_partitions_without_leader() -> None:
 def test_flush_that_begins_during_shutdown_completes() -> None:
     h = Harness(linger_ms=1000)
     h.append(0)
-    flush = OpenFlush(h.accumulator)  # no round of the sender sees it any more
+    flush = OpenFlush(h.accumulator)  # begins after the sender's last round
     h.accumulator.close()
     h.accumulator.remove_completed(*h.accumulator.abort_incomplete_batches(ERROR))
     h.accumulator.complete_flushes()
@@ -368,7 +371,7 @@ def test_flush_that_begins_during_shutdown_completes() -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_interrupt_at_begin_of_flush_leaves_no_flush_in_progress(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
-    """Else nothing would linger any more."""
+    """A flush that never ends would disable linger.ms."""
     h = Harness()
     begin = IncompleteBatches.begin_flush
 

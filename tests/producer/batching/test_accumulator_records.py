@@ -40,13 +40,13 @@ def test_assigns_records_when_rows_of_columns_complete_a_batch() -> None:
     for _ in range(BATCH_ROWS // 2):
         h.append_record(0)
     assert h.ready().next_ready_check_delay_ms > ASSIGNMENT_DELAY_MS
-    h.append(0, count=BATCH_ROWS - 1)  # they fill no batch alone
+    h.append(0, count=BATCH_ROWS - 1)  # these rows alone fill no batch
     h.clock.now += ASSIGNMENT_DELAY_MS
     assert [batch.record_count for batch in h.take()] == [BATCH_ROWS]
 
 
 def test_assigns_records_that_may_fill_a_batch_after_delay_and_wakes_sender_once() -> None:
-    """The delay is bounded here: "at once" is a promise."""
+    """The delay must be short, because full batches are to be sent immediately."""
     assert ASSIGNMENT_DELAY_MS <= 5
     h = Harness(linger_ms=3_000)
     h.append(0, count=BATCH_ROWS // 2)
@@ -66,7 +66,7 @@ def test_does_not_wake_sender_for_assignment_when_linger_ends_first() -> None:
 
 
 def test_does_not_assign_records_while_full_batch_waits_for_sparse_partitions() -> None:
-    """Thousands of partitions have a row each, and one has many: to place records over and over would move nothing."""
+    """Repeated assignments would be wasted, because they free no batch while many partitions have one row each."""
     h = Harness(leaders=[0] * 500, linger_ms=600_000, buffer_memory=1 << 20, batch_size=1024)
     placed = 0
     place = Stage.assign_partitions

@@ -170,7 +170,7 @@ def test_small_batches_create_few_objects_for_the_garbage_collector(monkeypatch:
     monkeypatch.setattr(ProducerBatch, "append", count_and_append)
     fill()
     h.drain(0)
-    counts.clear()  # permanent objects, such as queues, exist now
+    counts.clear()  # permanent objects, such as queues, exist from now on
     fill()
     before, encoded, filled = counts
     assert encoded - before < 3.5 * partitions, "batch, segment, rows"

@@ -344,7 +344,7 @@ def test_splits_call_into_chunks_of_bounded_rows_and_bytes(sizes: list[int], max
     for start, stop, size in chunks:
         assert size == sum(sizes[start:stop])
         assert stop - start == 1 or (stop - start <= max_rows and size <= max_bytes)
-        # The next row would not have fitted into the chunk.
+        # The next row would not have fit into the chunk.
         assert stop == len(sizes) or stop - start == max_rows or size + sizes[stop] > max_bytes
 
 
@@ -356,7 +356,7 @@ def test_builds_one_failed_batch_per_partition() -> None:
     ]
     batches = stage.build_failed_batches(error)
     chunks = [(batch.topic_partition.partition, batch.record_count) for batch in batches]
-    assert chunks == [(2, 2), (5, 1), (-1, 1), (5, 2)]  # a record that waits for its partition has none
+    assert chunks == [(2, 2), (5, 1), (-1, 1), (5, 2)]  # -1: a record without an assigned partition
     assert all(batch.is_done and batch.error is error for batch in batches)
     ((call, rows, _),) = batches[3].split_rows_by_call()
     call.fail_rows(FailedRows(rows, error, "t", 5))

@@ -38,7 +38,7 @@ def test_split_keeps_sequences_and_age_of_batch(compression: str) -> None:
         assert (child.producer_id, child.base_sequence) == (batch.producer_id, sequence)
         assert (child.created_ms, child.deadline_ms, child.attempts) == (batch.created_ms, batch.deadline_ms, 0)
         assert child.codec is batch.codec
-        assert [lease.buffer for lease in child.leases] == [None]  # nothing of the parent's memory
+        assert [lease.buffer for lease in child.leases] == [None]  # uses none of the parent's memory
         sequence += child.record_count
     sent: list[ProducerBatch] = []
     while h.accumulator.has_undrained():
@@ -244,7 +244,7 @@ def test_abort_fails_staged_queued_and_in_flight_rows() -> None:
         h.accumulator.remove_completed(batch)
     assert not h.accumulator.has_incomplete()
     assert not h.accumulator.has_undrained()
-    assert h.pool.free_bytes < h.pool.total_bytes  # the one on the wire
+    assert h.pool.free_bytes < h.pool.total_bytes  # held by the batch in flight
     in_flight.mark_request_ended()
     assert h.pool.free_bytes == h.pool.total_bytes
 
