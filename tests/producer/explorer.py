@@ -1,4 +1,4 @@
-"""The schedule explorer: thousands of short runs in virtual time, each under faults drawn from its seed.
+"""The schedule explorer: thousands of short runs in virtual time, with faults that are drawn from each run's seed.
 
     python -m tests.producer.explorer --seeds 0:5000      prints the seeds that fail
     python -m tests.producer.explorer --seed 17           replays one seed and prints its schedule
@@ -40,7 +40,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 
 class Run:
-    """The run of one seed. A producer without idempotence has one request in flight, and only the order is checked."""
+    """The run of one seed. A producer without idempotence has one request in flight, and may store duplicates."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -77,7 +77,7 @@ class Run:
             self.system.after(30_000, self.schedule.heal)
             self.producer.close(timeout=self.random.choice((None, None, 0.5)))
             self.check()
-        except BaseException:  # else its records would be lost, and the producer would say so, in some later test
+        except BaseException:  # otherwise the producer would log its lost records during a later test
             get_loop(self.producer).after_round = lambda: None
             self.producer.close(timeout=0)
             raise
@@ -99,16 +99,16 @@ class Run:
     def send(self, partition: int, count: int) -> None:
         values = [b"%06d" % (self.value_count + i) for i in range(count)]
         self.value_count += count
-        with contextlib.suppress(KafkaSinkError):  # The call itself has failed: none of these records may be stored.
+        with contextlib.suppress(KafkaSinkError):  # The call itself failed, so none of its records are checked.
             self.send_values(partition, values)
 
     def is_idle(self) -> bool:
-        """Return whether no record waits for its outcome, and no late response is on its way."""
+        """Return whether every record has an outcome and no request is in flight."""
         sender = get_sender(self.producer)
         return not sender.has_incomplete and not any(state.in_flight_batches for state in sender.idempotence)
 
     def send_values(self, partition: int, values: list[bytes]) -> None:
-        """Send the values with a fixed timestamp: with the time of the clock, a seed would not repeat its run."""
+        """Send the values with a fixed timestamp, because clock times would make the run of a seed irreproducible."""
         if len(values) == 1:
             future = self.producer.send(ProducerRecord(TOPIC, values[0], partition=partition, timestamp_ms=WALL_MS))
             self.singles.append((partition, values[0], future))
@@ -146,7 +146,7 @@ class Run:
                 assert offset == -1 or stored_values[partition][offset] == value, f"{value!r}: wrong offset"
 
     def check_columns(self, stored_values: dict[int, set[bytes | None]]) -> None:
-        """Check that send_columns() has reported each row as written or failed, and the written ones are stored."""
+        """Check that send_columns() reported each row as written or failed, and that the written rows are stored."""
         for partition, values, future in self.columns:
             assert future.done(), f"{values[0]!r}... have no outcome"
             result = future.result(0)
@@ -160,7 +160,7 @@ class Run:
 
 
 def check_partition_queues(producer: KafkaProducer) -> None:
-    """Check that the queue of each partition contains the batches that wait according to the partition's state."""
+    """Check that each partition's queue contains exactly the pending batches that are not in flight."""
     idempotence, accumulator = get_sender(producer).idempotence, get_sender(producer).accumulator
     assert not idempotence.find_violations(), idempotence.find_violations()
     for state in idempotence:

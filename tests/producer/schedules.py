@@ -1,15 +1,17 @@
-"""What goes wrong in a run of the schedule explorer: faults of brokers, drawn from the run's seed.
+"""Broker faults of the schedule explorer, drawn from the run's seed.
 
-A schedule is drawn before the records are sent. Most of it lies in rules of the broker's control and in the clock's
-heap; `between_sends` is the rest, what happens only where nothing is under way. Brokers forget a producer in four ways:
+A schedule is drawn before the records are sent, as fault rules of the brokers and as events of the virtual clock.
+`between_sends` draws the other faults, which happen only while no batch is in flight. Brokers forget a producer in four
+ways:
 
-    expired      it was idle for so long that its connections have ended, too (producer.id.expiration.ms)
-    restarted    its leader comes back, idle again, without what it knew of producers
-    retention    all its records are deleted, and what was known of it goes with them
-    silently     all at once, with the connections as they were. A broker that then refuses the first of two requests
-                 takes the second: no producer can tell, so the order is not promised (`keeps_order`), the rest is
+    expired      The producer was idle for so long that its connections have ended, too (producer.id.expiration.ms).
+    restarted    Its idle leader restarts without the producer state.
+    retention    All its records are deleted, and its state with them.
+    silently     All brokers lose the state, and the connections stay open. A broker that then rejects the first of two
+                 requests accepts the second. The producer cannot detect this, so the order is not guaranteed
+                 (`keeps_order`). All other guarantees hold.
 
-Old brokers refuse a producer that they do not know, with UNKNOWN_PRODUCER_ID; those of today take any sequence.
+Old brokers reject an unknown producer with UNKNOWN_PRODUCER_ID. Current brokers accept any sequence from it.
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ class Schedule:
     def __init__(
         self, random: Random, cluster: SimulatedCluster, partitions: int, fill_the_pipeline: Callable[[], None]
     ) -> None:
-        """`fill_the_pipeline` sends more batches to partition 0 than may be under way at once."""
+        """`fill_the_pipeline` sends more batches to partition 0 than may be in flight at once."""
         self.keeps_order = True
         self.deleted: dict[int, list[bytes | None]] = {partition: [] for partition in range(partitions)}
-        """By retention: they were stored."""
+        """Values of each partition that were stored, and later deleted by retention."""
         self._random = random
         self._cluster = cluster
         self._control = cluster.control
@@ -87,14 +89,14 @@ class Schedule:
             self._cluster.system.after(self._random.uniform(0, 3000), self._pull_lever)
 
     def _refuse_the_first(self) -> None:
-        """A broker that knows nothing of the producer refuses the head of a pipeline, and would take what follows."""
+        """Reject the first batch of a pipeline. A broker without producer state would accept the batches after it."""
         rule = self._control.when(api=ApiKey.PRODUCE, times=self._random.randint(1, 2))
         rule.fail(self._random.choice(FOR_A_WHILE))
         self._fill_the_pipeline()
         self._perhaps_pull_a_lever()
 
     def _doubt_before_a_refusal(self) -> None:
-        """In the middle of a pipeline one batch is stored without a word, and one behind it is refused for good."""
+        """Store a batch in the middle of a pipeline but return an error, and reject a later batch permanently."""
         nth = self._random.randint(2, 6)
         self._control.when(api=ApiKey.PRODUCE, nth=nth).fail(self._random.choice(DOUBTS), after_applying=True)
         behind = self._control.when(api=ApiKey.PRODUCE, nth=nth + self._random.randint(1, 2))
@@ -131,7 +133,7 @@ class Schedule:
             rule.fail(codes.UNKNOWN_PRODUCER_ID)
 
     def _is_unknown(self, partition: int, message: Message) -> bool:
-        """Would a broker of old have nothing to compare this batch's sequence with?"""
+        """Return whether an old broker would reject the batch: its sequence is above 0, its producer unknown."""
         assert isinstance(message, ProduceRequest)
         for topic in message.topic_data:
             for data in topic.partition_data:
