@@ -1,4 +1,4 @@
-"""Calls that are blocked on metadata or memory while their transaction ends: their records are in no transaction."""
+"""Calls that wait for metadata or memory while their transaction ends add their records to no transaction."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 
 
 def while_it_waits_for_metadata(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    """Run `happens` while the next call waits for its topic, as another thread could."""
+    """Run `happens`, as another thread could, while the next call waits for its topic."""
     wait = TopicMetadataWaiter.await_partitions
 
     def await_partitions(*arguments: Any) -> object:
@@ -134,7 +134,7 @@ def test_failed_send_prevents_commit_of_its_transaction(version: int, monkeypatc
 
 @BOTH
 def test_rejects_sends_while_transaction_is_prepared(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prepared one would wait for it for ever, or it would be in the next."""
+    """Otherwise the prepared transaction would wait for the record forever, or the next one would contain it."""
     cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
     refused: list[BaseException] = []
@@ -160,7 +160,7 @@ def test_begin_transaction_unmutes_partitions(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"1")
     producer.commit_transaction()
-    # No call of a user can stage a record now. If something else does, the next transaction must not hang.
+    # No user call can stage a record now. If anything else does, the next transaction must not hang.
     inside = get_sender(producer)
     future = inside.accumulator.append_record("t", (b"2", None, None, 0, 0), 100, inside.metadata.snapshot)
     with pytest.raises(TimeoutError):

@@ -26,7 +26,7 @@ def simulated(partitions: int = 1, **options: object) -> tuple[SimulatedCluster,
 
 
 def test_sends_full_batches_immediately_despite_sparse_partitions() -> None:
-    """Twelve do, of single records, when less than two more are there."""
+    """Partition 0 gets twelve batches and 28 more records, which fill less than two batches and may stay staged."""
     cluster, producer = simulated(101, linger_ms=3000, batch_size=16_384)
     wait_for_result(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
     began_ms = cluster.system.now()

@@ -33,7 +33,7 @@ def simulated(partitions: int, **options: object) -> tuple[SimulatedCluster, Kaf
 
 
 class Seen:
-    """What callbacks have said, in their order."""
+    """Outcomes in the order in which the callbacks received them."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -50,7 +50,7 @@ class Seen:
 def test_callback_order_when_later_call_is_acknowledged_first_on_another_partition() -> None:
     _, producer = simulated(4, linger_ms=5, batch_size=1_000)
     seen = Seen()
-    partitions = [*(1 + n % 3 for n in range(12)), *range(4)]  # the first twelve are placed before the others come
+    partitions = [*(1 + n % 3 for n in range(12)), *range(4)]  # the first twelve are assigned before the others
     futures = [
         producer.send(ProducerRecord("t", b"v" * 100, partition=to), seen.note(n)) for n, to in enumerate(partitions)
     ]
@@ -85,7 +85,7 @@ def test_stored_record_completes_before_later_record_that_fails_in_same_round() 
         1, linger_ms=0, batch_size=200, retries=0, enable_idempotence=False, request_timeout_ms=1_000
     )
     wait_for_result(producer, producer.send(ProducerRecord("t", b"first")))
-    cluster.control.when(api=ApiKey.PRODUCE, nth=1).delay(998)  # its answer comes when the other's time is over
+    cluster.control.when(api=ApiKey.PRODUCE, nth=1).delay(998)  # its response arrives when the other request times out
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).never_answer()
     seen = Seen()
     stored, lost = (producer.send(ProducerRecord("t", b"v" * 120), seen.note(n)) for n in range(2))

@@ -1,4 +1,4 @@
-"""kafka_test_cases.md, here, has a row for each case, with tests that exist, or with the reason why there is none."""
+"""kafka_test_cases.md has a row for each Kafka test, with existing tests or the reason why none applies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 PAGE = Path(__file__).with_name("kafka_test_cases.md").read_text()
 CASES = {"TransactionManagerTest": 140}
-"""How many Kafka 4.3.1 has."""
+"""Number of test cases per class in Kafka 4.3.1."""
 
 
 def test_table_names_only_existing_tests() -> None:

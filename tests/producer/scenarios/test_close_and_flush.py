@@ -71,7 +71,7 @@ class ProducerCase:
         return self
 
     def errors(self) -> list[Exception | None]:
-        """Return the errors of the record and of the three rows, all of which must have an outcome."""
+        """Return the errors of the record and of the three rows. Fail if one has no outcome."""
         result = self.columns.result(0)
         by_row: dict[int, Exception] = {int(row): f.error for f in result.failures for row in f.rows}
         single = self.single.exception(0)
@@ -233,7 +233,7 @@ def test_close_with_zero_timeout_fails_unencodable_rows_with_their_error(
     case = ProducerCase(batch_size=0)
     case.producer.partitions_for("t")
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", raise_memory_error)
-    case.staged()  # with batches of one row they are grouped at once, in the caller's thread
+    case.staged()  # with batch_size=0, rows are grouped immediately in the caller's thread
     case.producer.close(timeout=0)
     for error in case.errors():
         assert isinstance(error, DeliveryError)

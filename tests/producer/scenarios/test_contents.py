@@ -64,7 +64,7 @@ def test_fills_open_batch_before_creating_the_next() -> None:
 
 def test_appended_pieces_continue_offset_deltas_of_batch() -> None:
     h = Harness(batch_size=512)
-    h.append(0, 4, call="a")  # 3 in a full batch, 1 in an open one
+    h.append(0, 4, call="a")  # three rows fill a batch, and one is in an open batch
     h.append(0, 4, call="b")
     got = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Each public docstring of the producer has an example, and the examples run as they stand there."""
+"""Each public docstring of the producer has an example, and the examples run unchanged."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def test_examples_of_transactions_run_in_the_order_of_the_page(variables: dict[s
             producer = variables[name]
             assert isinstance(producer, KafkaProducer)
             producer.close()
-        # One abort; begin, transaction, commit, offsets and the one that was taken over commit.
+        # One example aborts. Those of begin, transaction, commit, offsets and the takeover commit these rows.
         assert broker.topic("accounts").read().num_rows == 2 + 2 + 1 + 1 + 1

@@ -96,7 +96,7 @@ def test_muted_partition_is_neither_ready_nor_drained_until_unmuted() -> None:
     h.gate.rejected_partitions.clear()
     assert h.ready_nodes() == set()
     assert h.drain(0) == []
-    h.append(0)  # more rows do not bring it back
+    h.append(0)  # more rows do not unmute it
     assert h.ready_nodes() == set()
     h.accumulator.unmute(tp(0))
     assert h.ready_nodes() == {0}

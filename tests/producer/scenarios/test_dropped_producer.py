@@ -25,7 +25,7 @@ DELIVERY_MS = 40_000
 
 
 class Holder:
-    """Holds a producer, and is part of a reference cycle."""
+    """Holder of a producer that is part of a reference cycle, so that only the garbage collector frees it."""
 
     def __init__(self, producer: KafkaProducer) -> None:
         self.producer = producer
@@ -64,7 +64,7 @@ def test_collecting_producer_does_not_deadlock_while_thread_holds_any_of_its_loc
     thread.start()
     thread.join(WAIT_TIMEOUT_SECONDS)
     assert collected, "the finalizer waits for a lock"
-    assert caplog.text == ""  # a handler of the log has a lock, too
+    assert caplog.text == ""  # log handlers have a lock, too
     assert loop.join(DELIVERY_MS + 1)
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert "was dropped, or the program exited, without close()" in caplog.text

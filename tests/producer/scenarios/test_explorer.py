@@ -1,4 +1,4 @@
-"""Some runs of the schedule explorer, and its detection of a removed rule."""
+"""Some runs of the schedule explorer, and its detection of removed rules and leaks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_explored_faults_lose_duplicate_and_reorder_nothing_acknowledged(seed: int) -> None:
-    """One test for each seed: a failure names what `python -m tests.producer.explorer --seed` is to replay."""
+    """Each seed is a separate test, so a failure names the seed for `python -m tests.producer.explorer --seed`."""
     explore(seed)
 
 

@@ -17,13 +17,13 @@ from tests.producer.virtual_time import create_simulated_producer, get_loop, wai
 from tests.simulated_cluster import SimulatedCluster
 
 REQUEST_BYTES = 900
-"""A request is full with one full batch."""
+"""max.request.size, small enough that one full batch fills a request."""
 LINGER_MS = 10
 HOLD_MS = 100
 
 
 def supplied(*partitions: int) -> Harness:
-    """A full batch waits for each of these partitions; of the three, 0 and 1 are led by node 0, and 2 by node 1."""
+    """Build a harness with a full batch for each partition. Node 0 leads partitions 0 and 1, node 1 leads 2."""
     h = Harness(max_request_size=REQUEST_BYTES, linger_ms=LINGER_MS)
     for partition in partitions:
         h.append(partition, 9)
@@ -42,7 +42,7 @@ def test_lingered_rows_stay_staged_while_every_leader_has_a_full_request() -> No
     h.clock.now += LINGER_MS
     assert sent_partitions(h) == [0, 2]
     h.append(1, 2, call="second")
-    h.ready()  # the full batches are gone
+    h.ready()  # no full batch is left, so the rows become a batch
     (batch,) = [batch for batch in h.drain() if batch.topic_partition.partition == 1]
     assert [get_name(call) for call, _, _ in batch.split_rows_by_call()] == ["first", "second"]
 
@@ -93,7 +93,7 @@ def test_extra_linger_is_limited_when_memory_is_short(linger_ms: int, monkeypatc
     assert h.pool.free_bytes == free
     h.clock.now += HOLD_MS
     h.ready()
-    assert h.pool.free_bytes > free  # what was kept for their encoding
+    assert h.pool.free_bytes > free  # the memory that was reserved for their encoding
 
 
 def test_no_extra_linger_for_available_leader_when_memory_is_short(

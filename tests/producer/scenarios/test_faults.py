@@ -44,12 +44,12 @@ def find_leader(cluster: SimulatedCluster) -> int:
 
 
 def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseException | None]]:
-    """Record 1 is stored, its answer is lost; 2 to 9, a batch each, come when there is another leader."""
+    """Store record 1 but lose its response. Send records 2 to 9, one batch each, after the leader has moved."""
     cluster, producer = simulated(request_timeout_ms=1000, batch_size=1)
     cluster.control.add_partitions("t", 2)
     wait_for_result(producer, send(producer, b"0"))
     old = find_leader(cluster)
-    # A connection to the other broker stands: by it the producer hears of the new leader while the old one is silent.
+    # Over its connection to the other broker, the producer learns of the new leader while the old one does not respond.
     cluster.control.move_leader("t", 1, 1 - old)
     wait_for_result(producer, producer.send(ProducerRecord("t", b"there", partition=1)))
     cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=True)
@@ -76,7 +76,7 @@ RULES_1_AND_2: dict[str, Callable[..., bool]] = {
 def test_8_response_lost_on_previous_leader_is_duplicate_on_new_one(
     without: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the two rules sees to it by itself."""
+    """Each of the two rules is sufficient by itself."""
     if without is not None:
         monkeypatch.setattr(idempotence, without, RULES_1_AND_2[without])
     stored, errors = lose_an_answer_and_move_the_leader()
@@ -85,7 +85,7 @@ def test_8_response_lost_on_previous_leader_is_duplicate_on_new_one(
 
 
 def test_8_without_rules_1_and_2_stored_batch_is_not_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new leader remembers five batches, and the one in question came before them."""
+    """The new leader remembers the last five batches, and record 1 was stored before them."""
     for rule, without in RULES_1_AND_2.items():
         monkeypatch.setattr(idempotence, rule, without)
     stored, errors = lose_an_answer_and_move_the_leader()
@@ -163,7 +163,10 @@ def test_sender_does_not_spin_while_all_brokers_are_unreachable(retry_backoff_ms
 def outcome_without_new_metadata(
     monkeypatch: pytest.MonkeyPatch, new_leader: int = 1
 ) -> tuple[bool, list[bytes | None]]:
-    """After the leader has moved: is the record acknowledged within a second, and what is stored?"""
+    """Move the leader and suppress metadata requests.
+
+    Return whether the next record is acknowledged within a second, and the stored values.
+    """
     cluster, producer = simulated()
     cluster.control.move_leader("t", 0, 1 - new_leader)
     wait_for_result(producer, send(producer, b"0"))
@@ -202,7 +205,7 @@ def test_permanent_rejection_without_doubt_fails_only_its_record() -> None:
 
 
 def move_to_other_addresses(strategy: str) -> tuple[SimulatedCluster, Future[RecordMetadata]]:
-    """Stop the brokers and restart them at other addresses, to which only the configured name leads."""
+    """Restart the brokers at other addresses, which only the bootstrap name resolves to."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=2, topics={"t": 1})
     system, nodes = cluster.system, cluster.core.nodes.values()
     system.names["kafka"] = [node.host for node in nodes]

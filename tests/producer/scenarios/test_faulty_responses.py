@@ -38,7 +38,7 @@ def established(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
 
 
 def send(producer: KafkaProducer, value: bytes) -> Future[RecordMetadata]:
-    """Send a record in a request of its own."""
+    """Send a record in a separate request."""
     future = producer.send(ProducerRecord("t", value, partition=0))
     get_loop(producer).run_until(lambda: False, 0.2)
     return future
@@ -60,7 +60,7 @@ def test_10_sequence_error_at_head_restarts_sequences_and_keeps_order() -> None:
 
 def test_10_sequence_error_behind_head_keeps_the_epoch() -> None:
     cluster, producer = established()
-    cluster.control.when(api=ApiKey.PRODUCE).delay(20)  # so that it is still under way when the next is refused
+    cluster.control.when(api=ApiKey.PRODUCE).delay(20)  # still in flight when the next request is rejected
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
     four_more_are_stored_once_and_in_order(cluster, producer)
     assert get_sender(producer).idempotence.id_and_epoch.epoch == 0

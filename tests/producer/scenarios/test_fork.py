@@ -1,7 +1,7 @@
-"""fork(): whatever the other threads of the parent held at that moment, the child's own producer works.
+"""Producers of a forked child work, whichever locks the parent's threads held at the fork.
 
-A forked child has one thread. A lock that another thread of the parent held at the fork stays locked in the child for
-ever, if nothing makes it anew. So no module of the package may have a lock that is shared by all its producers.
+A forked child has one thread. A lock that another thread of the parent held at the fork stays locked in the child
+forever unless it is recreated. So no module of the package may have a lock that all producers share.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def modules() -> list[ModuleType]:
 
 
 def shared_locks() -> Iterator[tuple[str, object]]:
-    """Locks that are there once for a process: a module's own, and those of the objects that a module has."""
+    """Find the locks that exist once per process: in modules, and in the objects that modules hold."""
     for module in modules():
         for name, value in vars(module).items():
             if isinstance(value, LOCKS):
                 yield f"{module.__name__}.{name}", value
             elif isinstance(value, logging.Handler):
-                pass  # logging makes the locks of its handlers anew
+                pass  # logging recreates the locks of its handlers
             elif type(value).__module__.startswith("spark_kafka_sink"):
                 for attribute, part in getattr(value, "__dict__", {}).items():
                     if isinstance(part, LOCKS):
@@ -66,7 +66,7 @@ def shared_locks() -> Iterator[tuple[str, object]]:
 def in_child(work: Callable[[], bool]) -> bool:
     """Fork, and return whether `work` returned true in the child. A child that hangs is killed."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12+ warns about forks beside threads
         child = os.fork()
     if child == 0:
         code = 1
@@ -83,7 +83,7 @@ def in_child(work: Callable[[], bool]) -> bool:
 
 @contextmanager
 def held(lock: threading.Condition | threading.Lock) -> Iterator[None]:
-    """Hold the lock in another thread for the time of the block."""
+    """Hold the lock in another thread while the block runs."""
     taken, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -110,7 +110,7 @@ def write_in_virtual_time() -> bool:
 
 
 MADE_ANEW = (".POOL.", ".CLIENTS.", "._clients.")
-"""A child makes these anew; see the tests below."""
+"""Parts of the names of locks that a child recreates; see the tests below."""
 
 
 def test_all_module_locks_are_recreated_in_forked_child() -> None:
@@ -147,8 +147,8 @@ def test_forked_child_has_empty_pool_although_parents_pool_was_locked() -> None:
 
 
 def test_forked_child_requests_own_tokens_while_thread_of_parent_was_requesting() -> None:
-    """The source of a token has a lock, which its thread holds while it waits for the identity provider."""
-    client_mechanisms.clear_token_sources()  # of tests before
+    """A token source's lock is held while a thread waits for the identity provider."""
+    client_mechanisms.clear_token_sources()  # left by earlier tests
     client_mechanisms._token_sources["endpoint"] = TokenSource(OidcConfig("https://localhost/token", "id", "secret"))
     try:
         assert in_child(lambda: not client_mechanisms._token_sources)
@@ -172,7 +172,7 @@ def test_producer_of_forked_child_writes_over_the_network() -> None:
 
 
 def test_forked_child_completes_futures_while_threads_of_parent_complete_theirs() -> None:
-    """When all futures had one lock, a fifth of such children could not."""
+    """When all futures shared one lock, a fifth of the children hung."""
     stop = threading.Event()
 
     def complete_futures() -> bool:

@@ -1,4 +1,4 @@
-"""Programs that end without close() deliver their records. Each test runs a process of its own."""
+"""Programs that end without close() deliver their records. Each test runs a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRODUCER = (
     "from spark_kafka_sink import KafkaProducer\nproducer = KafkaProducer(bootstrap_servers={servers!r}, {options})\n"
 )
 LINGER = "linger_ms=3_600_000, delivery_timeout_ms=7_200_000"
-"""Nothing leaves by itself."""
+"""Options under which no record is sent before the program ends."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_exit_sends_nothing_when_flush_at_exit_is_zero(broker: EmbeddedBroker) -
 
 
 def test_exit_of_worker_flushes_no_task(broker: EmbeddedBroker) -> None:
-    """Each way in which a task may not end: it fails, and its block is never left."""
+    """One lease is never released, and the other one ends with an exception. Neither is flushed."""
     broker.create_topic("tasks")
     options = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": "3600000", "delivery.timeout.ms": "7200000"}
     done = run(

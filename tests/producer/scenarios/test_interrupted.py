@@ -50,8 +50,9 @@ def producer(broker: EmbeddedBroker) -> ThreadedProducer:
 
 
 def interrupt_at(owner: type, function: str, handler: Callable[[], None]) -> list[str]:
-    """Let `handler` run once, when a thread is about to call the function, and on that thread, as Python runs handlers
-    of signals. Return what was interrupted.
+    """Run `handler` once, on the thread that is about to call the function, as Python runs signal handlers.
+
+    Return a list to which the function's name is added when it is interrupted.
     """
     usual = getattr(owner, function)
     interrupted: list[str] = []
@@ -72,7 +73,7 @@ def interrupt_at(owner: type, function: str, handler: Callable[[], None]) -> lis
 def test_close_in_signal_handler_returns_and_remaining_records_fail_afterwards(
     broker: EmbeddedBroker, producer: ThreadedProducer, owner: type, function: str, way: str, seconds: float
 ) -> None:
-    """The call holds the accumulator's lock at the first place, and that of the topic at the second."""
+    """The call holds the accumulator's lock in `create_stage`, and the topic's lock in `assign_partitions`."""
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     earlier = producer.send(ProducerRecord("t", VALUE))
     wait_until(lambda: producer.metric("requests-in-flight") > 0)
@@ -110,7 +111,7 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_any_lock(
     options: dict[str, object] = {"transactional.id": "x", "linger.ms": 60_000} if transactional else {}
 
     with create_producer(broker, **options) as idle:
-        # The thread's lock is locked until the sender has ended, whoever calls.
+        # The sender thread's `_running_lock` is excluded, because it is held until the sender has ended.
         ways = [way for way in find_locks(idle) if not way.endswith("._running_lock")]
     assert len(ways) > 5
     for way in ways:
@@ -150,7 +151,7 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_lock_of_a_
 
     with monkeypatch.context() as patch:
         patch.setattr(threading, "Condition", Interrupted)
-        assert not future.done()  # it has a lock after the first look
+        assert not future.done()  # the first access creates the lock
     waits.append(True)
     error = Caller(lambda: future.exception(WAIT_TIMEOUT_SECONDS)).finish().returned
     assert isinstance(error, ProducerClosedError)
@@ -163,7 +164,7 @@ def test_close_that_interrupts_no_call_waits_until_remaining_records_have_failed
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     futures = [producer.send(ProducerRecord("t", VALUE)) for _ in range(50)]
-    with ThreadPoolExecutor(1) as threads:  # whose own functions hold no lock while they run another
+    with ThreadPoolExecutor(1) as threads:  # its own functions hold no lock while they run the call
         threads.submit(producer.close, 0).result(WAIT_TIMEOUT_SECONDS)
     assert all(future.done() for future in futures)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as other:

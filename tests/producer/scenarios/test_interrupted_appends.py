@@ -28,11 +28,11 @@ VALUE = b"v" * 100
 BATCH_BYTES = 1024
 LINGER_MS = 1_000
 NOT_INTERRUPTED = ("try:", "with ", "finally:")
-"""Lines on which Python takes or releases a lock: no exception comes between a lock and its block."""
+"""Prefixes of lines that take or release a lock. No exception is raised there, between a lock and its block."""
 
 
 class Interrupting:
-    """Raise before the nth line of the room that is about to be executed, as Ctrl-C does. Note all lines for 0."""
+    """Trace function that raises before the nth executed line of ROOM, as Ctrl-C does. 0: only record the lines."""
 
     def __init__(self, nth: int = 0) -> None:
         self._nth = nth
@@ -54,7 +54,7 @@ class Interrupting:
 
 @dataclass
 class Case:
-    """A producer with three partitions, and what was sent before."""
+    """A producer of a topic with three partitions, and the records that were sent before the interrupted call."""
 
     cluster: SimulatedCluster
     producer: KafkaProducer
@@ -73,7 +73,7 @@ class Case:
         return [value for partition in range(3) for value in self.cluster.values("t", partition)]
 
     def interrupt(self, call: Callable[[], object], interrupting: Interrupting) -> str:
-        """Interrupt an append. Return where that was; empty if the append ended before."""
+        """Interrupt an append. Return the interrupted line, or an empty string if the append ended before."""
         accumulator = get_sender(self.producer).accumulator
 
         def traced(append: Callable[..., object]) -> Callable[..., object]:
@@ -130,8 +130,9 @@ def a_record_that_fills(case: Case) -> Callable[[], object]:
 def every_interruption(
     prepare: Callable[[Case], Callable[[], object]], occurrence: int, **options: object
 ) -> Iterator[Case]:
-    """Interrupt each line once, without SOAK=1 every eighth one: of those in loops, when they are reached first (0) or
-    last (-1).
+    """Interrupt each line once (every eighth line unless SOAK is set), and yield the case.
+
+    `occurrence`: for lines in loops, interrupt the first (0) or last (-1) execution.
     """
     noted, case = Interrupting(), create_case(**options)
     case.interrupt(prepare(case), noted)
@@ -142,7 +143,7 @@ def every_interruption(
     interrupted = [times[occurrence] for times in reached.values()]
     for nth in interrupted if os.environ.get("SOAK") else interrupted[::8]:
         case = create_case(**options)
-        print(case.interrupt(prepare(case), Interrupting(nth)))  # which one it was, if the test fails
+        print(case.interrupt(prepare(case), Interrupting(nth)))  # shown if the test fails
         yield case
 
 
@@ -243,7 +244,7 @@ def test_transaction_with_interrupted_append_cannot_be_committed() -> None:
 
 
 def test_exception_while_appending_to_batches_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only Ctrl-C: after a MemoryError there, what the batches hold is as little known."""
+    """After a MemoryError, the contents of the batches are as uncertain as after Ctrl-C."""
     case = create_case()
     action = rows_that_fill(case)
 

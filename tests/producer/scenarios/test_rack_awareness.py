@@ -1,4 +1,4 @@
-"""Rows without a key stay in the rack of the producer, by send() and by send_columns()."""
+"""Rows without a key stay in the producer's rack, with send() and with send_columns()."""
 
 from __future__ import annotations
 

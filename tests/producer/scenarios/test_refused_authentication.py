@@ -31,7 +31,7 @@ BOTH = pytest.mark.parametrize("version", [1, 2])
 
 
 class AuthenticatingCluster(SimulatedCluster):
-    """Brokers that want SASL PLAIN. They take every user, but for those nodes that are `refusing`."""
+    """Brokers that require SASL PLAIN and accept every user, except for the nodes in `refusing`."""
 
     def __init__(self, system: FakeSystem, **options: Any) -> None:
         super().__init__(system, **options)
@@ -39,7 +39,7 @@ class AuthenticatingCluster(SimulatedCluster):
         self.refused = 0
 
     def refuse_the_user(self, *nodes: int) -> None:
-        """Reject the user from now on, and end the open connections, too."""
+        """Reject the user from now on, and close the open connections of these nodes."""
         for node in nodes:
             self.refusing.add(node)
             self.close_connections(node)
@@ -67,7 +67,7 @@ class AuthenticatingCluster(SimulatedCluster):
 def simulated(
     nodes: int, *, transaction_version: int = 2, **options: object
 ) -> tuple[AuthenticatingCluster, KafkaProducer]:
-    """Partition n is led by node n."""
+    """Create a cluster in which node n leads partition n, and a producer."""
     topics = {"t": nodes}
     cluster = AuthenticatingCluster(
         FakeSystem(latency_ms=2), nodes=nodes, topics=topics, transaction_version=transaction_version
@@ -93,7 +93,7 @@ def test_19_sends_records_to_other_brokers_while_one_rejects_authentication(node
 
 
 def test_sends_record_once_its_broker_accepts_the_credentials() -> None:
-    """A rolling restart: one broker has not heard of the user yet."""
+    """During a rolling restart, one broker may not know the user yet."""
     cluster, producer = simulated(2)
     established(producer, 0, 1)
     cluster.refuse_the_user(1)
@@ -188,11 +188,11 @@ def test_logs_permanent_authentication_failure_once(caplog: pytest.LogCaptureFix
     producer.close(timeout=0)
 
 
-# --- transactions, whose coordinator is node 0
+# --- transactions with node 0 as the coordinator
 
 
 def begun(version: int, **options: object) -> tuple[AuthenticatingCluster, KafkaProducer]:
-    """One record is acknowledged, by node 1."""
+    """Begin a transaction in which node 1 has acknowledged one record."""
     cluster, producer = simulated(3, transaction_version=version, transactional_id="x", **options)
     cluster.control.move_coordinator("x", 0)
     producer.init_transactions()

@@ -1,4 +1,4 @@
-"""One round of the sender: its steps come in the order of docs/architecture.md, and it reports failures at once."""
+"""A round of the sender runs its steps in the order of docs/architecture.md, and reports failures immediately."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ STEPS: dict[str, type] = {
     "poll": NetworkClient,
     "handle_response": Deliveries,
 }
-"""What the sender calls in a round, and of which of its parts."""
+"""The calls of a round, in order, and the classes that have the methods."""
 
 
 def record_round_steps(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the steps of a round in which a request is sent and answered."""
+    """Return the steps of the round that sends a request, and the first step that handles the response."""
     seen: list[str] = []
 
     def noting(step: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ def test_unencodable_rows_fail_in_the_round_that_encodes_them(monkeypatch: pytes
     monkeypatch.setattr(batch_filler, "encode_records", fails)
     failed_ms: list[float] = []
     future.add_done_callback(lambda done: failed_ms.append(cluster.system.now() - started))
-    run_until(producer, future.done)  # without a wake-up: the round in which it fails may wait for long afterwards
+    run_until(producer, future.done)  # no wake-up follows, so the next round may come much later
     assert failed_ms == [50]
     (failure,) = future.result(0).failures
     assert isinstance(failure.error, DeliveryError)

@@ -14,7 +14,7 @@ SMALL = Write(tasks=8, partitions=40, brokers=4, at_once=4, rows=2_000, sampled=
 
 @pytest.fixture(scope="module")
 def spread() -> Written:
-    """Each task has rows of all partitions."""
+    """Return the result of a write in which each task has rows of all partitions."""
     return SimulatedWrite(SMALL).run()
 
 

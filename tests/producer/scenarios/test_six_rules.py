@@ -59,7 +59,7 @@ def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
 
 
 def one_batch_each(producer: KafkaProducer, *values: bytes) -> list[object]:
-    """Records that the sender takes one by one, each in a request of its own."""
+    """Send the records one by one, each in a separate request."""
     futures = []
     for value in values:
         futures.append(producer.send(ProducerRecord("t", value, partition=0)))
@@ -109,7 +109,7 @@ def again_after_a_reconnect(made: Idempotence, connections: dict[int, NodeApiVer
 
 
 def again_after_another_leader(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
-    connections[0] = connections[1]  # of the node that leads from now on
+    connections[0] = connections[1]  # the connection to the new leader
     assert made.admit(create_batch(), 0, 0)
 
 
@@ -143,7 +143,7 @@ def again_after_a_split(made: Idempotence, connections: dict[int, NodeApiVersion
 
 
 def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
-    """Which another partition needs. In this one nothing is open, and nothing has failed."""
+    """Another partition needs the new epoch. This one has no open batch and no failure."""
     other = TopicPartition("t", 1)
     rejected_batch = ProducerBatch(other, created_ms=0, deadline_ms=1_000)
     rejected_batch.record_count = 1
@@ -229,7 +229,7 @@ def sequence_after_a_refusal_with_something_before_it_in_flight() -> int:
     assert made.admit(one, 0, 0)
     assert made.admit(two, 0, 0)
     made.handle_failed_attempt(two, in_doubt=False)
-    made.handle_failed_batch(two, in_doubt=False)  # a gap behind `one`, whose answer is lost
+    made.handle_failed_batch(two, in_doubt=False)  # a gap behind `one`, whose response is lost
     made.handle_failed_attempt(one, in_doubt=True)
     made.handle_retry(one, needs_new_sequence=False)
     return one.producer_epoch
@@ -299,7 +299,7 @@ def free_bytes_while_an_expired_batch_is_in_flight() -> tuple[bool, bool]:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1000)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", b"1"))
-    run_until(producer, future.done)  # the request left later than the record came, so it has not timed out yet
+    run_until(producer, future.done)  # the request was sent after the record was added, so it has not timed out yet
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert producer_requests(producer)
     early = get_reserved_bytes(producer) == 0
@@ -326,7 +326,7 @@ def test_without_rule_5_memory_is_released_while_request_uses_it(monkeypatch: py
 
 
 def reject_second_of_three_batches() -> list[KafkaSinkError]:
-    """The broker names the record that it does not like (KIP-467). The error of each, in their order."""
+    """Send three records of which the broker rejects the second by its index (KIP-467). Return the errors in order."""
     cluster, producer = simulated()
     cluster.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
     columns = RecordColumns(pa.array([b"a", b"b", b"c"]), pa.array([b"k", None, b"k"]))
@@ -347,7 +347,7 @@ def test_rule_6_each_record_gets_its_own_error() -> None:
 
 
 def test_rule_6_remaining_records_may_be_stored_after_lost_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not offered to be sent again: a dead-letter topic would get none of them, and the topic each twice."""
+    """With BatchRefusedError they would be sent again: the topic would get each twice, a dead-letter topic none."""
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=False)
     refusal = ApiError(codes.INVALID_RECORD, "a record has no key", {1: "no key"})

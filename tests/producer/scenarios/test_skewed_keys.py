@@ -42,7 +42,7 @@ def test_sparse_partitions_collect_rows_of_many_calls_in_one_batch() -> None:
     h.clock.now += LINGER_MS
     thin = [batch for _ in range(BATCH_ROWS) for batch in h.take() if batch.topic_partition.partition]
     assert [batch.record_count for batch in thin] == [BATCH_ROWS // 2] * (PARTITIONS - 1)
-    assert {len(batch.rows) for batch in thin} == {1}  # filled once
+    assert {len(batch.rows) for batch in thin} == {1}  # each batch was filled once
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
@@ -103,7 +103,7 @@ def test_rows_staged_during_a_split_follow_the_remaining_rows(
 
     def split_and_stage(stage: Stage, leaving: NDArray[np.bool_]) -> Any:
         parts = split(stage, leaving)
-        h.append(1, 2, call="meanwhile")  # as another thread does it
+        h.append(1, 2, call="meanwhile")  # as another thread could
         return parts
 
     monkeypatch.setattr(Stage, "split", split_and_stage)
@@ -119,7 +119,7 @@ def test_fills_nothing_when_another_thread_has_filled_the_full_batches(
 ) -> None:
     h = Harness(linger_ms=LINGER_MS, batch_size=1 << 20)
     with monkeypatch.context() as another_fills:
-        full = [True, False]  # when the call has added its rows, and when it is its turn to fill
+        full = [True, False]  # checked after the call has added its rows, and again before it fills batches
         another_fills.setattr(Stage, "is_full", lambda *_: full.pop(0))
         h.append(0, 1_000)
     assert not full
@@ -127,7 +127,7 @@ def test_fills_nothing_when_another_thread_has_filled_the_full_batches(
     h.clock.now += LINGER_MS
     (batch,) = h.take()
     assert batch.record_count == 2_000
-    assert len({id(rows.origins) for rows in batch.rows}) == 1  # of one fill
+    assert len({id(rows.origins) for rows in batch.rows}) == 1  # all rows were grouped by one fill
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -30,7 +30,10 @@ def stalled(**options: object) -> Harness:
 
 
 def write_together(h: Harness) -> bool:
-    """Rows for both partitions, encoded together, of which the healthy ones are acknowledged at once."""
+    """Append rows of both partitions, which are encoded together, and acknowledge the healthy partition's rows.
+
+    Return whether all rows were accepted.
+    """
     values: list[bytes | None] = [np.random.default_rng(1).bytes(1000)] * 20
     _, error = h.append_rows(values, [STALLED] + [HEALTHY] * 19)
     acknowledge_all(h)
@@ -54,7 +57,8 @@ def test_stalled_partition_holds_only_memory_of_its_own_rows() -> None:
     while write_together(h):
         stalled_rows += 1
         assert held(h) <= BUFFER_BYTES
-    # With the rows of others it would be a twentieth; what a call needs at once is missing for the last ones.
+    # If the other rows' memory was held, too, a twentieth of the buffer would hold stalled rows. The buffer does not
+    # fill up completely, because a call needs memory for all of its rows at once.
     assert stalled_rows * 1000 > BUFFER_BYTES * 3 // 4
     acknowledge_all(h)
     h.clock.now += 60_000
@@ -93,7 +97,7 @@ def test_copies_no_batches_while_memory_is_available(monkeypatch: pytest.MonkeyP
 
 
 def be_short_of_memory(h: Harness) -> None:
-    """A call that finds none."""
+    """Make a call that fails because no memory is available."""
     free = h.pool.free_bytes
     assert h.pool.try_reserve(free)
     assert isinstance(h.append(HEALTHY)[1], BufferExhaustedError)
@@ -126,7 +130,7 @@ def split(h: Harness) -> ProducerBatch:
 def test_does_not_copy_batches_that_sender_has_removed_from_queue(
     step: str, taken_by_the_sender: Callable[[Harness], ProducerBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would move their memory while the sender lets go of it, and nothing that it took would come back."""
+    """A copy would replace memory that the sender is releasing, and the copy's memory would never be released."""
     h = stalled(batch_size=100_000)
     h.append_rows([VALUE] * 40, [STALLED] * 2 + [HEALTHY] * 38)
     acknowledge_all(h)
@@ -143,7 +147,7 @@ def test_does_not_copy_batches_that_sender_has_removed_from_queue(
         return usual(batch, *arguments, **named)
 
     ask_for_memory()
-    assert len(moved) == 1  # while it waits
+    assert len(moved) == 1  # the batch is copied while it is queued
     monkeypatch.setattr(ProducerBatch, step, meanwhile)
     assert taken_by_the_sender(h)
     assert len(moved) == 1

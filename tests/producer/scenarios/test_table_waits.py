@@ -20,7 +20,7 @@ from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
 
 
 class Scripted:
-    """A producer in whose place a test answers."""
+    """Stand-in for a producer whose send_columns() is defined by the test."""
 
     config = ProducerConfig.parse({"bootstrap.servers": "a:1"})
 

@@ -27,7 +27,7 @@ from tests.waiting import WAIT_TIMEOUT_SECONDS
 VALUE = b"v" * 1000
 LARGE = b"v" * 30_000
 CENTURIES = 1e12
-"""Seconds: more than threads can wait."""
+"""A timeout in seconds that is longer than threads can wait."""
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_send_columns_reports_accepted_rows_when_memory_is_exhausted() -> None:
     producer.close()
     failed_rows = [row for failure in result.failures for row in failure.rows.tolist()]
     assert 0 < result.rows_written < 400
-    assert failed_rows == list(range(result.rows_written, 400))  # the first ones were taken, in order
+    assert failed_rows == list(range(result.rows_written, 400))  # the first rows were accepted, in order
     assert {type(failure.error) for failure in result.failures} == {BufferExhaustedError}
 
 

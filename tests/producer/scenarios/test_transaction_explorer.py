@@ -1,4 +1,4 @@
-"""Some of the transaction explorer's runs, and that it does find a fault: a rule is taken out, a seed fails."""
+"""Some runs of the transaction explorer, and its detection of removed rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_explored_faults_keep_transactions_atomic(seed: int) -> None:
-    """One test for each seed: a failure names what `python -m tests.producer.transaction_explorer --seed` replays."""
+    """Each seed is a separate test, so a failure names the seed that the transaction explorer can replay."""
     explore(seed)
 
 
@@ -48,13 +48,13 @@ def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An end that may be carried out late finds the next transaction under the epoch that it knows."""
+    """Keep the epoch although an earlier request may be executed late, during the next transaction."""
     for request in (CommitOffsets, EndTransaction):
         monkeypatch.setattr(request, "unsafe_when_delayed", False)
 
 
 def abort_after_end_txn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that a second thread fails to send makes a transaction abortable whose commit was sent already."""
+    """Make a transaction abortable if a second thread's record fails after its commit was sent."""
 
     def handle_failed_batch(manager: TransactionManager, error: KafkaSinkError, *, has_sequence: bool) -> None:
         if manager._transaction is not None:

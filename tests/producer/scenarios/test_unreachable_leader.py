@@ -18,7 +18,7 @@ REASONS = {
 
 
 class HangsUp(Peer):
-    """As a SASL or TLS listener does it with a request in clear."""
+    """Peer that closes the connection, as a SASL or TLS listener does after a plaintext request."""
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
         connection.close()

@@ -137,7 +137,7 @@ def test_value_converted_by_interceptor_needs_no_serializer() -> None:
 
 
 class Leaves:
-    """An interceptor whose on_acknowledgement raises, before one that notes what it gets."""
+    """Interceptor that records its acknowledgements, and raises in on_acknowledgement if `raised` is set."""
 
     def __init__(self, raised: type[BaseException] | None = None) -> None:
         self.raised = raised

@@ -19,7 +19,7 @@ def test_without_linger_suspends_linger_until_the_block_ends() -> None:
     assert h.ready_nodes() == set()
     before = h.wakeups
     with h.accumulator.without_linger():
-        assert h.wakeups == before + 1  # the sender would sleep until the linger is over
+        assert h.wakeups == before + 1  # otherwise the sender would sleep until linger.ms is over
         assert h.ready_nodes() == {0}
         for batch in h.drain():
             h.acknowledge(batch)
