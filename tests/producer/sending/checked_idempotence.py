@@ -1,4 +1,4 @@
-"""Idempotence whose partitions are looked at after each step: what should hold in their states must hold."""
+"""Idempotence that checks the invariants of all partition states after each step."""
 
 from __future__ import annotations
 

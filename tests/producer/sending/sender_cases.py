@@ -28,14 +28,14 @@ def simulated(partitions: int = 1, nodes: int = 1, **options: object) -> tuple[S
 
 
 def send(producer: KafkaProducer, value: bytes, partition: int = 0) -> Sent:
-    """Send a record in a request of its own, if a request of its partition is admitted."""
+    """Send a record in a separate request, if its partition may send one."""
     future = producer.send(ProducerRecord("t", value, partition=partition))
     get_loop(producer).run_until(lambda: False, 0.2)
     return future
 
 
 def established(producer: KafkaProducer, *partitions: int) -> None:
-    """Deliver one record to each partition: from then on several requests may be in flight."""
+    """Deliver one record to each partition, so that several requests may be in flight afterwards."""
     for partition in partitions or (0,):
         wait_for_result(producer, send(producer, b"0", partition))
 
@@ -53,7 +53,7 @@ def pass_time(producer: KafkaProducer, ms: float) -> None:
 
 
 def step_until(producer: KafkaProducer, condition: Callable[[], bool]) -> None:
-    """Advance by single milliseconds until a condition holds, so that nothing later has happened yet."""
+    """Advance in steps of one millisecond until a condition holds, so that no later event has happened."""
     for _ in range(100_000):
         if condition():
             return

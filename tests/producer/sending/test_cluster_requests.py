@@ -1,4 +1,4 @@
-"""ClusterRequests: calls of other threads are sent on the sender thread over the producer's connections."""
+"""ClusterRequests: the sender thread sends the calls of other threads over the producer's connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NODE = Node(1, "b1", 9092)
 
 
 class Sender:
-    """The sender thread, and a client whose one node is ready as the test says."""
+    """The sender thread's part, with a client that has one node. Tests set whether the node is ready."""
 
     def __init__(self) -> None:
         self.is_ready = True
@@ -70,7 +70,7 @@ def test_sender_thread_sends_submitted_call_which_ends_with_its_response(sender:
 
 @pytest.mark.parametrize("code", [codes.NONE, codes.COORDINATOR_LOAD_IN_PROGRESS])
 def test_call_ends_with_its_last_key_when_one_response_covers_several(sender: Sender, code: int) -> None:
-    """The caller's thread goes on at once when the call has ended, and reads the results of all keys."""
+    """The caller reads the results of all keys as soon as the call has ended."""
     call = BlockingCall([DescribeTransactions(["a", "b"])])
     ended_with: list[list[str]] = []
     call.end_event.set = lambda: ended_with.append(list(call.responses))  # type: ignore[method-assign]
@@ -155,7 +155,7 @@ def test_end_of_producer_does_not_change_results_of_ended_call(sender: Sender) -
 
 
 def describing_call(sender: Sender) -> BlockingCall[DescribeTransactionsResponse]:
-    """Submit a call for the coordinator of the id "a", which is known."""
+    """Submit a call to the known coordinator of the transactional id "a"."""
     call = BlockingCall([DescribeTransactions(["a"])])
     sender.requests._pending.routing.add_coordinator(CoordinatorKey(TRANSACTION, "a"), NODE)
     sender.requests.submit(call)

@@ -28,17 +28,18 @@ from tests.simulated_cluster import SimulatedCluster
 RAISED = [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
 Partitions = tuple[int, int, int]
 TOGETHER: list[Partitions] = [(0, 1, 2), (0, 0, 0)]
-"""Three batches, and one batch."""
+"""Partitions of three records, which make up three batches or one."""
 
 
 def three_at_once(
     producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException], partitions: Partitions
 ) -> tuple[Sent, list[object], Sent]:
-    """Three records. The future of the second raises when it is completed, as it would if a user had resolved it;
-    what it is completed with is returned in its place.
+    """Send three records. Completing the second future raises, as if user code had already resolved it.
+
+    Return the first future, a list that receives the outcome of the second one, and the third future.
     """
     first, second, third = (producer.send(ProducerRecord("t", b"v", partition=partition)) for partition in partitions)
-    assert not second.done()  # looked at, so that it has an end to be called
+    assert not second.done()  # this access creates the future, whose methods are replaced below
     ends: list[object] = []
 
     def leave(end: object) -> None:
@@ -119,7 +120,7 @@ def test_end_of_producer_fails_remaining_records_when_one_future_raises(
 
 
 class CannotBeShown:
-    """A callback that raises, and raises again where it is named."""
+    """A callback that raises when it is called, and again when its name is formatted."""
 
     def __call__(self, metadata: RecordMetadata, error: Exception | None) -> None:
         raise ValueError("from a user's code")

@@ -93,7 +93,7 @@ def test_error_contains_broker_message() -> None:
 
 
 def test_error_in_doubt_does_not_also_deny_that_records_are_stored() -> None:
-    """An earlier attempt may have stored the records that the last one did not store."""
+    """An earlier attempt may have stored the records, even if the last attempt did not."""
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     for code in codes.ERROR_CODES:
         text = str(build_final_error(batch, PartitionResponse(code), Fail(in_doubt=True)))
@@ -101,7 +101,7 @@ def test_error_in_doubt_does_not_also_deny_that_records_are_stored() -> None:
         assert not re.search("(nothing|not|never|no records?) (was |were |is |are |been )?stored", text, re.IGNORECASE)
 
 
-# --- answers
+# --- responses
 
 
 def sent_to_partitions(*partitions: int) -> SentBatches:
@@ -144,7 +144,7 @@ def test_response_names_rejected_records() -> None:
 
 
 def test_partition_missing_in_response_is_not_stored() -> None:
-    """Whatever acks is: with acks=0 there is no answer that could leave one out."""
+    """This does not depend on acks: with acks=0 there is no response that could lack a partition."""
     rows = [PartitionProduceResponse(index=0, base_offset=3)]
     message = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=rows)])
     got = answers(response(message), sent_to_partitions(0, 1))

@@ -18,7 +18,7 @@ CONNECTION = NodeApiVersions("b", {})
 
 
 def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
-    """An Idempotence both of whose partitions have had one success with one record."""
+    """Create an Idempotence with two partitions that have each stored one record."""
     idempotence = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
     idempotence.set_producer_id_and_epoch(id_and_epoch)
     for partition in (T0, T1):
@@ -50,7 +50,7 @@ def retry(
 
 
 def expire(idempotence: Idempotence, batch: ProducerBatch) -> None:
-    """Fail a batch that has expired after an attempt without an answer."""
+    """Fail a batch that has expired after an attempt without a response."""
     idempotence.handle_failed_attempt(batch, in_doubt=True)
     idempotence.handle_failed_batch(batch, in_doubt=True)
 
@@ -80,7 +80,7 @@ def test_rejected_batches_get_new_sequences_when_none_is_in_flight() -> None:
     first, second, third, fourth, fifth = admitted(idempotence, T0, 5)
     store(idempotence, first)
     retry(idempotence, second, needs_new_sequence=True)
-    assert idempotence.id_and_epoch == FIRST  # the others are still under way, under their old sequences
+    assert idempotence.id_and_epoch == FIRST  # the others are still in flight with their old sequences
     assert [stamp(batch) for batch in (third, fourth, fifth)] == [(0, 3), (0, 4), (0, 5)]
     for batch in (third, fourth, fifth):
         retry(idempotence, batch)
@@ -110,12 +110,12 @@ def test_batches_of_previous_producer_id_complete_before_new_one_is_used() -> No
     idempotence = begun(ProducerIdAndEpoch(7, MAX_EPOCH))
     (struck,), (first, second) = admitted(idempotence, T0), admitted(idempotence, T1, 2)
     retry(idempotence, struck, needs_new_sequence=True)
-    assert not idempotence.admit(struck, 0, 0)  # it has no producer id to go under
+    assert not idempotence.admit(struck, 0, 0)  # there is no producer id for it yet
     idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(8, 0))
     assert (struck.producer_id, *stamp(struck)) == (8, 0, 0)
     store(idempotence, first)
     retry(idempotence, second, in_doubt=True)
-    assert idempotence.admit(second, 0, 0)  # under the old one
+    assert idempotence.admit(second, 0, 0)  # with the previous producer id
     assert (second.producer_id, *stamp(second)) == (7, MAX_EPOCH, 2)
     new = create_batch(T1)
     assert not idempotence.admit(new, 0, 0)
@@ -183,12 +183,12 @@ def test_batch_behind_unstored_expired_batch_is_first_under_new_epoch() -> None:
     first, second = admitted(idempotence, T0, 2)
     retry(idempotence, first, in_doubt=True)
     retry(idempotence, second)
-    idempotence.handle_failed_batch(first, in_doubt=True)  # its time is up between two attempts
+    idempotence.handle_failed_batch(first, in_doubt=True)  # it expires between two attempts
     new = create_batch()
     assert not idempotence.admit(new, 0, 0)
-    assert idempotence.admit(second, 0, 0)  # as it is: perhaps the first one is stored
+    assert idempotence.admit(second, 0, 0)  # with its sequence unchanged, because the first batch may be stored
     assert stamp(second) == (0, 2)
-    retry(idempotence, second, needs_new_sequence=True)  # out of order: it is not
+    retry(idempotence, second, needs_new_sequence=True)  # out of order, so the first batch is not stored
     assert (idempotence.id_and_epoch, stamp(second)) == (ProducerIdAndEpoch(7, 1), (1, 0))
     assert idempotence.admit(second, 0, 0)
     store(idempotence, second)
@@ -216,7 +216,7 @@ def test_limits_requests_in_flight_and_sets_no_sequences_without_idempotence() -
     idempotence.handle_failed_attempt(first, in_doubt=True)
     assert idempotence.admit(third, 0, 0)
     assert [idempotence.is_in_doubt(batch) for batch in (first, second)] == [True, False]
-    idempotence.handle_stored_batch(first, CONNECTION)  # at the second attempt
+    idempotence.handle_stored_batch(first, CONNECTION)  # stored by the second attempt
     assert not idempotence.is_in_doubt(first)
 
 

@@ -13,7 +13,7 @@ from tests.producer.transactions.transaction_cases import Talk
 
 
 def begun() -> tuple[Talk, Idempotence]:
-    """Create an Idempotence in a transaction whose partition has delivered one record."""
+    """Create an Idempotence in a transaction, with a partition that has stored one record."""
     talk = Talk(version=2)
     talk.init()
     talk.manager.begin(2)

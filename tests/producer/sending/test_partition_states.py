@@ -73,7 +73,7 @@ def test_finds_the_gap_behind_the_last_acknowledged_sequence() -> None:
 
 
 class Walk:
-    """Whatever can happen to the batches of a partition, in any order. After each step all invariants are looked at."""
+    """A random sequence of all events that a partition's batches can have. Each step checks all invariants."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -82,7 +82,7 @@ class Walk:
         self.made = CheckedIdempotence(enabled=True, max_in_flight=3, get_connection=self.connections.get)
         self.made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, MAX_EPOCH - 3))
         self.state = self.made.partition_state(TP)
-        self.queue: list[ProducerBatch] = []  # to be sent again, in the order of their sequences
+        self.queue: list[ProducerBatch] = []  # batches to retry, in the order of their sequences
         self.failed_in_flight: list[ProducerBatch] = []
         self.moves: set[tuple[Phase, Phase]] = set()
 
@@ -100,7 +100,7 @@ class Walk:
                 self.made.handle_failed_batch(batch, in_doubt=True)
         return self.moves
 
-    # --- what may happen
+    # --- events
 
     def send(self) -> None:
         batch = self.queue[0] if self.queue else create_batch(self.random.randint(1, 3))
@@ -171,7 +171,7 @@ class Walk:
         if self.made.needs_producer_id:
             self.made.set_producer_id_and_epoch(ProducerIdAndEpoch(self.random.randint(8, 1000), MAX_EPOCH - 3))
 
-    # --- parts
+    # --- helpers
 
     def answered(self) -> ProducerBatch | None:
         open_requests = [batch for batch in self.state.in_flight_batches if batch not in self.failed_in_flight]
@@ -218,7 +218,7 @@ def test_random_walks_make_every_transition_of_the_table() -> None:
     assert made == {(before, after) for before, allowed in TRANSITIONS.items() for after in allowed}
 
 
-# --- each invariant, broken by hand
+# --- violations of each invariant
 
 
 def two_sent() -> PartitionState:

@@ -225,7 +225,7 @@ def test_21_throttled_producer_waits_without_timeouts() -> None:
 
 
 def test_waits_for_end_of_throttling_while_requests_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the next request of that broker would wait for the next answer, or its timeout."""
+    """Otherwise that broker's next request would wait for another response, or a timeout."""
     _, producer = simulated()
     established(producer)
     sender = get_sender(producer)
@@ -237,7 +237,7 @@ def test_waits_for_end_of_throttling_while_requests_are_in_flight(monkeypatch: p
 
 @pytest.mark.parametrize("offset", [2**62, 2**63 - 1])
 def test_ignores_impossible_base_offset(offset: int) -> None:
-    """Those of the batch's records are counted up from it, and would be no 64-bit numbers."""
+    """The records' offsets are counted up from the base offset, and would not fit into 64 bits."""
     assert (
         parse_partition_response(PartitionProduceResponse(index=0, error_code=0, base_offset=offset)).base_offset == -1
     )

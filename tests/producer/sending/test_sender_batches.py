@@ -16,7 +16,7 @@ def test_sends_full_batches_of_single_records_before_linger_ends(record_count: i
     futures = [producer.send(ProducerRecord("t", bytes(100), partition=0)) for _ in range(record_count)]
     pass_time(producer, 50)
     acknowledged = sum(future.done() for future in futures)
-    # Rows of a batch that is not full linger, and so do records that may fill no other batch.
+    # Rows of a batch that is not full linger, and so do staged records that may not fill another batch.
     assert record_count - 2 * 150 < acknowledged < record_count
     assert futures[0].done()
     pass_time(producer, 3_000)

@@ -80,7 +80,7 @@ def test_partition_completes_requests_in_flight_under_previous_epoch() -> None:
     beside = send(producer, b"1", 1)
     behind = send(producer, b"1", 0)
     run_until(producer, lambda: epoch(producer) == 1)
-    held = send(producer, b"2", 1)  # new ones wait until nothing of the old epoch is under way
+    held = send(producer, b"2", 1)  # new batches wait until no request of the old epoch is in flight
     assert (in_flight_count(producer, 1), beside.done()) == (1, False)
     wait(producer, beside, behind, held)
     assert read_batch_stamps(cluster, 1) == [(0, 0, 1), (0, 1, 1), (1, 0, 1)]

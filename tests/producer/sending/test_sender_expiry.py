@@ -1,5 +1,6 @@
-"""The sender: records whose time is up before they left, in flight, or between two attempts, and what then becomes of
-the sequences behind them. Cases of Kafka's SenderTest.
+"""The sender: records that expire before they are sent, in flight, or between two attempts, and the later sequences.
+
+These are cases of Kafka's SenderTest.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def test_late_response_to_expired_batch_causes_no_retry(late: int) -> None:
     assert cluster.system.now() - started <= 1001
     assert all(isinstance(future.exception(0), DeliveryTimeoutError) for future in futures)
     run_until(producer, lambda: in_flight_count(producer) == 0)
-    # It was an answer that came, not the connection's end.
+    # The request ended with a response, not with the connection.
     assert get_sender(producer).client.is_ready(0, cluster.system.now())
     sent = len(find_requests(cluster, ProduceRequest))
     pass_time(producer, 5000)

@@ -48,7 +48,7 @@ def test_partitioner_avoids_node_that_accepts_no_records() -> None:
     assert usable() == [0, 1]
     cluster.control.when(node=0).throttle(5000)
     wait_for_result(producer, send(producer, b"throttled", 0))
-    assert usable() == [0, 1]  # it has nothing to send: that it takes nothing is not noticed
+    assert usable() == [0, 1]  # nothing is waiting for node 0, so its unavailability is not detected
     for _ in range(12):
         send(producer, b"v", 0)
         pass_time(producer, 10)
@@ -63,7 +63,7 @@ def test_looks_up_a_moved_leader_when_the_record_is_not_retried_and_no_broker_na
     assert old_leader is not None
     established(producer)
     cluster.control.move_leader("t", 0, 1 - old_leader)
-    # Brokers before Produce version 10 answer without the new leader.
+    # Before Produce version 10, responses do not name the new leader.
     cluster.control.when(api=ApiKey.PRODUCE, node=old_leader, times=100).fail(codes.NOT_LEADER_OR_FOLLOWER)
     failed = send(producer, b"1")
     wait(producer, failed)

@@ -220,7 +220,7 @@ def test_duplicate_is_success_without_offset_and_keeps_last_acked_sequence() -> 
 
 
 def with_log_start(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
-    """Brokers that still answer UNKNOWN_PRODUCER_ID also report where their log begins."""
+    """Add a log start offset to responses, as brokers that still return UNKNOWN_PRODUCER_ID do."""
 
     def with_offset(row: PartitionProduceResponse) -> PartitionResponse:
         return parse_partition_response(row)._replace(log_start_offset=offset)
@@ -309,7 +309,7 @@ def test_children_of_split_batch_take_over_its_sequences() -> None:
     assert producer.metrics()["batch-split-total"] == 1
     state = get_state(producer)
     assert (state.next_sequence, state.last_acked_sequence, state.pending_batches) == (100, 99, [])
-    pass_time(producer, 200_000)  # beyond the batch's time: nothing of it may expire now
+    pass_time(producer, 200_000)  # longer than delivery.timeout.ms: none of its parts may expire now
     assert wait_for_result(producer, send(producer, b"later")).offset == 100
     assert get_reserved_bytes(producer) == 0
 
@@ -333,7 +333,7 @@ def test_looks_up_moved_leader_and_backs_off_without_leader_hint() -> None:
 
 
 def test_retries_batches_together_when_rejected_together() -> None:
-    """A broker that does not lead its partitions yet refuses all of them, of each task that writes."""
+    """A broker that does not lead its partitions yet rejects all batches. Separate retries would multiply requests."""
     partitions = 40
     cluster, producer = simulated(partitions=partitions, retry_backoff_ms=200, retry_backoff_max_ms=1_000)
     producer.partitions_for("t")

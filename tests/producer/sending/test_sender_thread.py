@@ -27,7 +27,7 @@ from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 
 def senders() -> set[threading.Thread]:
-    """Return the sender threads of all producers of this process, those of earlier tests included."""
+    """Return the sender threads of all producers in this process, including those of earlier tests."""
     return {thread for thread in threading.enumerate() if "kafka-producer" in thread.name}
 
 
@@ -40,7 +40,7 @@ def test_leaves_no_thread_or_descriptor_after_100_000_rows() -> None:
             assert single.result(WAIT_TIMEOUT_SECONDS).offset >= 0
             assert columns.result(WAIT_TIMEOUT_SECONDS).rows_written == 100_000
         assert senders() <= before
-        # Only now: the broker, in this process too, closes its ends of the connections when it comes to it.
+        # Leaks are checked after the broker has ended, because it also runs here and may close its sockets late.
 
 
 def test_unreferenced_producer_ends_its_thread() -> None:
@@ -92,7 +92,7 @@ class WaitingSender:
 
 @contextmanager
 def interrupt_function(name: str) -> Iterator[None]:
-    """Raise KeyboardInterrupt in the block when the main thread is in a function with this name."""
+    """Raise KeyboardInterrupt when the calling thread is in a function with this name."""
     caller, is_over = threading.get_ident(), threading.Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
