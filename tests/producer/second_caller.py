@@ -1,8 +1,8 @@
 """A second thread that sends records through the producer of a `Life`, one step at a time.
 
-`send()` may take long: it waits for metadata, for memory, or for a user's serializer. Here the serializer of the second
+`send()` may take long, because it waits for metadata, memory or a user's serializer. Here the serializer of the second
 caller's record pauses, so that anything may happen before the record is accepted or rejected. The thread runs only
-while `step` waits for it: runs stay repeatable, and a seed replays them.
+while `step` waits for it, so a seed always replays the same run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def serialize_paused(topic: str, value: object) -> bytes | None:
 
 
 class SecondCaller:
-    """Runs `send(value)` in a thread: the first step ends at the pause of the serializer, the second with the call."""
+    """Runs `send(value)` in a thread. The first step ends when the serializer pauses, the second with the call."""
 
     def __init__(self, send: Callable[[PausedValue], None], finish: Callable[[], bytes]) -> None:
         self._is_running = False
@@ -50,9 +50,9 @@ class SecondCaller:
         return self._ended.is_set()
 
     def step(self) -> None:
-        """Let the thread run until it pauses or ends. Raise what it raised, unless that is an error of the producer.
+        """Let the thread run until it pauses or ends. Raise its exception, except for errors of the producer.
 
-        Do nothing while the thread runs: its own send() may wait for metadata, and other lives act meanwhile.
+        Do nothing if the thread is running: its send() may be waiting for metadata while other lives act.
         """
         if self.is_done() or self._is_running:
             return

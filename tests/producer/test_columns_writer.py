@@ -1,4 +1,4 @@
-"""ColumnsWriter: how much may be pending, when it waits, and in which order the results come."""
+"""ColumnsWriter: the limit of pending rows, its waits, and the order of results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAN = ColumnPlan(value=0, topic=1, timestamp=2)
 
 
 class ScriptedFuture(ColumnsFuture):
-    """A future whose result comes when the writer waits for it, as that of a partition without a leader."""
+    """A future that is completed when the writer waits for it, like that of a partition without a leader."""
 
     def __init__(self, producer: ScriptedProducer) -> None:
         super().__init__("t", 10)
@@ -43,7 +43,7 @@ class ScriptedFuture(ColumnsFuture):
 
 
 class ScriptedProducer:
-    """A producer with room for four calls. `slow`: the numbers of the calls that nobody answers in time."""
+    """A producer with memory for four calls. `slow`: numbers of the calls that are not completed immediately."""
 
     config: Any = SimpleNamespace(
         buffer_memory=4 * (PENDING_CALL_BYTES + CONTEXT_BYTES), max_block_ms=1, delivery_timeout_ms=60_000
@@ -80,7 +80,7 @@ def scripted(slow: range) -> tuple[ScriptedProducer, ColumnsWriter[int]]:
 
 
 def send(writer: ColumnsWriter[int], number: int) -> list[int]:
-    """Send the call of this number. Return the numbers of the calls whose results are there then."""
+    """Send the call with this number. Return the numbers of the calls with results."""
     writer.send(ROWS, number, CONTEXT_BYTES)
     return [settled for settled, _ in writer.collect_results()]
 
@@ -103,7 +103,7 @@ def test_rows_do_not_linger_while_the_writer_waits_for_their_results() -> None:
 
 
 def test_goes_on_after_a_wait_with_room_for_half_of_the_rows_and_not_for_one_call() -> None:
-    """Else each call would be awaited by itself, and a thousand partitions get a few rows each time."""
+    """If it waited for single calls, a thousand partitions would get only a few rows at a time."""
     producer, writer = scripted(range(10))
     waits: dict[int, list[int]] = {}
     for number in range(10):

@@ -1,4 +1,4 @@
-"""The future of one record acts like any Future, although it becomes an ordinary one only when it is first used."""
+"""A record's future acts like any Future, although it is initialized as one only at the first access."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_reports_outcome_stored_after_first_access() -> None:
     called: list[Future[RecordMetadata]] = []
     future = create_future()
     assert not future.done()
-    with pytest.raises(concurrent.futures.TimeoutError):  # the built-in one only since Python 3.11
+    with pytest.raises(concurrent.futures.TimeoutError):  # the built-in TimeoutError only since Python 3.11
         future.result(0)
     future.add_done_callback(called.append)
     store(future, 17, 2_000)
@@ -78,7 +78,7 @@ def test_reports_outcome_stored_after_first_access() -> None:
 
 
 def test_futures_of_one_batch_raise_separate_copies_of_the_error() -> None:
-    """The records of a batch share one error object. Raised repeatedly, it would keep the frames of all raises."""
+    """The records of a batch share one error object. If it was raised repeatedly, it would keep all frames."""
     error = DeliveryError("no")
     error.__cause__ = OSError("gone")
     future, other, late = create_future(), create_future(), create_future()

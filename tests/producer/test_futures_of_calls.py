@@ -1,4 +1,4 @@
-"""The futures of many rows get their outcomes by their places in what is said of all."""
+"""Futures of calls with many rows: each row gets its outcome and offset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
     calls = [ColumnsFuture("t", 3), ColumnsFuture("t", 2)]
     batch = ProducerBatch(TopicPartition("t", 7), 0, 1)
     append_rows(batch, BatchRows(RowOrigins(np.arange(3), calls[:1]), 0, 3, 0))
-    append_rows(batch, BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3))  # of a later grouping
+    append_rows(batch, BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3))  # from a later grouping
     batch.base_offset = base_offset
     complete_futures(collect_stored_rows([batch]))
     written = [call.result(0).partitions[7] for call in calls]
@@ -52,7 +52,7 @@ def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int
         seen[metadata.partition].append(metadata.offset)
 
     def grouped(rows: int) -> RowOrigins:
-        """Build the records of two calls, alternately."""
+        """Build row origins that alternate between the records of two calls."""
         calls = [RecordFutures("t"), RecordFutures("t")]
         for call in calls:
             call.set_record_fields(np.zeros(rows, np.int64), np.zeros(rows, np.int32), np.zeros(rows, np.int32))

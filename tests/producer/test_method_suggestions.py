@@ -1,4 +1,4 @@
-"""Method names of other clients lead to calls that exist here."""
+"""Suggestions for method names of other clients, which name existing methods."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def test_unexpected_argument_names_its_counterpart(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [KafkaProducer, SendFuture, ColumnsFuture])
 def test_suggestions_do_not_slow_down_the_attributes_that_exist(kind: type) -> None:
-    """CPython 3.11 does not specialize the attribute reads of a class with `__getattr__`: send() took 15 % longer."""
+    """CPython 3.11 does not specialize attribute reads of classes with `__getattr__`, so send() took 15 % longer."""
     assert not hasattr(kind, "__getattr__")

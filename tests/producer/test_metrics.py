@@ -1,4 +1,4 @@
-"""Metrics: Java's names, and windows that forget."""
+"""Metrics: Java's names, and windows that drop old samples."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
     assert (totals.records, totals.bytes, totals.uncompressed_bytes) == (8, 39 + packed.body_bytes + 122, 39 + 1122)
     assert (totals.retries, totals.errors, totals.blocked_ms) == (7, 2, 3)
     assert (totals.batches, totals.requests, totals.throttle_ms) == (2, 1, 7)
-    assert totals.latencies.percentile(0.3) == pytest.approx(40, rel=1 / 15)  # since they were made, at 100
+    assert totals.latencies.percentile(0.3) == pytest.approx(40, rel=1 / 15)  # the batches were created at 100
     assert totals.latencies.percentile(0.9) == pytest.approx(200, rel=1 / 15)
     metrics.record_acknowledged_batches([sent_batch(1, 39)], 300)
     added = metrics.totals(300) - totals

@@ -85,5 +85,5 @@ def test_hashes_one_long_key_separately_from_short_keys(
 
     monkeypatch.setattr(hashing, "_scramble", count_and_scramble)
     murmur2(read_byte_column(pa.array([b"k" * 100_000, *short_keys])))
-    assert len(word_counts) < 10  # instead of one call for each of the 25,000 words
+    assert len(word_counts) < 10  # not one call for each of the 25,000 words
     assert sum(word_counts) <= 25_000 + 2 * len(short_keys)

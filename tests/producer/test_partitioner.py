@@ -1,4 +1,4 @@
-"""Partitioner: equal to the Java client's for keys, sticky and adaptive for the rest, a column at a time."""
+"""Partitioner: like the Java client's for keys, sticky and adaptive for other rows, one column at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.producer.batching.accumulator_harness import TOPIC, cluster
 
 SNAPSHOT = cluster([0, 1] * 6)
 ROOM = 1000
-"""Bytes of records in a batch."""
+"""Bytes for records in a batch."""
 
 
 def expected(key: bytes, count: int) -> int:

@@ -1,4 +1,4 @@
-"""KafkaProducer: what a caller can do wrong, and what close, flush and callbacks promise."""
+"""KafkaProducer: invalid calls, and the guarantees of close, flush and callbacks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_records_and_columns_come_back_with_their_offsets() -> None:
 
 
 def test_rejects_pickling_of_a_closure_with_a_producer() -> None:
-    """Spark pickles the function of foreachPartition on the driver, and with it what the function refers to."""
+    """On the driver, Spark pickles the function of foreachPartition and all objects that it refers to."""
     _, producer = simulated()
 
     def send_rows(rows: Iterable[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Results: the offset ranges of many calls are summed up, and not each call by itself."""
+"""Results: offset ranges are merged over many calls instead of being kept per call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of a call cannot be sent, and what is wrong with each: every one once, in words that say what to do."""
+"""Rows of a call that cannot be sent: each is reported once, with an error that names the remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def config(**options: object) -> ProducerConfig:
 
 
 def missing(partition: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SNAPSHOT) -> dict[int, str]:
-    """The positions of the rows without their partition, and their error."""
+    """Return the errors of the rows whose partition is missing, by row index."""
     rows = build_rows(CALL, RecordColumns(pa.array([b"v"] * count)), partition)
     return errors_by_row(find_missing_partition_rows(TOPIC, rows, snapshot, partition))
 

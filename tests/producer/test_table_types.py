@@ -122,7 +122,7 @@ def test_plan_rejects_nested_type_without_format_support() -> None:
 @pytest.mark.parametrize("width", [8, 16, 32, 64])
 @pytest.mark.parametrize("sign", ["int", "uint"])
 def test_decoded_size_of_null_is_zero_for_each_index_type(sign: str, width: int) -> None:
-    """Polars exports the indices of categories as uint32, and DuckDB those of enums as uint8."""
+    """Polars exports category indices as uint32, and DuckDB exports enum indices as uint8."""
     indices = pa.array([0, None, 1], f"{sign}{width}")
     assert compute_decoded_nbytes(pa.DictionaryArray.from_arrays(indices, pa.array(["ab", "c"]))) == 3
 
@@ -136,7 +136,7 @@ def test_computes_size_of_decoded_dictionaries() -> None:
     assert compute_decoded_nbytes(pa.ListArray.from_arrays(pa.array([0, 1, 4]), dictionary_array).slice(1)) == 20
     assert compute_decoded_nbytes(pa.StructArray.from_arrays([dictionary_array, dictionary_array], ["x", "y"])) == 2_040
     items = pa.MapArray.from_arrays(pa.array([0, 1, 4]), pa.array(["k", "l", "m", "n"]), dictionary_array)
-    assert compute_decoded_nbytes(items.slice(1)) == 23  # with the three keys
+    assert compute_decoded_nbytes(items.slice(1)) == 23  # including the three keys
     views = pa.DictionaryArray.from_arrays(dictionary_array.indices, dictionary_array.dictionary.cast(pa.string_view()))
     assert compute_decoded_nbytes(views.slice(1)) == 20
     views = pa.DictionaryArray.from_arrays(

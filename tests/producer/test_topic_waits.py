@@ -1,4 +1,4 @@
-"""The wait for a topic's partitions: for one that was added lately, too, and for both kinds of calls."""
+"""Waits of send() and send_columns() for a topic's partitions, including recently added ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Failures = Callable[[KafkaProducer, int], list[Exception]]
 
 
 def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
-    """A producer that knows topic t with two partitions."""
+    """Create a producer that has the metadata of topic t, which has two partitions."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 2})
     producer = create_simulated_producer(cluster, max_block_ms=MAX_BLOCK_MS, linger_ms=0, **options)
     producer.partitions_for("t")
@@ -48,7 +48,7 @@ def by_record(producer: KafkaProducer, partition: int) -> list[Exception]:
 
 
 def by_columns(producer: KafkaProducer, partition: int) -> list[Exception]:
-    """Send two rows, one to partition 0 and the other to the given partition."""
+    """Send a row to partition 0 and a row to the given partition. Return the errors."""
     rows = RecordColumns(pa.array([b"zero", b"v"]))
     result = wait_for_result(producer, producer.send_columns("t", rows, pa.array([0, partition], pa.int32())))
     assert result.rows_written + result.rows_failed == 2
@@ -92,12 +92,12 @@ def test_a_missing_partition_is_waited_for_once_while_the_topic_has_as_many(fail
     cluster.control.add_partitions("t", 8)
     request_count = metadata_requests(cluster)
     failures(producer, 7)
-    run_until(producer, lambda: metadata_requests(cluster) > request_count)  # the call has asked, and not waited
+    run_until(producer, lambda: metadata_requests(cluster) > request_count)  # requested without a wait
     pass_time(producer, 10)
     assert failures(producer, 7) == []
     again = cluster.system.now()
     assert len(failures(producer, 8)) == 1
-    assert cluster.system.now() - again >= 1_000  # more may be added: it has grown since the last wait in vain
+    assert cluster.system.now() - again >= 1_000  # waits again, because the topic has grown since the last failed wait
 
 
 def test_a_missing_partition_is_asked_for_once_at_least_however_slow_the_answer_is() -> None:
@@ -170,7 +170,7 @@ def pass_time(producer: KafkaProducer, ms: float) -> None:
 
 
 def metadata_requests(cluster: SimulatedCluster) -> int:
-    """API key 3 is at the beginning of the frame."""
+    """Count the metadata requests. A frame begins with the API key."""
     return sum(frame[:2] == ApiKey.METADATA.value.to_bytes(2, "big") for _, _, frame in cluster.requests)
 
 
@@ -194,7 +194,7 @@ def test_a_stream_writes_to_a_topic_that_is_created_after_its_first_rows_failed(
     sender = TableSender(producer, plan_table(None, batch.schema, ColumnMapping(), {}), 1_000)
     sender._send_batch(batch, 0)
     requests, started = metadata_requests(cluster), cluster.system.now()
-    for row in range(60):  # no row waits again, and the topic stays in use
+    for row in range(60):  # no row waits again, and the topic remains in use
         sender._send_batch(batch, row)
         sender._send_batch(other, row)
         pass_time(producer, 1_000)

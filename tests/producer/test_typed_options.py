@@ -74,7 +74,7 @@ VALUES: dict[str, Sequence[object]] = {
     "Texts": ["a:1", "a:1,b:1", ["a:1", "b:1"], ("a:1",)],
 }
 SMALL = {"compression.gzip.level": [-1, "9"], "compression.lz4.level": [1, "17"], "compression.zstd.level": [22, "-7"]}
-"""Values of numbers that have a narrow range."""
+"""Valid values of number options with a narrow range."""
 
 
 MYPY_CONFIG = """\
@@ -83,12 +83,12 @@ MYPY_CONFIG = """\
 follow_imports = skip
 follow_imports_for_stubs = True
 """
-"""Reading what these have takes most of the time, and no option has a type of theirs."""
+"""These packages are skipped because analyzing them takes most of the time, and no option uses their types."""
 
 
 @pytest.fixture(scope="module")
 def mypy_errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return mypy's message for each call that it rejects. mypy keeps what it knows of the package in its cache."""
+    """Return mypy's message for each call that it rejects. The cache keeps mypy's analysis of the package."""
     folder = tmp_path_factory.mktemp("calls")
     calls = {"correct.py": CORRECT_CALLS, "wrong.py": [call for call, _ in WRONG_CALLS]}
     for file, lines in calls.items():

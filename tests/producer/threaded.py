@@ -1,4 +1,4 @@
-"""A producer as users have it, with a real thread and real sockets, whose sender tests may look at."""
+"""A producer with a real thread and real sockets that gives tests access to its sender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole producer in the thread of the test: virtual time, simulated brokers, no thread.
+"""A producer that runs in the thread of the test, with virtual time and simulated brokers.
 
     system = FakeSystem(latency_ms=1)
     cluster = SimulatedCluster(system, topics={"t": 3})
@@ -6,7 +6,7 @@
     future = producer.send(ProducerRecord("t", b"v"))
     wait_for_result(producer, future)
 
-Where a caller would block, the sender is run until what the caller waits for has come.
+A call that would block runs the sender until its wait is over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 T = TypeVar("T")
 ROUNDS_MAX = 200_000
-"""A sender that spins in virtual time never ends: this many rounds without the end of a wait are a fault."""
+"""Limit of rounds in one wait. A sender that spins in virtual time would otherwise never end."""
 
 
 class InlineLoop:
@@ -62,7 +62,7 @@ class InlineLoop:
     def run_until(self, condition: Callable[[], bool], timeout_ms: float | None = None) -> bool:
         deadline_ms = float("inf") if timeout_ms is None else self.system.now() + timeout_ms
         if timeout_ms is not None and deadline_ms < float("inf"):
-            self.system.at(deadline_ms, self.sender.client.wakeup)  # ends the wait of a poll
+            self.system.at(deadline_ms, self.sender.client.wakeup)  # ends a poll at the deadline
         for _ in range(ROUNDS_MAX):
             if condition():
                 return True

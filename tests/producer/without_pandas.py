@@ -1,7 +1,7 @@
-"""A process of its own: a producer gets columns of every kind, and single records, while pandas must not be imported.
+"""Program that sends columns of every kind and single records, and fails if pandas was imported.
 
-pyarrow imports pandas, where it is installed, at the first `pa.array`, `pa.scalar` or `np.asarray(array)` of a process.
-So even the input is built from buffers here. At the end `pa.array` is called after all, to see that it is noticed.
+pyarrow imports pandas, if it is installed, at a process's first `pa.array`, `pa.scalar` or `np.asarray(array)`. So even
+the input is built from buffers here. At the end `pa.array` is called to prove that the program detects the import.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def bitmap(nulls: bool) -> pa.Buffer | None:
 
 
 def some_bytes(kind: pa.DataType, nulls: bool) -> pa.Array:
-    """Build values of different lengths, with bytes under the nulls, too."""
+    """Build values of different lengths, including bytes under the nulls."""
     if pa.types.is_binary_view(kind):
         return some_bytes(pa.binary(), nulls).cast(kind)
     wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
@@ -58,7 +58,7 @@ def send_columns(producer: KafkaProducer, kind: pa.DataType, time: pa.DataType, 
     in_pieces = pa.chunked_array([column, column.slice(5)])
     waiting.append(producer.send_columns("t", RecordColumns(in_pieces, in_pieces)))
     waiting.append(producer.send_columns("t", RecordColumns(pa.nulls(9)), partition.slice(0, 9)))
-    # A partition that there is not: the row is refused, the others are taken out.
+    # Rows of a partition that does not exist are rejected, and the others are separated from them.
     refused = producer.send_columns("t", rows, numbers(pa.int32(), nulls, highest=2))
     for future in waiting:
         wait_for_result(producer, future).raise_for_failures()
