@@ -1,4 +1,4 @@
-"""Transactions that go well: what is asked, in which order, and under which id_and_epoch the next one begins."""
+"""Successful transactions: their requests and order, and the producer id and epoch of the next transaction."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_coordinator_is_looked_up_in_the_layout_of_the_brokers_version() -> 
     talk.manager.init()
     lookup = talk.due()
     assert lookup.versions is not None
-    assert 0 not in lookup.versions  # it knows groups only
+    assert 0 not in lookup.versions  # version 0 supports only groups
     assert lookup.build_message(3) == FindCoordinatorRequest(key="x", key_type=1)
     assert lookup.build_message(4) == FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)
 
@@ -94,7 +94,7 @@ def test_a_producer_that_is_ready_may_initialise_again_under_another_id() -> Non
 
 
 def requesting_an_epoch_after_an_empty_prepare() -> tuple[Talk, Request]:
-    """Ready, with a request for the next epoch of id "x" in flight: an empty transaction began with it."""
+    """Create a ready Talk. An empty transaction has requested the next epoch of id "x", which is in flight."""
     talk = Talk(1).started().commit()
     talk.manager.begin(2)
     request = talk.send(InitProducerId)
@@ -217,7 +217,7 @@ def test_in_version_2_an_end_after_the_last_epoch_brings_another_producer_id() -
 def test_no_batch_is_admitted_once_the_end_was_asked_for(version: int) -> None:
     talk = Talk(version).started()
     talk.manager.commit()
-    assert talk.manager.admit_batch(T0, is_retry=False)  # the last ones before the end
+    assert talk.manager.admit_batch(T0, is_retry=False)  # the last batches before the end
     talk.send(EndTransaction)
     assert not talk.manager.admit_batch(T0, is_retry=False)
 
@@ -231,7 +231,7 @@ def test_an_abort_takes_no_new_batches_and_lets_those_end_that_were_sent() -> No
     assert talk.manager.admit_batch(T0, is_retry=True)
     assert not talk.manager.admit_batch(T0, is_retry=False)
     assert not talk.manager.admit_batch(T1, is_retry=True)
-    assert talk.next() is None  # the partition that was to be added is not
+    assert talk.next() is None  # the pending partition is not added
     talk.is_flushed = True
     talk.answer(EndTransaction)
 
@@ -276,7 +276,7 @@ def test_a_version_that_is_not_known_leaves_the_one_before() -> None:
     assert talk.manager.admit_batch(T0, is_retry=False)
 
 
-# --- from one process to another
+# --- handover between processes
 
 
 @BOTH
@@ -298,7 +298,7 @@ def test_the_producer_that_prepared_may_also_end_it_itself() -> None:
     assert get_error(operation) is None
 
 
-# --- calls at the wrong time
+# --- invalid calls
 
 
 def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
@@ -377,7 +377,7 @@ def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_returns_the_firs
         talk.reply(end_txn)
     talk.settle()
     assert first.done_event.is_set()
-    assert calls[call]() is first  # also when the outcome has come meanwhile
+    assert calls[call]() is first  # also after the operation has ended
     with pytest.raises(IllegalStateError):
         talk.manager.begin(2)
     assert get_error(first) is None

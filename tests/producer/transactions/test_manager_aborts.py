@@ -1,4 +1,4 @@
-"""What ends a transaction and not its producer: failed records, abortable errors, and what is in doubt."""
+"""Failures that abort a transaction but leave its producer usable."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
     assert isinstance(error, TransactionAbortableError)
     assert error.__cause__ is FAILURE
     talk.is_flushed = True
-    assert talk.next() is None  # nothing ends before the abort
+    assert talk.next() is None  # the transaction does not end before the abort
     talk.manager.abort()
     message = talk.answer(EndTransaction).build_message(5)
     assert getattr(message, "committed", None) is False
@@ -124,7 +124,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
     assert isinstance(message, InitProducerIdRequest)
     assert (message.producer_id, message.producer_epoch) == before
     assert request.versions is not None
-    assert request.versions.min == 3  # brokers before 2.5 cannot do it
+    assert request.versions.min == 3  # brokers before 2.5 do not support it
     assert get_error(operation) is None
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(before.producer_id, before.epoch + 1)
     assert talk.state() is S.READY
@@ -151,7 +151,7 @@ def test_an_abort_without_a_failure_keeps_the_epoch_in_version_1() -> None:
 
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
 def test_in_version_1_a_new_epoch_follows_the_abort_of_what_a_coordinator_had_aborted(kind: type[Request]) -> None:
-    """Of a producer id that brokers do not know any more, leaders expect other sequences."""
+    """After brokers have forgotten a producer id, its leaders expect other sequences."""
     talk = about_to(kind)
     talk.answer(kind, codes.UNKNOWN_PRODUCER_ID)
     if kind is EndTransaction:
@@ -187,7 +187,7 @@ def test_transaction_abortable_at_init_is_mended_by_an_abort(kind: type[Request]
 
 
 def test_an_abort_that_begins_between_two_looks_of_the_sender_asks_for_nothing_yet() -> None:
-    """The sender has looked for records on their way before the abort began, and asks what to do after it."""
+    """The sender checked for records in flight before the abort began, and asks for the next request after it."""
     talk = Talk()
     init = talk.manager.init()
     talk.answer(InitProducerId, codes.TRANSACTION_ABORTABLE)
@@ -248,7 +248,7 @@ def test_an_abort_that_gets_no_new_epoch_ends_the_producer() -> None:
 
 
 def test_a_group_without_its_right_does_not_end_an_abort() -> None:
-    """The coordinator of the group is looked up when the abort begins."""
+    """The lookup of the group's coordinator is in flight when the abort begins."""
     talk = Talk(2).started()
     talk.manager.send_offsets(OFFSETS, GROUP)
     lookup = talk.send(FindCoordinator)
@@ -319,7 +319,7 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
 
 @BOTH
 def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(version: int) -> None:
-    """The caller rejects its record after the sender has chosen the request and before the sender writes it."""
+    """The caller rejects its record after the sender has chosen the request but before the sender has sent it."""
     talk = Talk(version).started()
     number = talk.manager.ensure_can_send()
     commit = talk.manager.commit()
@@ -351,5 +351,5 @@ def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abor
     talk.settle()
     assert get_error(abort) is None
     talk.manager.begin(2)
-    talk.manager.handle_stored_batch("t", second)  # the next transaction knows nothing of the topic before
+    talk.manager.handle_stored_batch("t", second)  # the next transaction does not remember the previous topic id
     assert talk.state() is S.IN_TRANSACTION

@@ -1,4 +1,4 @@
-"""What an abort makes of requests of which it is not known whether they were carried out."""
+"""Aborts after requests that may or may not have been executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What errors do to a transaction: tried again, aborted and gone on, or the end of the producer."""
+"""Effects of errors on a transaction: they are retried, require an abort, or are fatal for the producer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def finish(call: Callable[[], Operation | None]) -> None:
         operation.read_result()
 
 
-# --- what is tried again
+# --- retriable errors
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, *COORDINATED])
@@ -114,7 +114,7 @@ def test_after_a_success_the_pauses_begin_anew() -> None:
     assert talk.pause_left_ms() == 20
 
 
-# --- what ends the producer
+# --- fatal errors
 
 
 @pytest.mark.parametrize("kind", COORDINATED)
@@ -183,7 +183,7 @@ def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
     assert isinstance(get_error(operation), ProducerFencedError)
 
 
-# --- a right that may be granted
+# --- other errors
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, InitProducerId])

@@ -1,4 +1,4 @@
-"""Offsets of a consumer group that become part of a transaction."""
+"""Consumer group offsets that are part of a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a transaction begins under an epoch of its own, as version 2 expects it after one of version 1."""
+"""New epochs at the beginning of a version 2 transaction that follows one of version 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of moves: what is allowed, and that nothing else is."""
+"""The transition table allows exactly the listed transitions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A TransactionManager and the brokers' answers, without a network: what it asks is answered by the test.
+"""A TransactionManager without a network, whose requests are answered by the test.
 
 talk = Talk(version=2)
 talk.init()
 talk.manager.begin(2)
-talk.answer(...)          the request that is due, and its answer
+talk.answer(...)          send the due request and answer it
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def metadata() -> Metadata:
 
 
 class Talk:
-    """`quiet` is what the sender says: no record is on its way."""
+    """A manager and its brokers. `is_flushed`: whether the sender reports that no record is in flight."""
 
     def __init__(self, version: int = 1) -> None:
         self.version = version
@@ -87,7 +87,7 @@ class Talk:
     def state(self) -> TransactionManagerState:
         return self.manager.state
 
-    # --- the way to a state
+    # --- preparing a state
 
     def init(self) -> Talk:
         operation = self.manager.init()
@@ -101,7 +101,7 @@ class Talk:
         return self
 
     def started(self, *partitions: TopicPartition) -> Talk:
-        """Begin a transaction, and make brokers know of it."""
+        """Begin a transaction and add the partitions, so that brokers know the transaction."""
         self.begun()
         self.write(*(partitions or (T0,)))
         return self
@@ -118,7 +118,7 @@ class Talk:
         operation.read_result()
         return self
 
-    # --- one step, or all
+    # --- requests and responses
 
     def next(self) -> Request | None:
         attempt = next(iter(self.pending.find_due_attempts(self.now)), None)
@@ -151,7 +151,7 @@ class Talk:
         return self.pending.next_due_ms(self.now) - self.now
 
     def answer(self, kind: type[Request], code: int = 0) -> Request:
-        """Send what is due, which is of this kind, and answer it; coordinators are found on the way."""
+        """Send the due request, which must have this type, and answer it. Answer coordinator lookups before it."""
         while kind is not FindCoordinator and type(self.due()) is FindCoordinator:
             self.answer(FindCoordinator)
         request = self.send(kind)
@@ -165,7 +165,7 @@ class Talk:
         self.pending.handle_response(self.attempts[request], message, self.now)
 
     def lose(self, kind: type[Request]) -> None:
-        """Lose the answer to the request, and let the pause pass."""
+        """Lose the response to the request, and wait for the retry backoff."""
         while type(self.due()) is not kind:
             self.answer(FindCoordinator)
         self.lose_response(self.send(kind))
@@ -175,7 +175,7 @@ class Talk:
         self.pending.handle_failure(self.attempts[request], DisconnectedError("the connection was lost"), self.now)
 
     def settle(self) -> None:
-        """PartitionResponse all that is asked, until nothing is."""
+        """Send and answer requests until none is due."""
         while self.next() is not None:
             self.reply(self.send())
 
@@ -245,7 +245,7 @@ def offsets_answer(answered: Mapping[TopicPartition, int]) -> TxnOffsetCommitRes
 
 
 def about_to(kind: type[Request]) -> Talk:
-    """Version 1, and this request is the next one."""
+    """Create a version 1 Talk whose next request has this type."""
     if kind in (FindCoordinator, InitProducerId):
         talk = Talk()
         talk.manager.init()
@@ -277,7 +277,7 @@ def get_error(operation: Operation) -> KafkaSinkError | None:
 
 
 def initial(talk: Talk) -> ProducerIdAndEpoch:
-    """Return the first id and epoch of the producer."""
+    """Return the producer's first producer id and epoch."""
     return ProducerIdAndEpoch(IDENTITY.producer_id, IDENTITY.epoch + 1)
 
 
