@@ -1,4 +1,4 @@
-"""The calls of a producer in transactions: when they may be made, how they wait, and what a close does."""
+"""Transactional calls of a producer: when they are allowed, how they wait, and the effects of close()."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_record_outside_of_a_transaction_is_refused() -> None:
 
 
 def test_each_call_that_waits_wakes_the_sender_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread may be waiting for brokers that have nothing to say."""
+    """The sender thread may be waiting for network events that do not come."""
     _, producer = create_initialized_producer(2)
     loop = get_loop(producer)
     wakeup, wait, events = Selector.wakeup, loop.wait, list[str]()
@@ -165,7 +165,7 @@ def test_a_close_that_may_not_wait_leaves_the_transaction_to_its_timeout() -> No
 def test_a_producer_that_was_closed_at_once_may_be_closed_again_without_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As at the end of a `with`: no sender is there any more that could end the transaction."""
+    """This happens at the end of a `with` block: the sender that could end the transaction has ended."""
     cluster, producer = create_producer_in_transaction(2)
     send_and_flush(producer, b"1")
     producer.close(timeout=0)
@@ -241,7 +241,7 @@ def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(ve
 
 
 def test_a_block_whose_commit_had_no_answer_tries_no_abort(caplog: pytest.LogCaptureFixture) -> None:
-    """It may be carried out yet: only the same call may follow."""
+    """The commit may still be executed, so only the same call may follow."""
     cluster, producer = create_initialized_producer(2, max_block_ms=200)
     cluster.control.when(api=ApiKey.END_TXN).delay(300, before_applying=True)
     with pytest.raises(TransactionTimeoutError), producer.transaction():

@@ -1,4 +1,4 @@
-"""Records that fail within a transaction: the commit names them, an abort makes an end, the next one goes well."""
+"""Failed records in a transaction: the commit reports them, and after an abort the next transaction succeeds."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_rows_whose_partition_is_waited_for_in_vain_must_not_be_missed_by_the_co
 
 
 def test_ctrl_c_in_the_abort_of_a_close_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its thread and its connections would stay for as long as the process."""
+    """Otherwise the sender thread and its connections would remain until the process ends."""
     _, producer = create_producer_in_transaction(2)
     assert producer._transactions is not None
     monkeypatch.setattr(producer._transactions, "close", Mock(side_effect=KeyboardInterrupt))
@@ -392,7 +392,7 @@ def test_brokers_that_know_no_transactions_end_the_producer_at_once(version: int
 def test_a_broker_that_cannot_describe_transactions_fails_the_call_and_not_the_producer(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As while a cluster is upgraded."""
+    """During a cluster upgrade, one coordinator may support the request while another one does not."""
     cluster, producer = create_initialized_producer(version, nodes=2)
     for node, name in enumerate("ab"):
         cluster.control.move_coordinator(name, node)
@@ -414,7 +414,7 @@ def test_a_broker_that_cannot_describe_transactions_fails_the_call_and_not_the_p
 
 @BOTH
 def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_one(version: int) -> None:
-    """Of another thread, or about other ids."""
+    """Calls of another thread, or for other transactional ids, must not wait for the unresponsive coordinator."""
     cluster, producer = create_initialized_producer(version, nodes=3)
     coordinators = {"a": 1, "b": 2}
     for name, node in coordinators.items():

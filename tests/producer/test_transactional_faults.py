@@ -1,6 +1,6 @@
-"""What goes wrong around transactions, scripted: lost and late answers, coordinators that move, zombies, timeouts.
+"""Scripted faults of transactions: lost and late responses, moved coordinators, zombies and timeouts.
 
-The numbers in the names are those of the faults in docs/guarantees.md.
+The numbers in the test names are those of the faults in docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EVERY_REQUEST = pytest.mark.parametrize("api", [*TALK, *GROUP_TALK, ApiKey.PRODU
 
 
 def two_transactions(producer_options: dict[str, object], version: int, api: ApiKey, fault: object) -> None:
-    """Run two transactions. The fault strikes the first request of the kind in each of them."""
+    """Run two transactions. In each, the fault affects the first request of the given type."""
     cluster = create_cluster(version)
     producer = create_producer(cluster, **producer_options)
     for value in (b"1", b"2"):
@@ -55,7 +55,7 @@ def two_transactions(producer_options: dict[str, object], version: int, api: Api
     assert cluster.log("t").list_open_producer_ids() == []
 
 
-# --- answers
+# --- responses
 
 
 @BOTH
@@ -146,7 +146,7 @@ def test_22_the_coordinator_dies_while_it_ends_the_transaction_and_the_commit_is
     assert read_committed(cluster, 0) == [b"1", b"3"]
 
 
-# --- 23: two producers of one id
+# --- 23: two producers with the same transactional id
 
 
 @BOTH
@@ -190,7 +190,7 @@ def test_23_a_late_write_of_a_producer_that_was_fenced_is_refused(version: int) 
 
 @BOTH
 def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> None:
-    """The batch expires in flight, the transaction is aborted, and then the broker takes up the batch."""
+    """The batch expires in flight, the transaction is aborted, and only then does the broker handle the batch."""
     cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=300, request_timeout_ms=300)
     send_and_flush(producer, b"0")
     cluster.executes_after_disconnect = True
@@ -208,7 +208,7 @@ def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> No
 
 @BOTH
 def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open(version: int) -> None:
-    """Brokers without KIP-890 would take up the batch after the marker, in a transaction that is never ended."""
+    """Brokers without KIP-890 would append the batch after the marker, in a transaction that never ends."""
     cluster, producer = create_producer_in_transaction(
         version, nodes=2, delivery_timeout_ms=500, request_timeout_ms=400
     )
@@ -226,14 +226,14 @@ def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open
         for at, _, frame in cluster.requests
         if isinstance(decode_request(memoryview(frame))[1], EndTxnRequest)
     ]
-    assert ended >= 800  # the second request was given up then
+    assert ended >= 800  # the second request timed out at this time
 
 
-# --- 13: a topic that is created again
+# --- 13: recreated topics
 
 
 def test_13_a_topic_created_again_between_two_partitions_of_a_transaction_fails_the_commit() -> None:
-    """Transactions of version 2 write by topic id; the leader rejects the id of the topic that was deleted."""
+    """Transactions of version 2 write by topic id, and the leader rejects the id of the deleted topic."""
     cluster, producer = create_producer_in_transaction(2)
     send_and_flush(producer, b"1")
     cluster.control.delete_topic("t")
@@ -249,7 +249,7 @@ def test_13_a_topic_created_again_between_two_partitions_of_a_transaction_fails_
     assert read_committed(cluster, 1) == [b"3"]
 
 
-# --- 24: transactions that are never ended
+# --- 24: transactions that never end
 
 
 @BOTH
@@ -318,13 +318,13 @@ def test_24_a_record_after_the_timeout_fails_and_nothing_is_seen(version: int) -
     assert read_committed(cluster) == []
 
 
-# --- requests that are carried out when the transaction is over (KAFKA-17754)
+# --- requests that are executed after the end of their transaction (KAFKA-17754)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_that_is_carried_out_late_does_not_end_the_next_transaction(version: int, commit: bool) -> None:
-    """Clusters of Kafka 3 have finalized features, and none for transactions: level 0 is protocol version 1."""
+    """Kafka 3 clusters have finalized features but none for transactions. Level 0 means protocol version 1."""
     cluster, producer = create_producer_in_transaction(version, request_timeout_ms=300)
     send_and_flush(producer, b"1")
     cluster.executes_after_disconnect = True

@@ -1,4 +1,4 @@
-"""What a transaction shares with others: offsets of a consumer group, and its end by another process."""
+"""Transactions that include consumer group offsets, and transactions that another process ends."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_transactional_id_that_cannot_be_written_is_refused_at_the_call(name: 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_records_after_a_transaction_that_was_taken_over_are_stored(version: int) -> None:
-    """The sequences of the other process are unknown, so the next transaction needs a new epoch or a new sequence."""
+    """The other process's sequences are unknown, so the next transaction needs a new epoch or restarted sequences."""
     cluster, producer = create_producer_in_transaction(version)
     send(producer, b"1")
     prepared = producer.prepare_transaction()
@@ -172,7 +172,7 @@ def test_to_prepare_reports_records_that_failed(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("has_records", [True, False])
 def test_what_is_prepared_has_the_offsets_of_a_call_that_ran_out_of_time(version: int, has_records: bool) -> None:
-    """Another process knows nothing of them, and would commit the records alone."""
+    """If preparing did not add them, another process would commit the records without the offsets."""
     cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     if has_records:
         send_and_flush(producer, b"1")
@@ -228,7 +228,7 @@ def test_an_empty_transaction_is_not_left_open() -> None:
 def test_a_producer_that_has_ended_what_another_prepared_writes_the_next_transaction(
     version: int, commit: bool
 ) -> None:
-    """In version 1 under a new epoch: it does not know which sequences come next."""
+    """In version 1 it needs a new epoch, because it does not know the next sequences."""
     cluster, first = create_producer_in_transaction(version)
     send_and_flush(first, b"1", b"2")
     prepared = first.prepare_transaction()

@@ -1,4 +1,4 @@
-"""Transactional producers of brokers that know older versions of requests only."""
+"""Transactional producers with brokers that support only older request versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 
 def test_description_of_several_ids_fails_and_the_producer_goes_on_where_one_id_is_looked_up_at_a_time() -> None:
-    """Kafka 2.8, while the producer does not know its own coordinator either."""
+    """Kafka 2.8 looks up one id per request. The producer's own coordinator is unknown at first."""
     limits = {ApiKey.FIND_COORDINATOR: VersionRange(0, 3)}
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}, version_limits=limits)
     producer = create_simulated_producer(cluster, linger_ms=0, transactional_id="own", max_block_ms=1_000)

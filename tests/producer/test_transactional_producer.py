@@ -1,4 +1,4 @@
-"""A whole producer in transactions, in virtual time: what readers see, and under which ids and versions it writes."""
+"""Transactional producers in virtual time: records visible to readers, producer ids, epochs and versions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batches(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, in
     return [(header.producer_epoch, header.base_sequence) for header in headers if not header.is_control]
 
 
-# --- what readers see
+# --- visible records
 
 
 @BOTH
@@ -131,7 +131,7 @@ def test_an_empty_transaction_asks_the_brokers_nothing(version: int, commit: boo
     producer.begin_transaction()
 
 
-# --- under which ids, epochs and versions
+# --- producer ids, epochs and versions
 
 
 @BOTH
@@ -178,7 +178,7 @@ def test_the_version_is_that_of_the_cluster_when_the_transaction_begins() -> Non
     with producer.transaction():
         send(producer, b"1")
     cluster.core.coordinator.version = 2
-    cluster.close_connections(0)  # clients learn of it when they connect
+    cluster.close_connections(0)  # clients learn of the new version when they connect
     for value in (b"2", b"3", b"4"):
         with producer.transaction():
             send(producer, value)
@@ -249,7 +249,7 @@ def test_adds_partition_before_batches_that_wait_for_the_connection() -> None:
     pass_time(producer, 1)
     futures.append(send(producer, b"other partition", partition=1))
     get_loop(producer).run_until(lambda: len(find_requests(cluster, AddPartitionsToTxnRequest)) > 1)
-    # The first record, two requests in flight, and the one with which the sender found the new partition.
+    # The first record, two requests in flight, and the request of the round that found the new partition.
     assert len(find_requests(cluster, ProduceRequest)) == 4
     producer.commit_transaction()
     assert [future.exception(0) for future in futures] == [None] * 21

@@ -1,4 +1,4 @@
-"""The schedule explorer's runs of transactions: producers, faults and other processes, drawn from a seed.
+"""The schedule explorer for transactions: producers, faults and other processes are drawn from a seed.
 
     python -m tests.producer.transaction_explorer --seeds 0:5000      prints the seeds that fail
     python -m tests.producer.transaction_explorer --seed 17           replays one seed and prints its schedule
@@ -12,11 +12,11 @@ After each run, a read_committed reader finds:
 
 - A transaction and its offsets are visible completely if its commit succeeded, and not at all if it was aborted or its
   commit was never requested. If the outcome is unknown, either is correct.
-- Each partition contains the records of an id once, in the order in which they were sent.
+- Each partition contains the records of a transactional id once, in the order in which they were sent.
 
 No transaction is left open, and the next producer of each id can write. A producer continues after the faults, unless
-another one has taken over or its transaction timed out. All memory is back, and no socket, thread or descriptor is
-left.
+another one has taken over or its transaction timed out. All memory is released, and no socket, thread or descriptor
+is left.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tests.simulated_cluster import SimulatedCluster
 LONG_TIMEOUT_MS = 60_000
 SHORT_TIMEOUT_MS = 3_000
 LATEST_MS = 15_000
-"""No request is carried out later than this after the last fault."""
+"""Longest delay between the last fault and the execution of a request."""
 
 
 class TransactionRun:
@@ -72,11 +72,13 @@ class TransactionRun:
         self.lives: list[Life] = []
         self.committers: list[Committer] = []
         self.timed_out: set[str] = set()
-        """Transactional ids of which brokers have aborted a transaction that lasted too long."""
+        """Transactional ids with a transaction that brokers have aborted after its timeout."""
         self.ousted: set[tuple[int, int]] = set()
-        """Producer ids and epochs that were current when another producer requested an id. The other one may be older:
-        its request is repeated, or it requests its next epoch. While a transaction is open, brokers compare only the
-        producer id."""
+        """Producer ids and epochs that were current when another producer requested a producer id.
+
+        The other producer may be older, if it repeats its request or requests its next epoch. While a transaction is
+        open, brokers compare only the producer id.
+        """
         self._watch_timeouts()
         self._watch_epochs()
 
@@ -126,7 +128,7 @@ class TransactionRun:
         return life
 
     def record_takeover(self, heir: Life) -> None:
-        """Mark the other lives of the transactional id: the last one that requests the producer id owns it."""
+        """Mark the other lives of the transactional id, because `heir` owns the id after its request."""
         for life in self.lives:
             life.rivalled |= life is not heir and life.transactional_id == heir.transactional_id
 
@@ -139,7 +141,7 @@ class TransactionRun:
                 if life.producer is producer and not life.closed:
                     life.call_from_second_thread()
 
-    # --- what happens
+    # --- events
 
     def step(self) -> None:
         current = [life for life in self.lives if not life.succeeded]
@@ -216,13 +218,13 @@ class TransactionRun:
         for driver in self.committers:
             driver.producer.close()
         for _ in range(2):
-            self.system.advance(LATEST_MS)  # what an older producer has asked for, and comes late, fences the next one
+            self.system.advance(LATEST_MS)  # a late request of an older producer fences the next producer
             for transactional_id in self.ids:
                 self.write_one_more(transactional_id)
         self.system.advance(LATEST_MS)
 
     def write_one_more(self, transactional_id: str) -> None:
-        """Check that a new producer can write, whatever happened before."""
+        """Check that a new producer with the transactional id can write."""
         heir = self.create_life(transactional_id)
         heir.write_whole_transaction()
         heir.close()

@@ -1,8 +1,8 @@
-"""What plays in the transaction explorer: producers that write transactions, and others that end what was prepared.
+"""Producers of the transaction explorer: some write transactions, others end prepared ones.
 
-A `Life` is one producer, from its making to its end: it may be killed, or go on as a zombie when another producer of
-its transactional id has taken over. `step` makes one call of those that a user may make now. A call whose time is up is
-made again. After an error that only a new producer can mend, the life is over, and `reason` says why.
+A `Life` is one producer from its creation to its end. It may be killed, or continue as a zombie after another producer
+with its transactional id has taken over. `step` makes one of the calls that a user may make now. A call that has timed
+out is repeated. After an error that requires a new producer, the life is over, and `reason` is the error.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.producer.second_caller import PausedValue, SecondCaller
 from tests.producer.virtual_time import get_loop
 
 TRIES_MAX = 100
-"""Of one call that is made again and again. Faults end long before."""
+"""Limit of attempts of one call. All faults end long before."""
 
 
 def build_group_id(transactional_id: str) -> str:
-    """Return the consumer group whose offsets are in the transactions of an id."""
+    """Return the consumer group whose offsets are part of the id's transactions."""
     return f"group-{transactional_id}"
 
 
@@ -50,14 +50,14 @@ class Numbers:
 
 @dataclass
 class Written:
-    """One transaction, and what its calls and futures have returned to the user."""
+    """One transaction, and the results of its calls and futures."""
 
     transactional_id: str
     values: list[tuple[int, bytes]] = field(default_factory=list)
-    """(partition, value), also of records that send() has refused."""
+    """(partition, value) of each record, including those that send() rejected."""
     futures: list[tuple[int, bytes, Future[RecordMetadata]]] = field(default_factory=list)
     offset: int | None = None
-    """The offset of the consumer group. All transactions have different ones."""
+    """Offset of the consumer group, which differs between transactions."""
     commit_asked: bool = False
     committed: bool = False
     aborted: bool = False
@@ -82,12 +82,12 @@ class Life:
         self.prepared: TransactionIdentity | None = None
         self.reason: KafkaSinkError | None = None
         self.succeeded = False
-        """Another producer with the transactional id was made."""
+        """Whether another producer with the transactional id was created."""
         self.rivalled = self.rivalled_before_it_ended = False
-        """Another producer has asked for a producer id since this one was made."""
+        """Whether another producer has requested a producer id since this one was created."""
         self.record_takeover: Callable[[Life], None] = lambda life: None
         self.later_random = Random(0)
-        """For draws that were added later, so that the pinned seeds keep their runs."""
+        """Source of draws that were added later, so that pinned seeds keep their runs."""
         self.killed = self.closed = False
         self._random = random
         self._numbers = numbers
@@ -106,14 +106,14 @@ class Life:
         return self.written[-1] if self.written and not self.written[-1].ended and self.prepared is None else None
 
     def step(self, *, finish: bool = False) -> None:
-        """The next call. `finish`: none that begins anything. From within another life's wait, too."""
+        """Make the next call, possibly while another life waits. `finish`: only calls that begin nothing new."""
         if self._busy or self.over or self.closed:
             return
         self._busy = True
         try:
             self._call(finish)
         except TransactionTimeoutError:
-            pass  # the same call comes next
+            pass  # the next step repeats the call
         except KafkaSinkError as error:
             self.reason, self.rivalled_before_it_ended = error, self.rivalled
         finally:
@@ -150,7 +150,7 @@ class Life:
         self._busy = False
 
     def go_on(self) -> None:
-        """Finish what is open and write one more transaction, when the faults are over."""
+        """Finish the open transaction and write another one, after the faults have ended."""
         self.finish()
         if self.over or self.rivalled:
             return
@@ -175,7 +175,7 @@ class Life:
             else:
                 self._send(self.open)
         elif self.prepared is not None:
-            # A worker that does not wait for the driver is a task that is run again: its first attempt is aborted.
+            # A worker that does not wait for the driver is a repeated task, whose first attempt is aborted.
             if finish or self.written[-1].ended or self._random.random() < 0.1:
                 self._ready, self.prepared = False, None
                 self._initialise()
@@ -185,7 +185,7 @@ class Life:
 
     def _initialise(self) -> None:
         if self.written and not self.written[-1].ended:
-            self.written.append(Written(self.transactional_id, aborted=True))  # what was open is not ours any more
+            self.written.append(Written(self.transactional_id, aborted=True))  # the open transaction is no longer ours
         self.record_takeover(self)
         self.producer.init_transactions()
         self._ready = True
@@ -196,7 +196,7 @@ class Life:
                 self.send_to(to, self._random.randrange(self.partitions))
         if self._random.random() < 0.4:
             get_loop(self.producer).run_until(lambda: False, self._random.choice((20, 300, 1000)))
-        # Once in a transaction: of two, the first might be carried out last.
+        # Only once per transaction, because the first of two requests might be executed last.
         if to.offset is None and self._random.random() < 0.2:
             to.offset = self._numbers.take()
             with contextlib.suppress(TransactionAbortableError, TransactionTimeoutError):
@@ -205,7 +205,7 @@ class Life:
                 )
 
     def call_from_second_thread(self) -> None:
-        """Begin a send() in another thread, or let the one that has begun go on."""
+        """Begin a send() in another thread, or resume the one that has begun."""
         if self.second_caller is None or self.second_caller.is_done():
             if self.open is None or self._ending:
                 return
@@ -259,7 +259,7 @@ class Life:
                 written.aborted = True
             else:
                 self.prepared = self.producer.prepare_transaction()
-                written.aborted = self.prepared is None  # it was empty, and is over
+                written.aborted = self.prepared is None  # the transaction was empty and has ended
         except TransactionAbortableError:
             written.commit_asked = False
             self._ending = "abort"
@@ -293,7 +293,7 @@ class Life:
 
 
 class Committer:
-    """Ends a transaction that a life has prepared, as Spark's driver does. It may die, and another one repeats it."""
+    """Ends a prepared transaction, as Spark's driver does. It may die, and another Committer repeats its call."""
 
     def __init__(
         self, producer: KafkaProducer, prepared: TransactionIdentity, written: Written, *, commit: bool

@@ -1,8 +1,8 @@
-"""What goes wrong in a run of the transaction explorer: faults of brokers and coordinators, drawn from the run's seed.
+"""Broker and coordinator faults of the transaction explorer, drawn from the run's seed.
 
-Answers are lost, late, cut, refused, and refused although the request was carried out. Requests whose connection has
-ended are carried out late. Coordinators and leaders move, nodes stop and come back, and in some runs the cluster goes
-from transactions of version 1 to version 2.
+Responses are lost, late or truncated. Requests are rejected, get an error although they were executed, or are executed
+after their connection has ended. Coordinators and leaders move, nodes stop and restart, and in some runs the cluster is
+upgraded from transactions of version 1 to version 2.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ class TransactionSchedule:
         self._partitions = partitions
         self._is_healed = False
         self.fences_senders = False
-        """Requests for a producer id, or for partitions in version 1, may be carried out so late that their sender is
-        fenced: by itself, or because a transaction has begun of which it does not know."""
+        """Whether requests may be executed so late that their sender is fenced.
+
+        Requests for a producer id fence the sender itself. Late requests that add partitions or offsets in version 1
+        begin a transaction that the sender does not know.
+        """
 
     def draw(self) -> None:
         self._random.choice((self._scatter, self._scatter, self._carry_out_late))()
 
     def _carry_out_late(self) -> None:
-        """What ends a transaction, or adds to it, is carried out when the producer has long repeated it."""
+        """Execute requests that end a transaction or add to it after the producer has repeated them."""
         api = self._random.choice((ApiKey.END_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.PRODUCE))
         self.fences_senders |= api in _FENCING
         rule = self._control.when(api=api, nth=self._random.randint(1, 3), times=self._random.randint(1, 3))
@@ -131,5 +134,5 @@ class TransactionSchedule:
         self._cluster.system.after(self._random.uniform(10, 800), lambda: self._control.show_topic(TOPIC))
 
     def _upgrade(self) -> None:
-        """Producers learn of it with their next connection."""
+        """Upgrade the cluster. Producers learn of the new version with their next connection."""
         self._cluster.core.coordinator.version = 2

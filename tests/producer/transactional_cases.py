@@ -1,4 +1,4 @@
-"""What the tests of whole producers in transactions share: brokers in virtual time, and what readers may see."""
+"""Helpers for tests of transactional producers: brokers in virtual time, and the records visible to readers."""
 
 from __future__ import annotations
 
