@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import create_topic, produce_all, read_topic
+from integration.support.librdkafka import create_topic, find_end_offset, produce_all, read_topic
 from integration.support.plain_driver import Brokers
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
@@ -135,8 +135,7 @@ def test_compaction_keeps_decision_before_invalid_claim(query: Query, cluster: K
 def log_end_offset(query: Query) -> int:
     consumer = Consumer({"bootstrap.servers": query.broker.bootstrap_servers, "group.id": "witness"})
     try:
-        end: int = consumer.get_watermark_offsets(TopicPartition(query.log, 0))[1]
-        return end
+        return find_end_offset(consumer, TopicPartition(query.log, 0))
     finally:
         consumer.close()
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.support.librdkafka import create_topic
+from integration.support.librdkafka import counted_records, create_topic
 from integration.support.topic_metadata import fetch_leaders, wait_until_gone, wait_until_known
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
@@ -71,3 +73,12 @@ def test_a_topic_is_gone_when_the_last_broker_has_forgotten_it(apart: tuple[Embe
     other.control.delete_topic("t")
     waiting.join(WAIT_TIMEOUT_SECONDS)
     assert not waiting.is_alive()
+
+
+def test_counts_records_when_the_leader_of_a_new_partition_accepts_requests() -> None:
+    with embedded_broker() as broker:
+        topic = create_topic(broker.bootstrap_servers)
+        rule = broker.control.when(api=ApiKey.LIST_OFFSETS, times=2).fail(error_codes.NOT_LEADER_OR_FOLLOWER)
+        with counted_records(broker.bootstrap_servers, topic) as count:
+            assert count() == 0
+        assert rule.struck == 2

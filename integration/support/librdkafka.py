@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from integration.support.topic_metadata import wait_until_gone, wait_until_known
+from tests.waiting import wait_until
 
 READ_BATCH = 10_000
 POLL_SECONDS = 0.2
@@ -97,12 +98,32 @@ def counted_records(bootstrap: str, topic: str, isolation: str = "read_committed
 
     def count() -> int:
         topic_partitions = [TopicPartition(topic, partition) for partition in partitions]
-        return sum(consumer.get_watermark_offsets(p, timeout=TIMEOUT_SECONDS)[1] for p in topic_partitions)
+        return sum(find_end_offset(consumer, partition) for partition in topic_partitions)
 
     try:
         yield count
     finally:
         consumer.close()
+
+
+def find_end_offset(consumer: Consumer, partition: TopicPartition) -> int:
+    """Return the end offset of a partition, or the last stable offset if the consumer is read_committed.
+
+    A broker publishes the leaders of a new topic before it accepts requests for the partitions that it leads.
+    """
+    offsets: list[int] = []
+
+    def is_found() -> bool:
+        try:
+            offsets.append(consumer.get_watermark_offsets(partition, timeout=TIMEOUT_SECONDS)[1])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            return False
+        return True
+
+    wait_until(is_found, lambda: f"no broker led {partition}")
+    return offsets[0]
 
 
 def _read(consumer: Consumer, topic: str) -> Iterator[StoredRecord]:
