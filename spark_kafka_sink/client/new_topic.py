@@ -64,7 +64,7 @@ class NewTopic:
         )
         return CreateTopicsRequest(topics=[topic], validate_only=validate_only)
 
-    def find_differences(self, partitions: int, replicas: int, configs: Mapping[str, str | None]) -> Iterator[str]:
+    def find_differences(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> Iterator[str]:
         """Yield a description of each difference between an existing topic and this one.
 
         `partitions`, `replicas` and `configs`: those of the existing topic. `configs` contains only the settings that
@@ -77,8 +77,8 @@ class NewTopic:
             if expected_value not in (BROKER_DEFAULT, actual_value):
                 yield f"{actual_value} {name}, not {expected_value}"
         for name, value in self.configs:
-            existing_value = configs.get(name)
-            if name in configs and existing_value != value:
+            existing_value = configs.get(name, value)
+            if existing_value != value:
                 yield f"{name} {sanitize(existing_value) or 'without a value'}, not {sanitize(value)}"
 
 

@@ -121,22 +121,21 @@ def check_message_sizes(target: Target, topics: Sequence[MetadataResponseTopic])
         if topic in existing_topics:
             check_name = f"largest message of {topic}"
             request = DescribeTopicConfigs(topic, [_MAX_MESSAGE_BYTES_CONFIG])
-            evaluate = partial(_evaluate_message_size, check_name, target.max_record_bytes)
+            evaluate = partial(_evaluate_message_size, check_name, request, target.max_record_bytes)
             yield RequestCheck(check_name, request, evaluate)
 
 
 def _evaluate_message_size(
-    name: str, max_record_bytes: int | None, exchange: Exchange[DescribeConfigsResponse]
+    name: str, request: DescribeTopicConfigs, max_record_bytes: int | None, exchange: Exchange[DescribeConfigsResponse]
 ) -> Check:
-    for result in exchange.response.results:
-        if result.error_code != error_codes.NONE:
-            error = lookup_error_code(result.error_code)
-            detail = f"{error.name}: this check needs the DescribeConfigs permission on the topic"
-            return Check(name, Outcome.SKIPPED, detail)
-        for config in result.configs:
-            if config.name == _MAX_MESSAGE_BYTES_CONFIG and config.value is not None and config.value.isdecimal():
-                return _compare_message_size(name, int(config.value), max_record_bytes)
-    return Check(name, Outcome.SKIPPED, f"the broker did not return {_MAX_MESSAGE_BYTES_CONFIG}")
+    code = request.classify(exchange.response).code
+    if code != error_codes.NONE:
+        detail = f"{lookup_error_code(code).name}: this check needs the DescribeConfigs permission on the topic"
+        return Check(name, Outcome.SKIPPED, detail)
+    max_batch_bytes = request.parse_values(exchange.response).get(_MAX_MESSAGE_BYTES_CONFIG, "")
+    if not max_batch_bytes.isdecimal():
+        return Check(name, Outcome.SKIPPED, f"the broker did not return {_MAX_MESSAGE_BYTES_CONFIG}")
+    return _compare_message_size(name, int(max_batch_bytes), max_record_bytes)
 
 
 def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int | None) -> Check:

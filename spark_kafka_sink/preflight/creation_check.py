@@ -7,7 +7,7 @@ requested one, the check is a warning, because the writer never changes an exist
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -47,7 +47,7 @@ def check_topic_creation(
     if metadata.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
         yield RequestCheck(name, ValidateTopic(new_topic), partial(_evaluate_validation, new_topic))
     elif not new_topic.configs or metadata.error_code:
-        yield _compare_topic(new_topic, metadata, DescribeConfigsResponse())
+        yield _compare_topic(new_topic, metadata, {})
     else:
         request = DescribeTopicConfigs(new_topic.name, [config_name for config_name, _ in new_topic.configs])
         yield RequestCheck(name, request, partial(_evaluate_configs, new_topic, metadata))
@@ -72,21 +72,15 @@ def _evaluate_validation(new_topic: NewTopic, exchange: Exchange[CreateTopicsRes
 def _evaluate_configs(
     new_topic: NewTopic, metadata: MetadataResponseTopic, exchange: Exchange[DescribeConfigsResponse]
 ) -> Check:
-    return _compare_topic(new_topic, metadata, exchange.response)
+    return _compare_topic(new_topic, metadata, DescribeTopicConfigs.parse_values(exchange.response))
 
 
-def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, configs: DescribeConfigsResponse) -> Check:
-    """Compare the topic that exists with the requested one. `configs`: the existing topic's settings."""
+def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, config_values: Mapping[str, str]) -> Check:
+    """Compare the topic that exists with the requested one. `config_values`: the existing topic's settings by name."""
     name = _build_check_name(new_topic)
     if metadata.error_code:
         return Check(name, Outcome.SKIPPED, "the topic cannot be compared")
     replication_factor = min((len(partition.replica_nodes) for partition in metadata.partitions), default=0)
-    config_values = {
-        config.name: config.value
-        for result in configs.results
-        if result.error_code == error_codes.NONE
-        for config in result.configs
-    }
     differences = list(new_topic.find_differences(len(metadata.partitions), replication_factor, config_values))
     if differences:
         detail = f"the topic exists and has {'; '.join(differences)}"
