@@ -22,6 +22,7 @@ from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import WriterKind
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -194,7 +195,8 @@ def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
 ) -> None:
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
     prefix, servers = "pykafka-left-over", ["--bootstrap-server", strict_kafka.bootstrap()]
-    with Driver(Delivery(parse_client_config({"bootstrap.servers": kafka.bootstrap()}), prefix)) as driver:
+    config = parse_client_config({"bootstrap.servers": kafka.bootstrap()})
+    with Driver(Delivery(config, prefix, writer_kind=WriterKind.JOB)) as driver:
         name = driver.begin("a start").build_task_id(0, 0)
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": name}) as producer:
         producer.init_transactions()

@@ -21,6 +21,7 @@ from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import PreflightError, ProducerFencedError
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import WriterKind
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import (
@@ -269,7 +270,8 @@ def test_kfake_rejects_exactly_once_write_and_doctor_says_so(
     conf.write_text("topic=orders\ndeliveryGuarantee=exactly-once\ntransactionalIdPrefix=orders\n")
     with Kfake(kfake_server) as kfake:
         kfake.create_topic("orders", PARTITIONS)
-        delivery = Delivery(parse_client_config({"bootstrap.servers": kfake.bootstrap}), "orders")
+        config = parse_client_config({"bootstrap.servers": kfake.bootstrap})
+        delivery = Delivery(config, "orders", writer_kind=WriterKind.STREAM)
         with Driver(delivery) as driver, pytest.raises(PreflightError, match=f"nothing was written: .*{rejection}"):
             driver.begin("a start")
         assert main(["doctor", "--json", "--bootstrap-server", kfake.bootstrap, "--spark-conf", str(conf)]) == 1

@@ -110,7 +110,6 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         partial(precommit_errors.build_replay_mismatch_error, ENTRY, BATCH, CONTENT, OTHER_CONTENT),
         "is already in Kafka",
     ),
-    (partial(precommit_errors.build_replay_mismatch_error, ENTRY, BATCH, None, OTHER_CONTENT), "An earlier version"),
     (
         partial(precommit_errors.build_unproven_decision_error, ENTRY, BATCH, CONTENT, CONTENT),
         "However, it is not known",

@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch
+from spark_kafka_sink.exactly_once.entries import Batch, WriterKind
 from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
@@ -160,7 +160,8 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
     """Run an exactly-once micro-batch up to its commit, then start another driver."""
     limits = {"retry.backoff.ms": "10", "request.timeout.ms": "1000"}
     config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers, **limits})
-    delivery = Delivery(config, "p", DeliveryOptions(topic="decisions", timeout_ms=60_000))
+    options = DeliveryOptions(topic="decisions", timeout_ms=60_000)
+    delivery = Delivery(config, "p", options, writer_kind=WriterKind.STREAM)
 
     def batch(number: int) -> None:
         with Driver(delivery, system=cluster.system) as driver:

@@ -89,9 +89,10 @@ class BatchStart:
         batch. With `tolerate_mismatch`, log the error instead. `content`: the content of the skipped rows.
         """
         decided_content = self.entry.find_content(batch)
+        assert decided_content is not None, "the caller has found the batch's decision"
         if not self.entry.is_proven(batch):
             error = precommit_errors.build_unproven_decision_error(self.entry, batch, decided_content, content)
-        elif decided_content is None or not decided_content.has_same_row_counts(content):
+        elif not decided_content.has_same_row_counts(content):
             error = precommit_errors.build_replay_mismatch_error(self.entry, batch, decided_content, content)
         else:
             if batch.key is not None and batch.key.isdecimal():

@@ -47,11 +47,8 @@ class Delivery:
     """The topic that the job sets for all rows. An idempotency key is unique only within this topic."""
     is_single_use: bool = False
     """Whether only this job uses the prefix, so that the prefix's entry can be deleted once the job has ended."""
-    writer_kind: WriterKind | None = None
-    """The kind of this writer. A stream cannot take over a job's prefix, and a job cannot take over a stream's prefix.
-
-    A writer whose kind is None can take over both.
-    """
+    writer_kind: WriterKind = field(kw_only=True)
+    """The kind of this writer. A stream cannot take over the prefix of jobs, and a job not that of a stream."""
 
     @property
     def has_user_prefix(self) -> bool:

@@ -207,7 +207,7 @@ class Driver:
             if not entry.driver_name:
                 raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
             raise precommit_errors.build_overtaken_error(entry, name)
-        if self._delivery.writer_kind not in (None, entry.owner_kind) and entry.owner_kind is not None:
+        if entry.writer_kind not in (None, self._delivery.writer_kind):
             raise precommit_errors.build_writer_kind_mismatch_error(entry)
         checkpoint = self._delivery.checkpoint
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:

@@ -67,19 +67,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class KeyedJob:
-    """A committed job that has an idempotency key.
-
-    `scope` and `content` are None if an earlier version of the library recorded the job.
-    """
+    """A committed job that has an idempotency key."""
 
     key: str
-    scope: str | None = None
-    content: BatchContent | None = None
+    scope: str
+    content: BatchContent
     is_unproven: bool = False
 
     def matches(self, batch: Batch) -> bool:
-        """Return whether this is the batch. A job that was recorded without a scope matches every scope."""
-        return self.key == batch.key and self.scope in (None, batch.scope)
+        """Return whether this is the batch."""
+        return (self.key, self.scope) == (batch.key, batch.scope)
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ class Entry:
     state: EntryState = EntryState.OPEN
     batch: Batch = Batch()
     content: BatchContent | None = None
-    """The content of the batch; None if an earlier version of the library decided it."""
+    """The content of the batch; None if the state is OPEN."""
     is_unproven: bool = False
     """Whether the batch may have been decided by someone other than a driver of the prefix. See `as_unproven`."""
     transactions: tuple[TransactionIdentity, ...] = ()
@@ -107,10 +104,7 @@ class Entry:
     claim_identity: ProducerIdAndEpoch = NO_PRODUCER_ID
     """The producer id and epoch under which the newest driver claimed the prefix."""
     writer_kind: WriterKind | None = None
-    """The kind of writer that owns the prefix; None if the last claim did not record it (see `owner_kind`).
-
-    Claims by earlier versions of the library do not record the kind.
-    """
+    """The kind of writer that owns the prefix; None until a driver has claimed it."""
     driver_number: int = FIRST_DRIVER_NUMBER
     """The number of the driver id under which the next record is written."""
     writer_identity: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
@@ -127,15 +121,6 @@ class Entry:
     def last_decided_batch(self) -> Batch | None:
         """The batch that was decided last under the prefix; None if none has been decided."""
         return None if self.state is EntryState.OPEN else self.batch
-
-    @property
-    def owner_kind(self) -> WriterKind | None:
-        """Whether a stream or batch jobs own the prefix; None if the entry does not show it."""
-        if self.writer_kind is not None:
-            return self.writer_kind
-        if self.checkpoint or self.batch.query_id is not None:
-            return WriterKind.STREAM
-        return WriterKind.JOB if self.keyed_jobs or self.last_decided_batch is not None else None
 
     def with_claim(
         self,
@@ -187,6 +172,7 @@ class Entry:
         """Return the entry with its batch recorded as done. A job with a key is added to `keyed_jobs`."""
         keyed_jobs = self.keyed_jobs
         if self.batch.key is not None and self._find_keyed_job(self.batch) is None:
+            assert self.content is not None, "only a decided batch can be done"
             job = KeyedJob(self.batch.key, self.batch.scope, self.content, self.is_unproven)
             keyed_jobs = (*keyed_jobs, job)[-MAX_KEYED_JOBS:]
         return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keyed_jobs=keyed_jobs)

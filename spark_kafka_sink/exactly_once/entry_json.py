@@ -61,7 +61,7 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
         "batch": entry.batch.batch_id,
         "key": entry.batch.key,
         "scope": entry.batch.scope,
-        "content": _content_to_json(entry.content),
+        "content": None if entry.content is None else dataclasses.asdict(entry.content),
         "transactions": [_transaction_to_json(entry.prefix, transaction) for transaction in entry.transactions],
         "generation": entry.generation,
         "drivers": entry.driver_names,
@@ -123,16 +123,17 @@ def _decode_integer_field(value: bytes, field: str, default: int | None) -> int 
 
 
 def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
+    state = EntryState(_check_string(fields["state"]))
     return Entry(
         prefix=prefix,
-        state=EntryState(_check_string(fields["state"])),
+        state=state,
         batch=Batch(
             _check_optional(fields["query"], _check_string),
             _check_optional(fields["batch"], _check_integer),
             _check_optional(fields["key"], _check_string),
-            _check_string(fields.get("scope", "")),
+            _check_string(fields["scope"]),
         ),
-        content=_content_from_json(fields.get("content")),
+        content=None if state is EntryState.OPEN else _content_from_json(fields["content"]),
         is_unproven=_unproven_from_json(fields),
         transactions=tuple(_transaction_from_json(prefix, numbers) for numbers in _check_array(fields["transactions"])),
         generation=_check_integer(fields["generation"], MAX_GENERATION),
@@ -140,7 +141,7 @@ def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
         checkpoint=_check_string(fields["checkpoint"]),
         timeout_ms=_check_integer(fields["timeoutMs"], _MAX_INT),
         keyed_jobs=tuple(_keyed_job_from_json(job) for job in _check_array(fields["keys"])[-MAX_KEYED_JOBS:]),
-        claim_identity=_claim_identity_from_json(fields.get("claimed")),
+        claim_identity=_claim_identity_from_json(fields["claimed"]),
         writer_kind=WriterKind(_check_string(fields["writer"])) if "writer" in fields else None,
         driver_number=_check_integer(fields.get("driverNumber", FIRST_DRIVER_NUMBER), MAX_DRIVER_NUMBER),
     )
@@ -168,13 +169,12 @@ def _claim_identity_from_json(value: object) -> ProducerIdAndEpoch:
 
 def _keyed_job_from_json(value: object) -> KeyedJob:
     fields = _check_object(value)
-    scope = _check_optional(fields["scope"], _check_string)
-    content = _content_from_json(fields["content"])
-    return KeyedJob(_check_string(fields["key"]), scope, content, _unproven_from_json(fields))
+    key, scope = _check_string(fields["key"]), _check_string(fields["scope"])
+    return KeyedJob(key, scope, _content_from_json(fields["content"]), _unproven_from_json(fields))
 
 
 def _keyed_job_to_json(job: KeyedJob) -> Mapping[str, object]:
-    content = _content_to_json(job.content)
+    content = dataclasses.asdict(job.content)
     return {"key": job.key, "scope": job.scope, "content": content, **_unproven_to_json(job.is_unproven)}
 
 
@@ -186,13 +186,7 @@ def _unproven_from_json(fields: Mapping[str, Any]) -> bool:
     return _check_boolean(fields.get("unproven", False))
 
 
-def _content_to_json(content: BatchContent | None) -> Mapping[str, object] | None:
-    return None if content is None else dataclasses.asdict(content)
-
-
-def _content_from_json(value: object) -> BatchContent | None:
-    if value is None:
-        return None
+def _content_from_json(value: object) -> BatchContent:
     fields = _check_object(value)
     pairs = (_check_array(pair, 2) for pair in _check_array(fields["topics"]))
     topics = tuple((_check_string(name), _check_integer(rows)) for name, rows in pairs)

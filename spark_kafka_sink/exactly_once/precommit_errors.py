@@ -139,7 +139,7 @@ def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnc
 
 def build_writer_kind_mismatch_error(entry: Entry) -> ExactlyOnceError:
     """Return the error for a batch job under the prefix of a stream, or a stream under the prefix of batch jobs."""
-    if entry.owner_kind is WriterKind.STREAM:
+    if entry.writer_kind is WriterKind.STREAM:
         checkpoint = f" with the checkpoint {entry.checkpoint}" if entry.checkpoint else ""
         owner, writer = f"a stream{checkpoint}", "a batch job"
     else:
@@ -172,14 +172,8 @@ def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
 
 
 def build_replay_mismatch_error(
-    entry: Entry, batch: Batch, decided_content: BatchContent | None, content: BatchContent
+    entry: Entry, batch: Batch, decided_content: BatchContent, content: BatchContent
 ) -> ExactlyOnceError:
-    if decided_content is None:
-        return ExactlyOnceError(
-            f"{batch} is already in Kafka (prefix {entry.prefix}). An earlier version of this library decided it and "
-            f"did not record its rows, so they cannot be compared with the {content} of this run. Nothing was written "
-            'now. If it is the same batch, set onReplayMismatch to "warn" for one start to keep the committed rows.'
-        )
     return ExactlyOnceError(
         f"{batch} is already in Kafka (prefix {entry.prefix}), but with different rows: {decided_content} were "
         f"committed, and this run has {content}. Nothing was written now. The checkpoint was restored or copied, the "
@@ -191,15 +185,15 @@ def build_replay_mismatch_error(
 
 
 def build_unproven_decision_error(
-    entry: Entry, batch: Batch, decided_content: BatchContent | None, content: BatchContent
+    entry: Entry, batch: Batch, decided_content: BatchContent, content: BatchContent
 ) -> ExactlyOnceError:
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return ExactlyOnceError(
         f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}), with "
-        f"{decided_content or 'rows that it does not describe'}; this run has {content}. However, it is not known who "
-        f"wrote this log entry. {_UNKNOWN_WRITER_REASON} Nothing was written now. Check the topics. If the rows are "
-        'there, set onReplayMismatch to "warn" for this run to keep the committed rows. If they are not, start with '
-        f"another {option}."
+        f"{decided_content}; this run has {content}. However, it is not known who wrote this log entry. "
+        f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Check the topics. If the rows are there, set "
+        'onReplayMismatch to "warn" for this run to keep the committed rows. If they are not, start with another '
+        f"{option}."
     )
 
 

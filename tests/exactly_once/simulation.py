@@ -26,7 +26,7 @@ from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.entry_json import decode_entry
 from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, parse_driver_number
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -291,6 +291,7 @@ class Simulation:
             prefix,
             DeliveryOptions(prefix, topic=LOG, timeout_ms=TIMEOUT_MS),
             checkpoint=CHECKPOINT,
+            writer_kind=WriterKind.STREAM,
         )
 
     # --- state

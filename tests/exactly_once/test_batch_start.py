@@ -58,18 +58,6 @@ def test_warns_if_key_of_skipped_job_is_a_number(key: str, warns: bool, caplog: 
     assert (f"idempotencyKey '{key}' and the same number of rows was already committed" in caplog.text) == warns
 
 
-def test_skips_batch_without_recorded_rows_only_with_tolerate_mismatch(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    entry = dataclasses.replace(start_after(Batch("q", 7)).entry, content=None)
-    start = BatchStart(entry, ProducerIdAndEpoch(7, 1))
-    message = r"did not record its rows, so they cannot be compared with the 3 rows of 30 bytes.*set onReplayMismatch"
-    with pytest.raises(ExactlyOnceError, match=message):
-        start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=False)
-    start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=True)
-    assert "did not record its rows" in caplog.text
-
-
 def test_driver_waits_for_tasks_until_its_epoch_or_state_changes() -> None:
     start = start_after(None)
     current = TransactionDescription("p-driver", EMPTY, start.driver_identity)

@@ -138,7 +138,7 @@ def test_failed_listing_of_superseded_attempts_is_a_warning(query: Query, caplog
 
 
 def test_unnamed_job_without_rows_leaves_no_entry(query: Query) -> None:
-    delivery = dataclasses.replace(query.delivery, is_single_use=True, writer_kind=None)
+    delivery = dataclasses.replace(query.delivery, is_single_use=True)
     with Driver(delivery) as driver:
         start = driver.begin("job")
         assert start.entry.generation == 1

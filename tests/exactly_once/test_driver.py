@@ -20,9 +20,7 @@ from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import (
     Batch,
-    Entry,
     EntryState,
-    KeyedJob,
     WriterKind,
     build_batch_driver_name,
 )
@@ -305,20 +303,6 @@ def test_rejects_stream_with_prefix_of_jobs_without_affecting_the_jobs(query: Qu
         if not has_decided:
             job.commit(start, batch, prepared, BOTH_TASKS)
     assert read_values(query.broker) == rows(0)
-
-
-@pytest.mark.parametrize(
-    ("entry", "kind"),
-    [
-        (Entry("p").with_claim("d", "", 1), None),
-        (Entry("p").with_claim("d", "/checkpoint", 1), WriterKind.STREAM),
-        (Entry("p").with_decision(Batch("q", 0), BOTH_TASKS, ()), WriterKind.STREAM),
-        (Entry("p").with_decision(Batch(), BOTH_TASKS, ()), WriterKind.JOB),
-        (Entry("p", keyed_jobs=(KeyedJob("k"),)), WriterKind.JOB),
-    ],
-)
-def test_infers_owner_kind_of_entry_of_an_earlier_version(entry: Entry, kind: WriterKind | None) -> None:
-    assert entry.owner_kind is kind
 
 
 @pytest.mark.parametrize(

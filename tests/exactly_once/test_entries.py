@@ -9,8 +9,6 @@ from spark_kafka_sink.exactly_once.entries import (
     Batch,
     Entry,
     EntryState,
-    KeyedJob,
-    WriterKind,
     build_batch_driver_name,
 )
 from spark_kafka_sink.exactly_once.entry_json import decode_entry, encode_entry
@@ -103,22 +101,6 @@ def test_str_of_batch_and_last_decided_batch() -> None:
 
 def test_only_micro_batches_and_jobs_with_key_are_idempotent() -> None:
     assert [batch.is_idempotent for batch in (Batch("q", 7), Batch(key="k"), Batch())] == [True, True, False]
-
-
-def test_owner_is_stream_or_jobs_if_any_field_shows_it() -> None:
-    assert Entry("p").owner_kind is None
-    stream_entries = [
-        Entry("p", checkpoint="/checkpoint"),
-        Entry("p").with_decision(Batch("q", 7), CONTENT, ()),
-        Entry("p", writer_kind=WriterKind.STREAM, keyed_jobs=(KeyedJob("k"),)),
-    ]
-    job_entries = [
-        Entry("p", keyed_jobs=(KeyedJob("k"),)),
-        Entry("p").with_decision(Batch(), CONTENT, ()),
-        Entry("p", writer_kind=WriterKind.JOB, checkpoint="/checkpoint"),
-    ]
-    assert {entry.owner_kind for entry in stream_entries} == {WriterKind.STREAM}
-    assert {entry.owner_kind for entry in job_entries} == {WriterKind.JOB}
 
 
 def test_given_up_entry_is_done_and_proven() -> None:

@@ -99,7 +99,8 @@ def test_generation_wraps_after_maximum() -> None:
 def test_decodes_only_the_last_keys_and_drivers() -> None:
     """An entry of another user must not grow when a driver writes it again."""
     names = tuple(str(number) for number in range(MAX_KEYED_JOBS + 5))
-    read = decode_entry(b"p", encode_entry(Entry("p", driver_names=names, keyed_jobs=tuple(map(KeyedJob, names)))))
+    jobs = tuple(KeyedJob(name, "t", CONTENT) for name in names)
+    read = decode_entry(b"p", encode_entry(Entry("p", driver_names=names, keyed_jobs=jobs)))
     assert [job.key for job in read.keyed_jobs] == list(names[5:])
     assert read.driver_names == names[5:]
 

@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError, 
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -87,7 +87,7 @@ def test_start_error_is_converted_if_brokers_reject_a_request() -> None:
     assert str(rejection) in str(raised.value)
 
 
-ENTRY = Entry("p").with_claim("driver-2", "/checkpoint", 60_000)
+ENTRY = Entry("p").with_claim("driver-2", "/checkpoint", 60_000, writer_kind=WriterKind.STREAM)
 
 
 def test_error_names_what_stopped_the_write() -> None:
@@ -120,7 +120,9 @@ def test_unreadable_entry_is_reported_with_its_position_and_cause() -> None:
             "belongs to a stream with the checkpoint /checkpoint (newest driver: driver-2), but this is a batch job",
         ),
         (
-            Entry("p").with_claim("job-2", "", 60_000).with_decision(Batch(key="k"), BatchContent(0, 0, (), ""), ()),
+            Entry("p")
+            .with_claim("job-2", "", 60_000, writer_kind=WriterKind.JOB)
+            .with_decision(Batch(key="k"), BatchContent(0, 0, (), ""), ()),
             "belongs to batch jobs (newest driver: job-2; its last decision is the job with idempotencyKey 'k'), but "
             "this is a stream",
         ),

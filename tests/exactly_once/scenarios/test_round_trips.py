@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch
+from spark_kafka_sink.exactly_once.entries import Batch, WriterKind
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -41,7 +41,10 @@ class Kept:
         self.cluster = SimulatedCluster(self.system, nodes=2, topics={"t": 1}, transaction_version=version)
         options = DeliveryOptions(topic="decisions", timeout_ms=60_000)
         self.delivery = Delivery(
-            parse_client_config({"bootstrap.servers": self.cluster.bootstrap_servers}), "p", options
+            parse_client_config({"bootstrap.servers": self.cluster.bootstrap_servers}),
+            "p",
+            options,
+            writer_kind=WriterKind.STREAM,
         )
         made: list[BlockingClient] = []
 
