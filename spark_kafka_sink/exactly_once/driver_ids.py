@@ -6,9 +6,12 @@ nothing: only the brokers know which transactional id a producer id belongs to.
 
 To hand over to the next driver id, a driver writes two records under the old one:
 
-    1. A claim. Once it is valid, nobody else can write under the old id without having read it.
+    1. A claim. Once it is valid, nobody else can write under the old id without having read it. Without the claim, a
+       driver that has missed the newest decision could replace it
+       (test_hand_over_after_stale_read_replaces_decision_without_claim).
     2. A record with the key of decisions, written under the following epoch, which names the next driver id. Compaction
-       keeps this record until a decision under the next id replaces it. It would not keep a claim for that long.
+       keeps this record until a decision under the next id replaces it. It would not keep a claim for that long
+       (test_compaction_loses_hand_over_written_with_key_of_claims).
 
 Both records repeat what was known about the batch and the newest driver, so any driver may hand over. If a start dies
 during the hand-over, the next start uses the old id if the second record is missing, and the next id otherwise.

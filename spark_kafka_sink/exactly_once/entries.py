@@ -181,8 +181,9 @@ class Entry:
         """Return the entry marked as written by an unknown producer.
 
         This is for an entry whose producer id belongs to no transactional id that this user may see. Such an entry may
-        stop a batch, but never causes a batch to be skipped. The mark is kept when a driver writes the entry again
-        under its own producer id. The driver number is reset, because brokers know no driver id after the first one.
+        stop a batch, but never causes a batch to be skipped (test_record_of_forgotten_id_skips_no_batch). The mark is
+        kept when a driver writes the entry again under its own producer id. The driver number is reset, because brokers
+        know no driver id after the first one.
         """
         keyed_jobs = tuple(dataclasses.replace(job, is_unproven=True) for job in self.keyed_jobs)
         return dataclasses.replace(self, is_unproven=True, keyed_jobs=keyed_jobs, driver_number=FIRST_DRIVER_NUMBER)

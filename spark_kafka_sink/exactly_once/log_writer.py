@@ -18,8 +18,9 @@ A rejected batch does not end the transaction, because the open transaction may 
 producer id and epoch.
 
 In version 1, an EndTxn request that is executed late would end the next transaction. Therefore, if the response to an
-EndTxn request was lost, the next transaction uses a new epoch. The first transaction after the cluster was upgraded to
-version 2 (KIP-890) also uses a new epoch.
+EndTxn request was lost, the next transaction uses a new epoch (test_uses_new_epoch_after_unconfirmed_end). The first
+transaction after the cluster was upgraded to version 2 (KIP-890) also uses a new epoch
+(test_uses_new_epoch_after_upgrade_to_version_2).
 """
 
 from __future__ import annotations

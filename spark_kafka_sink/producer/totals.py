@@ -64,10 +64,6 @@ class Totals:
     def __sub__(self, earlier: Totals) -> Totals:
         return _combine(Totals, operator.sub, self, earlier)
 
-    def since(self, earlier: Totals) -> Totals:
-        """Return `self - earlier`."""
-        return self - earlier
-
 
 @dataclass(frozen=True, kw_only=True)
 class WriteTotals:
