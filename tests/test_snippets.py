@@ -6,6 +6,7 @@ This module runs those that need neither Spark nor a cluster. RUN_BY lists the t
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -22,7 +23,7 @@ from spark_kafka_sink.reports.write_report import parse_report
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, decode_token_part
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.documents import blocks, languages, pages
+from tests.documents import ROOT, blocks, languages, pages
 
 HERE = "tests/test_snippets.py"
 WITH_SPARK = "tests/spark/scenarios/test_documented_examples.py"
@@ -226,6 +227,13 @@ def test_msk_function_returns_signed_token(monkeypatch: pytest.MonkeyPatch) -> N
 def test_documented_json_report_matches_sink() -> None:
     (text,) = blocks("docs/reports.md", "json")
     assert json.loads(parse_report(text).to_json()) == json.loads(text)
+
+
+def test_report_fields_are_documented() -> None:
+    (example,) = blocks("docs/reports.md", "json")
+    table = (ROOT / "docs" / "reports.md").read_text().split("| Field | Meaning |", 1)[1].split("\n\n", 1)[0]
+    documented = re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:]))
+    assert sorted(documented) == sorted(json.loads(example))
 
 
 def test_simulated_cluster_example_uses_existing_methods(tmp_path: Path) -> None:
