@@ -202,7 +202,7 @@ class ProducerMetrics:
             self._counts.add_acknowledged(batches, now_ms)
 
     def record_retries(self, topic: str, record_count: int, now_ms: float) -> None:
-        """Count records that are sent again, once per retry, for the producer and for their topic."""
+        """Count records that are retried, once per retry, for the producer and for their topic."""
         with self._lock:
             self._counts.retries += record_count
             self._meters["record-retry"].mark(record_count, now_ms)

@@ -83,7 +83,7 @@ class WriteReport(WriteTotals):
 
     @property
     def retries(self) -> int:
-        """Number of records that were sent again after an error."""
+        """Number of records that were retried after an error."""
         return self.producer.retries
 
     @property
