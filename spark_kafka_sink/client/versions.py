@@ -28,7 +28,7 @@ from spark_kafka_sink.protocol.headers import decode_response
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import load_request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
+from spark_kafka_sink.protocol.schema import VersionRange
 
 DISTRIBUTION = "spark-kafka-sink"
 TRANSACTION_VERSION = "transaction.version"
@@ -38,7 +38,7 @@ FIRST_ROUTING_CHECK_VERSION = 5
 
 # From these versions on, a throttling broker responds at once, and the client must not send anything for
 # throttle_time_ms (KIP-219). In older versions, the broker delays the response instead, so the client must not wait
-# again.
+# again. APIs that are newer than KIP-219 (Kafka 2.0) have no row, because all of their versions count.
 FIRST_CLIENT_THROTTLE_VERSION: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 6,
     ApiKey.FETCH: 8,
@@ -55,9 +55,6 @@ FIRST_CLIENT_THROTTLE_VERSION: dict[ApiKey, int] = {
     ApiKey.END_TXN: 1,
     ApiKey.TXN_OFFSET_COMMIT: 1,
     ApiKey.DESCRIBE_CONFIGS: 2,
-    ApiKey.DESCRIBE_CLUSTER: 0,
-    ApiKey.DESCRIBE_TRANSACTIONS: 0,
-    ApiKey.LIST_TRANSACTIONS: 0,
 }
 
 
@@ -193,7 +190,7 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
 def compute_throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
     """Return for how many milliseconds the client must not send to the broker after this response."""
     throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
-    return throttle_time_ms if version >= FIRST_CLIENT_THROTTLE_VERSION.get(api_key, NO_MAX_VERSION) else 0
+    return throttle_time_ms if version >= FIRST_CLIENT_THROTTLE_VERSION.get(api_key, 0) else 0
 
 
 @functools.cache  # the lookup reads a file

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 
 import pytest
 
@@ -17,14 +18,17 @@ from spark_kafka_sink.client.versions import (
     to_valid_software_text,
 )
 from spark_kafka_sink.errors import UnsupportedVersionError
-from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey, Message
+from spark_kafka_sink.protocol.messages import list_supported_api_keys, load_response_type
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsResponse,
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 
 # Brokers accept only such text as a client's software name and version (KIP-511).
@@ -117,12 +121,24 @@ def test_converts_any_version_to_valid_text(version: str) -> None:
     assert SOFTWARE_TEXT.fullmatch(find_software_version())
 
 
-def test_client_throttles_only_from_certain_versions() -> None:
+def test_client_throttles_only_from_certain_versions_of_old_apis() -> None:
     response = ProduceResponse(throttle_time_ms=500)
     first = FIRST_CLIENT_THROTTLE_VERSION[ApiKey.PRODUCE]
     assert compute_throttle_ms(response, ApiKey.PRODUCE, first) == 500
     assert compute_throttle_ms(response, ApiKey.PRODUCE, first - 1) == 0
-    assert compute_throttle_ms(response, ApiKey.SASL_HANDSHAKE, 1) == 0
+    assert compute_throttle_ms(ListTransactionsResponse(throttle_time_ms=500), ApiKey.LIST_TRANSACTIONS, 0) == 500
+    assert compute_throttle_ms(SaslHandshakeResponse(), ApiKey.SASL_HANDSHAKE, 1) == 0
+
+
+def test_every_api_older_than_client_throttling_has_its_first_version() -> None:
+    """Kafka 2.0 introduced client throttling (KIP-219); the newest API until then was DeleteGroups."""
+    old_api_keys = [key for key in list_supported_api_keys() if key <= ApiKey.DELETE_GROUPS]
+    throttled_keys = {key for key in old_api_keys if "throttle_time_ms" in list_field_names(load_response_type(key))}
+    assert FIRST_CLIENT_THROTTLE_VERSION.keys() == throttled_keys
+
+
+def list_field_names(message_type: type[Message]) -> list[str]:
+    return [field.name for field in fields(message_type)]
 
 
 @pytest.mark.parametrize(
