@@ -52,7 +52,7 @@ class FailedRows:
     """The partition of the rows; None if the rows failed before they were assigned to a partition."""
 
 
-class Call(Protocol):
+class SendCall(Protocol):
     """The rows that one send_columns() call, or several send() calls, passed to the producer.
 
     Each row receives exactly one result, and the results of a partition arrive in the order of its rows. Row indices

@@ -1,8 +1,8 @@
 """Futures that send() and send_columns() return. results.py defines their results.
 
 Each call returns one future: send() for its record, send_columns() for all of its rows. The rows of one call may be
-spread over many batches, so they are acknowledged or fail in groups. ColumnsFuture and RecordFutures implement `Call`
-(calls.py) and receive the results of these groups on the sender thread, in the order of the batches.
+spread over many batches, so they are acknowledged or fail in groups. ColumnsFuture and RecordFutures implement
+`SendCall` (calls.py) and receive the results of these groups on the sender thread, in the order of the batches.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ class _RowsOutcome(NamedTuple):
 class RecordFutures:
     """The outcomes of consecutive send() records of one topic, which were staged together.
 
-    This is a Call whose row indices are the positions in StagedRecords. Outcomes are indexed by row only when a future
-    is first read.
+    This is a SendCall whose row indices are the positions in StagedRecords. Outcomes are indexed by row only when a
+    future is first read.
     """
 
     bytes_per_row = FUTURE_BYTES

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
-from spark_kafka_sink.producer.calls import Call, FailedRows
+from spark_kafka_sink.producer.calls import FailedRows, SendCall
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import UNSPECIFIED_PARTITION, parse_requested_partitions
 from spark_kafka_sink.records.arrays import integers_to_numpy
@@ -31,7 +31,7 @@ _MAX_LISTED_PARTITIONS = 5
 class Rows:
     """Rows of one call in columns, until they are grouped with the rows of other calls (grouping.py)."""
 
-    call: Call
+    call: SendCall
     row_indices: NDArray[np.int64]
     """The index of each row in the call."""
     columns: RecordColumns
@@ -115,7 +115,7 @@ class Rows:
         )
 
 
-def build_rows(call: Call, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
+def build_rows(call: SendCall, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
     """Create the rows of a call, not yet validated. Raise SchemaError for an unsuitable partition column."""
     row_count = columns.num_rows
     return Rows(

@@ -25,7 +25,7 @@ MAX_LOCATED_RECORDS = 10_000_000
 """Extra records are located only in ranges of at most this many records. Each record takes 16 bytes of memory."""
 
 
-class Outcome(Enum):
+class ReceiptOutcome(Enum):
     """Result of comparing one partition. The values are part of the command's output."""
 
     INTACT = "intact"
@@ -42,14 +42,14 @@ class Outcome(Enum):
 
     @property
     def is_failure(self) -> bool:
-        return self not in (Outcome.INTACT, Outcome.OTHERS)
+        return self not in (ReceiptOutcome.INTACT, ReceiptOutcome.OTHERS)
 
 
 @dataclass(frozen=True)
 class PartitionResult:
     """Outcome for one partition, with an explanation."""
 
-    outcome: Outcome
+    outcome: ReceiptOutcome
     written: OffsetRange
     found_rows: int
     detail: str
@@ -136,7 +136,7 @@ def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundR
         if extra_rows == 0 and digest_difference % DIGEST_MODULUS == 0:
             for partition in failed_partitions:
                 results[partition] = PartitionResult(
-                    Outcome.MOVED,
+                    ReceiptOutcome.MOVED,
                     written[partition],
                     found[partition].rows,
                     "records are in another partition than they were written to: the partitions "
@@ -151,8 +151,8 @@ def compare_partition(written: OffsetRange, found: FoundRecords) -> PartitionRes
     Rows whose offset is unknown may lie outside of the range, so they turn MISSING and ALTERED into UNKNOWN.
     """
     outcome, detail = _determine_outcome(written, found)
-    if written.rows_without_offset and outcome in (Outcome.MISSING, Outcome.ALTERED):
-        outcome = Outcome.UNKNOWN
+    if written.rows_without_offset and outcome in (ReceiptOutcome.MISSING, ReceiptOutcome.ALTERED):
+        outcome = ReceiptOutcome.UNKNOWN
         detail = (
             f"the broker returned no offsets for {format_count(written.rows_without_offset, 'row')}, for example "
             "because a retried batch was already stored. These rows may lie outside of the range"
@@ -160,24 +160,24 @@ def compare_partition(written: OffsetRange, found: FoundRecords) -> PartitionRes
     return PartitionResult(outcome, written, found.rows, detail)
 
 
-def _determine_outcome(written: OffsetRange, found: FoundRecords) -> tuple[Outcome, str]:
+def _determine_outcome(written: OffsetRange, found: FoundRecords) -> tuple[ReceiptOutcome, str]:
     """Return the outcome and its explanation, without regard to rows whose offset is unknown."""
     if written.digest is None:
-        return Outcome.UNKNOWN, "the report has no digest: set receipt=true for the write"
+        return ReceiptOutcome.UNKNOWN, "the report has no digest: set receipt=true for the write"
     if written.first_offset < 0:
-        return Outcome.UNKNOWN, "the report has no offsets: the broker did not return them"
+        return ReceiptOutcome.UNKNOWN, "the report has no offsets: the broker did not return them"
     extra_rows = found.rows - written.rows
     digest_difference = (found.digest - written.digest) % DIGEST_MODULUS
     if extra_rows < 0:
         cause = _describe_likely_cause(written, found)
-        return Outcome.MISSING, f"at least {format_count(-extra_rows, 'record')} missing: {cause}"
+        return ReceiptOutcome.MISSING, f"at least {format_count(-extra_rows, 'record')} missing: {cause}"
     if not extra_rows and not digest_difference:
-        return Outcome.INTACT, ""
+        return ReceiptOutcome.INTACT, ""
     if not extra_rows:
-        return Outcome.ALTERED, "the number of records is right, but at least one was altered or replaced"
+        return ReceiptOutcome.ALTERED, "the number of records is right, but at least one was altered or replaced"
     extra_records = found.find_extra_records(extra_rows, digest_difference)
     if extra_records is None:
-        return Outcome.EXTRA, (
+        return ReceiptOutcome.EXTRA, (
             f"at least {format_count(extra_rows, 'record')} more than were written: duplicates, or records of other "
             "writers. Among so many, records may also be missing or altered"
         )
@@ -190,8 +190,8 @@ def _determine_outcome(written: OffsetRange, found: FoundRecords) -> tuple[Outco
     else:
         location = f"between offsets {first:,} and {last:,}"
     if has_copies:
-        return Outcome.DUPLICATED, f"{format_count(extra_rows, 'record')} duplicated, {location}"
-    return Outcome.OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {location}"
+        return ReceiptOutcome.DUPLICATED, f"{format_count(extra_rows, 'record')} duplicated, {location}"
+    return ReceiptOutcome.OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {location}"
 
 
 def _describe_likely_cause(written: OffsetRange, found: FoundRecords) -> str:

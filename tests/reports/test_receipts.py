@@ -17,7 +17,7 @@ from spark_kafka_sink.producer.results import OffsetRange, OffsetRangeCollector
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_hash import UInt64Array, compute_digest, hash_records
 from spark_kafka_sink.reports import receipts
-from spark_kafka_sink.reports.receipts import FoundRecords, Outcome, compare_partition, compare_topic
+from spark_kafka_sink.reports.receipts import FoundRecords, ReceiptOutcome, compare_partition, compare_topic
 from spark_kafka_sink.testing import embedded_broker, read_topic
 
 FAULTS = 10_000
@@ -123,13 +123,13 @@ def test_finds_each_of_10_000_single_faults(written: Written) -> None:
         for partition in (rng.randrange(3) for _ in range(FAULTS))
     ]
     altered = hash_records(build_columns([alter(rng, records[partition][row]) for _, partition, row in faults]))
-    outcomes = {"lost": Outcome.MISSING, "doubled": Outcome.DUPLICATED, "altered": Outcome.ALTERED}
+    outcomes = {"lost": ReceiptOutcome.MISSING, "doubled": ReceiptOutcome.DUPLICATED, "altered": ReceiptOutcome.ALTERED}
     found_faults = 0
     for number, (fault, partition, row) in enumerate(faults):
         own = hashes[partition]
         record, before, after = own[row : row + 1], own[:row], own[row + 1 :]
         found = {other: build_found(hashes[other]) for other in range(3) if other != partition}
-        expected = {partition: outcomes.get(fault, Outcome.MOVED)}
+        expected = {partition: outcomes.get(fault, ReceiptOutcome.MOVED)}
         if fault == "lost":
             found[partition] = build_found(before, after)
         elif fault == "doubled":
@@ -144,7 +144,7 @@ def test_finds_each_of_10_000_single_faults(written: Written) -> None:
                 expected = {}
             found[partition] = build_found(before, moved, after)
             found[other] = build_found(hashes[other][:other_row], record, hashes[other][other_row + 1 :])
-            expected |= {other: Outcome.MOVED} if expected else {}
+            expected |= {other: ReceiptOutcome.MOVED} if expected else {}
         results = compare_topic(receipt, found)
         assert {p: result.outcome for p, result in results.items() if result.outcome.is_failure} == expected, fault
         found_faults += bool(expected)
@@ -162,7 +162,7 @@ def test_intact_partitions_cause_no_alarm_in_any_order_and_chunks(written: Writt
             middle = int(rng.integers(len(table)))
             found.add(table.slice(middle))
             found.add(table.slice(0, middle))
-            assert compare_partition(receipt[partition], found).outcome is Outcome.INTACT
+            assert compare_partition(receipt[partition], found).outcome is ReceiptOutcome.INTACT
 
 
 def test_locates_duplicated_run(written: Written) -> None:
@@ -170,7 +170,7 @@ def test_locates_duplicated_run(written: Written) -> None:
     own = hash_table(rows[0])
     found = build_found(own[:20], own[10:20], own[20:])
     result = compare_partition(receipt[0], found)
-    assert (result.outcome, result.detail) == (Outcome.DUPLICATED, "10 records duplicated, at offsets 20 to 29")
+    assert (result.outcome, result.detail) == (ReceiptOutcome.DUPLICATED, "10 records duplicated, at offsets 20 to 29")
 
 
 def test_finds_duplicates_at_several_places() -> None:
@@ -178,24 +178,27 @@ def test_finds_duplicates_at_several_places() -> None:
     receipt = OffsetRange(0, 11, 10, compute_digest(own))
     found = build_found(own[5:6], own, own[2:3])
     result = compare_partition(receipt, found)
-    assert (result.outcome, result.detail) == (Outcome.DUPLICATED, "2 records duplicated, between offsets 6 and 11")
+    assert (result.outcome, result.detail) == (
+        ReceiptOutcome.DUPLICATED,
+        "2 records duplicated, between offsets 6 and 11",
+    )
 
 
 def test_records_of_other_writers_are_no_failure_if_they_are_consecutive(written: Written) -> None:
     receipt, rows = written
     own, other = hash_table(rows[0]), hash_records(build_columns([{"key": b"o", "value": b"v", "headers": None}] * 3))
     result = compare_partition(receipt[0], build_found(own[:7], other, own[7:]))
-    assert (result.outcome, result.detail) == (Outcome.OTHERS, "3 records of other writers, at offsets 7 to 9")
+    assert (result.outcome, result.detail) == (ReceiptOutcome.OTHERS, "3 records of other writers, at offsets 7 to 9")
     assert not result.outcome.is_failure
     scattered = build_found(other[:1], own, other[:1])
-    assert compare_partition(receipt[0], scattered).outcome is Outcome.EXTRA
+    assert compare_partition(receipt[0], scattered).outcome is ReceiptOutcome.EXTRA
 
 
 def test_extra_record_does_not_hide_altered_one(written: Written) -> None:
     receipt, rows = written
     own, other = hash_table(rows[0]), hash_records(build_columns([{"key": b"o", "value": b"v", "headers": None}]))
     found = build_found(other, other, own[1:])
-    assert compare_partition(receipt[0], found).outcome is Outcome.EXTRA
+    assert compare_partition(receipt[0], found).outcome is ReceiptOutcome.EXTRA
 
 
 def test_does_not_locate_records_above_the_memory_limit(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,20 +206,20 @@ def test_does_not_locate_records_above_the_memory_limit(written: Written, monkey
     monkeypatch.setattr(receipts, "MAX_LOCATED_RECORDS", len(rows[0]))
     found = find(rows[0])
     found.add(rows[0].slice(0, 1))
-    assert compare_partition(receipt[0], found).outcome is Outcome.EXTRA
+    assert compare_partition(receipt[0], found).outcome is ReceiptOutcome.EXTRA
 
 
 def test_range_without_digest_or_offsets_cannot_be_verified() -> None:
-    assert compare_partition(OffsetRange(0, 1, 2), FoundRecords()).outcome is Outcome.UNKNOWN
-    assert compare_partition(OffsetRange(-1, -1, 2, 5), FoundRecords()).outcome is Outcome.UNKNOWN
+    assert compare_partition(OffsetRange(0, 1, 2), FoundRecords()).outcome is ReceiptOutcome.UNKNOWN
+    assert compare_partition(OffsetRange(-1, -1, 2, 5), FoundRecords()).outcome is ReceiptOutcome.UNKNOWN
 
 
 def test_rows_without_offset_may_lie_outside_of_the_range(written: Written) -> None:
     receipt, rows = written
     incomplete = replace(receipt[0], rows_without_offset=2)
-    assert compare_partition(incomplete, find(rows[0])).outcome is Outcome.INTACT
+    assert compare_partition(incomplete, find(rows[0])).outcome is ReceiptOutcome.INTACT
     result = compare_partition(incomplete, find(rows[0].slice(2)))
-    assert result.outcome is Outcome.UNKNOWN
+    assert result.outcome is ReceiptOutcome.UNKNOWN
     assert result.detail.startswith("the broker returned no offsets for 2 rows")
 
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.producer.calls import Call, StoredRange, StoredRanges
+from spark_kafka_sink.producer.calls import SendCall, StoredRange, StoredRanges
 
 _MIN_ARRAY_RANGES = 4
 """Minimum number of stored ranges that are split as an array. Smaller numbers are split faster one by one."""
@@ -37,9 +37,9 @@ _group_numbers = count()  # numbers for row groups in the order of their creatio
 
 
 class StoredRows(NamedTuple):
-    """Rows of one call that brokers have stored. The fields after `call` are the arguments of Call.complete_rows."""
+    """Rows of one call that brokers have stored. The fields after `call` are arguments of SendCall.complete_rows."""
 
-    call: Call
+    call: SendCall
     row_indices: NDArray[np.int64]
     stored_ranges: StoredRanges
     row_count: int
@@ -51,7 +51,7 @@ class CallRows(NamedTuple):
     `first_offset_delta`: offset delta of the first of these records.
     """
 
-    call: Call
+    call: SendCall
     row_indices: NDArray[np.int64]
     first_offset_delta: int
 
@@ -64,7 +64,7 @@ class RowOrigins:
     def __init__(
         self,
         row_indices: NDArray[np.int64],
-        calls: Sequence[Call],
+        calls: Sequence[SendCall],
         call_indices: NDArray[np.int32] | None = None,
         group_number: int | None = None,
     ) -> None:
@@ -107,7 +107,7 @@ class RowOrigins:
         row_index_bytes = self.row_indices.itemsize
         return [size + row_index_bytes * (stop - start) for start, stop, size in ranges]
 
-    def split_by_call(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
+    def split_by_call(self, start: int, stop: int) -> list[tuple[SendCall, int, int]]:
         """Split rows [start, stop) into runs, and return each run's call, start and stop.
 
         The runs are plain tuples because this is called for each batch of single records, and creating other objects
@@ -137,7 +137,7 @@ class RowOrigins:
 
     def _split_one_by_one(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
         """Split a few stored ranges, run by run."""
-        ranges_by_call: defaultdict[Call, list[StoredRange]] = defaultdict(list)
+        ranges_by_call: defaultdict[SendCall, list[StoredRange]] = defaultdict(list)
         for start, stop, partition, base_offset, log_append_time in stored_ranges:
             for call, run_start, run_stop in self.split_by_call(start, stop):
                 run_offset = base_offset + run_start - start if base_offset >= 0 else -1
@@ -216,7 +216,7 @@ class BatchRows(NamedTuple):
         ]
 
 
-def build_batch_rows(call: Call, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
+def build_batch_rows(call: SendCall, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
     """Build the BatchRows for a new row group whose rows all came with one call."""
     return BatchRows(RowOrigins(row_indices, [call]), 0, len(row_indices), first_offset_delta)
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.calls import Call, FailedRows, StoredRanges
+from spark_kafka_sink.producer.calls import FailedRows, SendCall, StoredRanges
 from spark_kafka_sink.producer.futures import Callback, RecordFutures
 
 
 class NamedCall:
-    """A Call that is equal to other calls with its name, and ignores its results."""
+    """A SendCall that is equal to other calls with its name, and ignores its results."""
 
     bytes_per_row = 0
 
@@ -40,7 +40,7 @@ class NamedCall:
         pass
 
 
-def get_name(call: Call) -> object:
+def get_name(call: SendCall) -> object:
     """Return the name of a NamedCall, or the names of single records (`named`)."""
     if not isinstance(call, RecordFutures):
         return call.name if isinstance(call, NamedCall) else call
