@@ -96,13 +96,13 @@ class Fetch(Request[FetchResponse]):
 
     def find_rejection_error(self, responses: Mapping[str, FetchResponse]) -> BrokerError | None:
         """Return the error of the first partition that was rejected, or None. `responses`: the responses by key."""
-        classifications_by_object_id = {
+        classifications = {
             id(response): self.classify_keys(response) for response in _find_distinct_responses(responses)
         }
-        for key, response in responses.items():
-            classification = classifications_by_object_id[id(response)][key]
+        for partition_key, response in responses.items():
+            classification = classifications[id(response)][partition_key]
             if classification.verdict is not Verdict.DONE:
-                return self.build_rejection_error(key, classification)
+                return self.build_rejection_error(partition_key, classification)
         return None
 
     def describe_subject(self, key: str) -> str:

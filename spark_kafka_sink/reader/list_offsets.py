@@ -73,17 +73,18 @@ class ListOffsets(Request[ListOffsetsResponse]):
         Raise BrokerError if a partition was rejected. `responses`: by key, the response of the partition's leader.
         """
         # A leader's response appears in `responses` once per partition that it leads, so index each object only once.
-        responses_by_object_id = {id(response): response for response in responses.values()}
-        results_by_object_id = {
+        # The responses stay separate, because one may also contain the error of a partition that was then retried.
+        distinct_responses = {id(response): response for response in responses.values()}
+        indexed_results = {
             object_id: {str(result.partition_index): result for result in _iterate_partitions(response)}
-            for object_id, response in responses_by_object_id.items()
+            for object_id, response in distinct_responses.items()
         }
         offsets: dict[int, int] = {}
-        for key, response in responses.items():
-            result = results_by_object_id[id(response)][key]
+        for partition_key, response in responses.items():
+            result = indexed_results[id(response)][partition_key]
             classification = self.classify_code(result.error_code)
             if classification.verdict is not Verdict.DONE:
-                raise self.build_rejection_error(key, classification)
+                raise self.build_rejection_error(partition_key, classification)
             offsets[result.partition_index] = result.offset
         return offsets
 

@@ -1,6 +1,6 @@
 """Read the current contents of a topic as Arrow tables.
 
-Each call reads up to the end offsets at the time when it starts, except that `batches(follow=True)` never ends.
+Each call reads up to the end offsets as of its start. Only `batches(follow=True)` keeps reading.
 
 The reader is not a consumer: it has no group and commits no offsets. It is used by tests, `pykafka cat` and the
 decision log. All work is done on the calling thread.
@@ -36,8 +36,8 @@ MAX_READ_BYTES = 512 * 1024 * 1024
 """Default limit for `TopicReader.read`."""
 
 ChunkT = TypeVar("ChunkT")
-_Unpack: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iterator[tuple[ChunkT, int]]]"
-"""Function that converts fetched data to chunks, each with the offset from which to continue.
+_ChunkDecoder: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iterator[tuple[ChunkT, int]]]"
+"""Function that decodes fetched data to chunks, each with the offset from which to continue.
 
 Its arguments are the topic, a partition's fetched data, the first offset and the end offset.
 """
@@ -47,8 +47,8 @@ class TopicReader:
     """Reads topics. As a context manager, it closes its client unless the caller passed one.
 
     `isolation`: READ_COMMITTED or READ_UNCOMMITTED. `timeout_ms`: how long a call may go without progress. `client`: a
-    client that the caller owns and must close. `preserve_header_keys`: return header keys that are not valid UTF-8
-    unchanged, as invalid text.
+    client that the caller owns and must close. `preserve_header_keys`: return header keys that are not valid UTF-8 as
+    they are, although the strings in the table are then invalid.
     """
 
     def __init__(
@@ -182,16 +182,16 @@ class TopicReader:
         if fetch_call is not None:
             fetch = progress.build_fetch([partition])
             if self._wait_for_fetch(fetch_call) is None and fetch.find_rejection_error(fetch_call.responses) is None:
-                yield from progress.unpack(fetch.parse_partition_data(fetch_call.responses))
+                yield from progress.decode(fetch.parse_partition_data(fetch_call.responses))
         yield from self._fetch_all(progress, follow=False)
 
     # --- helpers
 
     def _create_progress(
-        self, topic: str, positions: dict[int, int], end_offsets: dict[int, int], unpack: _Unpack[ChunkT]
+        self, topic: str, positions: dict[int, int], end_offsets: dict[int, int], decode_chunks: _ChunkDecoder[ChunkT]
     ) -> _FetchProgress[ChunkT]:
         topic_id = self._client.wait_for_topic(topic).topic_id
-        return _FetchProgress(topic, topic_id, self._isolation, positions, end_offsets, unpack)
+        return _FetchProgress(topic, topic_id, self._isolation, positions, end_offsets, decode_chunks)
 
     def _fetch_all(self, progress: _FetchProgress[ChunkT], *, follow: bool) -> Iterator[ChunkT]:
         """Fetch in rounds until every position has reached its end offset.
@@ -205,7 +205,7 @@ class TopicReader:
             fetch = self._build_next_fetch(progress)
             call = self._send_fetch(fetch)
             failure = self._wait_for_fetch(call)
-            yield from progress.unpack(fetch.parse_partition_data(call.responses))
+            yield from progress.decode(fetch.parse_partition_data(call.responses))
             rejection = fetch.find_rejection_error(call.responses)
             if rejection is not None:
                 raise rejection
@@ -248,7 +248,7 @@ class TopicReader:
     def _to_visible_rows(
         self, topic: str, data: FetchResponsePartitionData, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
-        """Yield chunks of the rows that are visible at the isolation level. An `_Unpack` function."""
+        """Yield chunks of the rows that are visible at the isolation level. A `_ChunkDecoder`."""
         aborted_transactions = data.aborted_transactions if self._isolation else None
         partition = data.partition_index
         for chunk in iterate_visible_rows(
@@ -300,14 +300,14 @@ class _FetchProgress(Generic[ChunkT]):
         isolation: int,
         positions: dict[int, int],
         end_offsets: dict[int, int],
-        unpack: _Unpack[ChunkT],
+        decode_chunks: _ChunkDecoder[ChunkT],
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self._isolation = isolation
         self.positions = positions
         self._end_offsets = end_offsets
-        self._unpack = unpack
+        self._decode_chunks = decode_chunks
 
     @property
     def pending_partitions(self) -> list[int]:
@@ -321,15 +321,15 @@ class _FetchProgress(Generic[ChunkT]):
         offsets = {partition: self.positions[partition] for partition in partitions}
         return Fetch(self.topic, self.topic_id, offsets, self._isolation, max_wait_ms, max_bytes)
 
-    def unpack(self, partition_data: Iterable[FetchResponsePartitionData]) -> Iterator[ChunkT]:
-        """Unpack fetched data chunk by chunk. A partition's position advances before the chunk is yielded."""
+    def decode(self, partition_data: Iterable[FetchResponsePartitionData]) -> Iterator[ChunkT]:
+        """Decode fetched data chunk by chunk. A partition's position advances before the chunk is yielded."""
         for data in partition_data:
-            yield from self._unpack_partition(data)
+            yield from self._decode_partition(data)
 
-    def _unpack_partition(self, data: FetchResponsePartitionData) -> Iterator[ChunkT]:
+    def _decode_partition(self, data: FetchResponsePartitionData) -> Iterator[ChunkT]:
         partition = data.partition_index
         start, stop = self.positions[partition], self._end_offsets[partition]
-        for chunk, next_offset in self._unpack(self.topic, data, start, stop):
+        for chunk, next_offset in self._decode_chunks(self.topic, data, start, stop):
             self.positions[partition] = next_offset
             yield chunk
 
@@ -337,7 +337,7 @@ class _FetchProgress(Generic[ChunkT]):
 def _to_stored_batches(
     topic: str, data: FetchResponsePartitionData, start: int, stop: int
 ) -> Iterator[tuple[StoredBatch, int]]:
-    """Yield the batches that overlap the range. An `_Unpack` function.
+    """Yield the batches that overlap the range. A `_ChunkDecoder`.
 
     The first batch may begin before `start`, because brokers send whole batches.
     """

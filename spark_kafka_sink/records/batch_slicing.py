@@ -103,17 +103,17 @@ def find_timestamp_range(columns: RecordColumns, now_ms: int) -> TimestampRange:
 
 
 def split_into_batches(
-    sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, times: TimestampRange
+    sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, timestamp_range: TimestampRange
 ) -> BatchSlices:
     """Split the rows of each partition into batches of at most `max_batch_bytes`, including the batch header.
 
-    `sizes`: the result of `compute_record_size_bounds`. `times`: the range of the rows' timestamps. Rows are appended
-    to the open batch until it is full. A record that exceeds `max_batch_bytes` gets a batch of its own.
+    `sizes`: the result of `compute_record_size_bounds`. `timestamp_range`: the range of the rows' timestamps. Rows are
+    appended to the open batch until it is full. A record that exceeds `max_batch_bytes` gets a batch of its own.
     """
     if not len(sizes):
         return build_consecutive_slices(())
     starts, stops, open_records, open_bytes, base_timestamps = slices
-    cumulative_bytes = _compute_cumulative_sizes(sizes, slices, max_batch_bytes, times)
+    cumulative_bytes = _compute_cumulative_sizes(sizes, slices, max_batch_bytes, timestamp_range)
     batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + open_bytes
     unsplit = BatchSlices(range(len(starts)), starts, stops, open_records, base_timestamps)
     # A partition stays as it is if its rows fit into one batch. If it has no rows, _split_partition drops it.
@@ -137,15 +137,16 @@ def _concatenate_slices(runs: Sequence[BatchSlices]) -> BatchSlices:
 
 
 def _split_partition(
-    index: int, cumulative_bytes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int
+    partition_index: int, cumulative_bytes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int
 ) -> BatchSlices:
     """Split the rows of one partition into batches. The first slice may be appended to the open batch."""
     bytes_before = cumulative_bytes.data  # a memoryview, whose elements are accessed faster than an array's
     max_body_bytes = max_batch_bytes - HEADER_BYTES
-    start, stop, open_records = slices.starts[index], slices.stops[index], slices.open_records[index]
+    start, stop = slices.starts[partition_index], slices.stops[partition_index]
+    open_records = slices.open_records[partition_index]
     edges = [start]
     if open_records:
-        max_bytes_before = bytes_before[start] + max_batch_bytes - slices.open_bytes[index]
+        max_bytes_before = bytes_before[start] + max_batch_bytes - slices.open_bytes[partition_index]
         append_stop = bisect_right(bytes_before, max_bytes_before, start, stop + 1) - 1
         if append_stop > start:
             edges.append(append_stop)
@@ -157,12 +158,13 @@ def _split_partition(
     first_offset_deltas = [0] * batch_count
     base_timestamps: list[int | None] = [None] * batch_count
     if appends_to_open_batch:
-        first_offset_deltas[0], base_timestamps[0] = open_records, slices.base_timestamps[index]
-    return BatchSlices([index] * batch_count, edges[:-1], edges[1:], first_offset_deltas, base_timestamps)
+        first_offset_deltas[0] = open_records
+        base_timestamps[0] = slices.base_timestamps[partition_index]
+    return BatchSlices([partition_index] * batch_count, edges[:-1], edges[1:], first_offset_deltas, base_timestamps)
 
 
 def _compute_cumulative_sizes(
-    sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, times: TimestampRange
+    sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, timestamp_range: TimestampRange
 ) -> NDArray[np.int64]:
     """Return the total size of the rows before each row, followed by the total size of all rows.
 
@@ -172,19 +174,20 @@ def _compute_cumulative_sizes(
     min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + _MIN_DELTA_BYTES
     max_rows = max(map(sub, slices.stops, slices.starts))
     max_offset_delta = max(slices.open_records) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
-    delta_bytes = len(encode_varint(max_offset_delta)) + _compute_max_timestamp_delta_bytes(slices, times)
+    delta_bytes = len(encode_varint(max_offset_delta)) + _compute_max_timestamp_delta_bytes(slices, timestamp_range)
     cumulative_bytes = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes + (delta_bytes - assumed_delta_bytes), out=cumulative_bytes[1:])
     return cumulative_bytes
 
 
-def _compute_max_timestamp_delta_bytes(slices: PartitionSlices, times: TimestampRange) -> int:
+def _compute_max_timestamp_delta_bytes(slices: PartitionSlices, timestamp_range: TimestampRange) -> int:
     """Return the maximum width of a timestamp delta.
 
     A delta refers to the open batch's base timestamp or, in a new batch, to the timestamp of its first row.
     """
+    lowest, highest = timestamp_range
     open_bases = [base for base in slices.base_timestamps if base is not None]
-    max_delta = times.highest - min(open_bases, default=times.lowest)
-    min_delta = times.lowest - max(open_bases, default=times.highest)
-    span = times.highest - times.lowest
+    max_delta = highest - min(open_bases, default=lowest)
+    min_delta = lowest - max(open_bases, default=highest)
+    span = highest - lowest
     return max([len(encode_varint(delta)) for delta in (max_delta, min_delta, span, -span)])

@@ -50,6 +50,8 @@ COMPRESSION_LEVELS: dict[Codec, tuple[int, int, int]] = {
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1" + b"\0\0\0\1"
 _XERIAL_BLOCK_BYTES = 32 << 10
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
+"""Makes zlib write or read gzip's header and trailer, with the largest window."""
 _MAX_GZIP_MEMBERS = 16
 """Limits the decompression time, because thousands of tiny members would fit into few bytes but take long to read.
 
@@ -103,7 +105,7 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
     default_level = COMPRESSION_LEVELS[codec][2] if codec in COMPRESSION_LEVELS else None
     level = default_level if level is None else level
     if codec is Codec.GZIP:
-        stream = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+        stream = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WBITS)
         return b"".join([*(stream.compress(segment) for segment in segments), stream.flush()])
     if codec is Codec.SNAPPY:
         return _compress_snappy(_join_segments(segments))
@@ -212,7 +214,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
     decompressed = bytearray()
     remaining: Buffer = data
     for _ in range(_MAX_GZIP_MEMBERS):
-        stream = zlib.decompressobj(31)
+        stream = zlib.decompressobj(_GZIP_WBITS)
         while chunk := stream.decompress(remaining, _READ_BYTES):
             _append(decompressed, chunk, max_bytes)
             remaining = stream.unconsumed_tail
@@ -228,7 +230,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
     """Decompress blocks in xerial framing or, if the data has no xerial header, a single raw block."""
     view = memoryview(data)
     decompressed = bytearray()
-    if view[:8] != _XERIAL_MAGIC:
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         _append(decompressed, _decompress_snappy_block(view, max_bytes, max_bytes), max_bytes)
         return decompressed
     if len(view) < len(_XERIAL_HEADER):

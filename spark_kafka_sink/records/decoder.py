@@ -151,35 +151,37 @@ def _is_partial_header(data: memoryview) -> bool:
     return len(data) <= MAGIC_OFFSET or data[MAGIC_OFFSET] == MAGIC
 
 
-def _find_record_boundaries(data: bytearray, total: int, count: int) -> tuple[Positions, Positions]:
+def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple[Positions, Positions]:
     """Return the start and end positions of all records. A record starts after its length field.
 
-    `total` is the number of bytes, excluding the padding.
+    `data_end`: the position at which the data ends and the padding begins.
     """
     starts, ends = array("q"), array("q")
-    position, size, equal_count = 0, 0, 0
+    position, size, equal_count = 0, 0, 0  # `size`: the size of the previous record, including its length field
     while len(ends) < count:
         start = position
-        if position >= total:
+        if position >= data_end:
             raise DecodeError("a batch ends before its last record")
         length, position = _read_varint(data, position)
         starts.append(position)
         position += length
-        if length < MIN_RECORD_BYTES - 1 or position > total:
-            raise DecodeError(f"record {len(ends)} of a batch has a length of {length}, {total - starts[-1]} are left")
+        if length < MIN_RECORD_BYTES - 1 or position > data_end:
+            raise DecodeError(
+                f"record {len(ends)} of a batch has a length of {length}, {data_end - starts[-1]} are left"
+            )
         ends.append(position)
         equal_count = equal_count + 1 if position - start == size else 0
         size = position - start
         if equal_count >= _MIN_RUN_RECORDS:
-            max_run_records = min(count - len(ends), (total - start) // size - 1)
+            max_run_records = min(count - len(ends), (data_end - start) // size - 1)
             run_records = _count_equal_sizes(data, start, size, max_run_records)
             length_width, run_bytes = starts[-1] - start, run_records * size
             starts.extend(range(position + length_width, position + length_width + run_bytes, size))
             ends.extend(range(position + size, position + size + run_bytes, size))
             position += run_bytes
             equal_count = 0
-    if position != total:
-        raise DecodeError(f"{total - position} bytes follow the last record of a batch")
+    if position != data_end:
+        raise DecodeError(f"{data_end - position} bytes follow the last record of a batch")
     return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
 
 

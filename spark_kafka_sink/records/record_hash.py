@@ -123,13 +123,13 @@ def _sum_fields(column: ByteColumn) -> UInt64Array:
 
 def _sum_long_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
     """Return the weighted sum of each field's words, for fields of several blocks."""
-    counts = -(-sizes // _BLOCK_BYTES)
-    first_blocks = counts.cumsum() - counts
-    block_numbers = np.arange(int(counts.sum())) - np.repeat(first_blocks, counts)
+    block_counts = (sizes + (_BLOCK_BYTES - 1)) // _BLOCK_BYTES  # rounded up
+    first_blocks = block_counts.cumsum() - block_counts
+    block_numbers = np.arange(int(block_counts.sum())) - np.repeat(first_blocks, block_counts)
     block_offsets = block_numbers * _BLOCK_BYTES
-    block_sizes = np.minimum(np.repeat(sizes, counts) - block_offsets, _BLOCK_BYTES)
-    sums = _sum_blocks(data, np.repeat(starts, counts) + block_offsets, block_sizes)
-    sums *= _compute_powers(_BLOCK_FACTOR, int(counts.max())).take(block_numbers)
+    block_sizes = np.minimum(np.repeat(sizes, block_counts) - block_offsets, _BLOCK_BYTES)
+    sums = _sum_blocks(data, np.repeat(starts, block_counts) + block_offsets, block_sizes)
+    sums *= _compute_powers(_BLOCK_FACTOR, int(block_counts.max())).take(block_numbers)
     return np.add.reduceat(sums, first_blocks)
 
 
@@ -138,19 +138,20 @@ def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArr
 
     No block may be larger than _BLOCK_BYTES.
     """
-    # The windows of the last blocks could extend past the end of the data, so copy these blocks and pad them. `inside`
-    # is the number of blocks whose windows cannot do so.
-    inside = int(starts.searchsorted(len(data) - _BLOCK_BYTES, "right"))
+    # The windows of the last blocks could extend past the end of the data, so copy these blocks and pad them.
+    # `first_padded` is the index of the first block whose window could do so.
+    first_padded = int(starts.searchsorted(len(data) - _BLOCK_BYTES, "right"))
     sums = np.empty(len(starts), np.uint64)
-    word_count = max(1, -(-int(sizes.max(initial=0)) // _WORD_BYTES))  # words of the largest block, rounded up
-    chunk_blocks = _CHUNK_BYTES // (word_count * _WORD_BYTES)
-    for start in range(0, inside, chunk_blocks):
-        chunk = slice(start, min(start + chunk_blocks, inside))
-        sums[chunk] = _sum_words(data, starts[chunk], sizes[chunk], word_count)
-    if inside < len(starts):
-        base = starts[inside]
+    max_size = int(sizes.max(initial=0))
+    words_per_block = max(1, (max_size + _WORD_BYTES - 1) // _WORD_BYTES)  # of the largest block, rounded up
+    blocks_per_chunk = _CHUNK_BYTES // (words_per_block * _WORD_BYTES)
+    for start in range(0, first_padded, blocks_per_chunk):
+        chunk = slice(start, min(start + blocks_per_chunk, first_padded))
+        sums[chunk] = _sum_words(data, starts[chunk], sizes[chunk], words_per_block)
+    if first_padded < len(starts):
+        base = starts[first_padded]
         padded = np.concatenate([data[base:], np.zeros(_BLOCK_BYTES, np.uint8)])
-        sums[inside:] = _sum_words(padded, starts[inside:] - base, sizes[inside:], word_count)
+        sums[first_padded:] = _sum_words(padded, starts[first_padded:] - base, sizes[first_padded:], words_per_block)
     return sums
 
 
