@@ -110,7 +110,7 @@ def _send_all(
     from spark_kafka_sink.producer.tables import TableSender
 
     plan = plan_table(args.topic, rows.schema, ColumnMapping(partition=args.partition), {})
-    sender = TableSender(producer, plan, failed_rows_max=0)
+    sender = TableSender(producer, plan, max_failed_rows=0)
     for completed_count in sender.send_slices(rows):
         progress.advance(completed_count)
     sender.result.raise_for_failures()

@@ -69,9 +69,9 @@ class SendCall(Protocol):
         The ranges are parts of one row group. `row_indices` holds the row index of each row in the group.
         """
 
-    def fail_rows(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:
-        """Record that these rows failed.
+    def fail_rows(self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:
+        """Record that the rows in `failure` failed.
 
         `errors_by_position` holds the errors of rows that the broker rejected individually, keyed by position in
-        `failed.rows`. All other rows failed with `failed.error` (KIP-467).
+        `failure.rows`. All other rows failed with `failure.error` (KIP-467).
         """

@@ -204,16 +204,16 @@ class RecordFutures:
             self._add_outcome(_RowsOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
 
     def fail_rows(
-        self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
+        self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     ) -> None:
-        partition = -1 if failed.partition is None else failed.partition
+        partition = -1 if failure.partition is None else failure.partition
         self._add_outcome(
             _RowsOutcome(
-                failed.rows,
+                failure.rows,
                 partition,
                 base_offset=-1,
                 log_append_time=-1,
-                error=failed.error,
+                error=failure.error,
                 errors_by_position=errors_by_position,
             )
         )
@@ -347,27 +347,20 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self._complete()
 
     def fail_rows(
-        self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
+        self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     ) -> None:
-        """Record that `failed.rows` failed, and complete the future if no row is pending.
+        """Record that the rows in `failure` failed, and complete the future if no row is pending.
 
-        `errors_by_position`: errors of individual rows, keyed by position in `failed.rows`. All other rows failed with
-        `failed.error`.
+        `errors_by_position`: errors of individual rows, keyed by position in `failure.rows`. All other rows failed with
+        `failure.error`.
         """
-        rows = failed.rows
-        has_common_error = np.ones(len(rows), np.bool_)
-        has_common_error[list(errors_by_position)] = False
-        failures = [
-            replace(failed, rows=rows[position : position + 1], error=error)
-            for position, error in errors_by_position.items()
-        ]
-        if has_common_error.any():
-            failures.append(replace(failed, rows=rows[has_common_error]))
+        failures = _split_by_error(failure, errors_by_position)
+        row_count = len(failure.rows)
         with self._lock:
             self._failures += failures
-            self._pending_row_count -= len(rows)
-            # If no rows failed, the future must not be completed again: __init__ has already completed an empty future.
-            is_complete = len(rows) > 0 and self._pending_row_count == 0
+            self._pending_row_count -= row_count
+            # __init__ has already completed the future of a call without rows, so it must not be completed again here.
+            is_complete = row_count > 0 and self._pending_row_count == 0
         if is_complete:
             self._complete()
 
@@ -377,6 +370,19 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self._topic, tuple(self._failures), self._rows_written, self._stored_ranges, self._row_indices or ()
         )
         self.set_result(result)
+
+
+def _split_by_error(failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError]) -> list[FailedRows]:
+    """Return a failure for each row with an error of its own, then one for all rows that share `failure.error`."""
+    failures = [
+        replace(failure, rows=failure.rows[position : position + 1], error=error)
+        for position, error in errors_by_position.items()
+    ]
+    shares_error = np.ones(len(failure.rows), np.bool_)
+    shares_error[list(errors_by_position)] = False
+    if shares_error.any():
+        failures.append(replace(failure, rows=failure.rows[shares_error]))
+    return failures
 
 
 def complete_safely(complete: Callable[..., object], *arguments: Any) -> None:

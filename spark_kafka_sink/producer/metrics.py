@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.network_metrics import NetworkMetrics
 from spark_kafka_sink.producer.pool_metrics import PoolMetrics
 from spark_kafka_sink.producer.totals import Totals
-from spark_kafka_sink.producer.windows import Gauge, Meter, WindowedStat
+from spark_kafka_sink.producer.windows import NANOSECONDS_PER_MS, Gauge, Meter, WindowedStat
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 WAIT_TIME_METRICS = (
@@ -219,10 +219,10 @@ class ProducerMetrics:
         with self._lock:
             self._meters["batch-split"].mark(1, now_ms)
 
-    def record_wait(self, name: str, milliseconds: float) -> None:
+    def record_wait(self, name: str, wait_ms: float) -> None:
         """Add a calling thread's waiting time to the total of a metric. `name`: one of WAIT_TIME_METRICS."""
         with self._lock:
-            self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
+            self._nanoseconds[f"{name}-ns-total"] += wait_ms * NANOSECONDS_PER_MS
 
     def _update_windows(self, now_ms: float) -> None:
         """Update the windows with everything that was counted since the last call."""

@@ -1,13 +1,13 @@
 """murmur2 hashes of a column of keys, identical to those of the Java client.
 
-    h = seed ^ length
+    h = seed ^ length, with the seed 0x9747b28c
     for each complete little-endian word k:    k *= M; k ^= k >>> 24; k *= M; h *= M; h ^= k
     the last 1 to 3 bytes are xored into h, then h *= M
     h ^= h >>> 13; h *= M; h ^= h >>> 15
 
-Words have 32 bits. All keys are hashed together, one word at a time: the first word of every key, then the second word
-of every key that has one, and so on. The loop therefore runs over the words of the longest key instead of over the
-keys. It works in place, in a few arrays that fit into the CPU cache.
+M is 0x5bd1e995, and words have 32 bits. All keys are hashed together, one word at a time: the first word of every key,
+then the second word of every key that has one, and so on. The loop therefore runs over the words of the longest key
+instead of over the keys. It works in place, in a few arrays that fit into the CPU cache.
 
 Keys of equal length form a table with one row per key, in which column i holds word i of every key. Keys of different
 lengths start at arbitrary offsets, so their words must be gathered. They are sorted by length first, so that the keys
@@ -39,18 +39,26 @@ def _to_uint32_scalar(value: int) -> NDArray[np.uint32]:
 
 
 _SEED = 0x9747B28C
-_MURMUR2_M, _UINT32_MASK = 0x5BD1E995, 0xFFFF_FFFF
-_M = _to_uint32_scalar(_MURMUR2_M)
+_MULTIPLIER_INT = 0x5BD1E995
+_MULTIPLIER = _to_uint32_scalar(_MULTIPLIER_INT)
+_UINT32_MASK = 0xFFFF_FFFF
 _NON_NEGATIVE_MASK = _to_uint32_scalar(0x7FFF_FFFF)
-_ONE, _SHIFT_13, _SHIFT_15, _SHIFT_24 = (_to_uint32_scalar(value) for value in (1, 13, 15, 24))
+_ONE = _to_uint32_scalar(1)
+_SHIFT_13 = _to_uint32_scalar(13)
+_SHIFT_15 = _to_uint32_scalar(15)
+_SHIFT_24 = _to_uint32_scalar(24)
+_WORD_BYTES = 4
 _WORDS_PER_PASS = 4
 """Words of each key hashed per pass: enough to keep passes few, and few enough for arrays that fit the CPU cache."""
 _MAX_GATHERED_BYTES = 2 << 20
 """Maximum number of key bytes that are gathered at once, because gathering needs three copies of them."""
 _MAX_SEPARATE_KEYS = 64
 """Maximum number of remaining keys for which separate hashing is faster than further passes over all of them."""
+_MAX_SEPARATE_UNIFORM_KEYS = _MAX_SEPARATE_KEYS // 4
+"""The same for keys of equal length. It is lower because a pass over a table costs less than one that gathers words."""
 _MIN_SEPARATE_WORDS = 64
 """Minimum number of remaining words for separate hashing, because starting a key costs as much as a few passes."""
+_MIN_SEPARATE_BYTES = _WORD_BYTES * _MIN_SEPARATE_WORDS
 
 
 def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
@@ -73,12 +81,11 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     """Compute murmur2 of each key, with Kafka's seed. Null keys hash like empty keys."""
     if not keys.row_count:
         return np.empty(0, np.uint32)
-    key_length = keys.find_uniform_length()  # -1 if all keys are null
-    # 1. Many keys, or short keys, of equal length: in passes over a table. Such a pass costs less than one that gathers
-    #    words, so a quarter of _MAX_SEPARATE_KEYS is enough to make it worthwhile. A word has 4 bytes.
+    key_length = keys.find_uniform_length()  # None if the lengths differ, -1 if all keys are null
+    # 1. Many keys, or short keys, of equal length: in passes over a table.
     # 2. Other keys: gather the words of all keys, or hash keys separately if only a few long ones remain.
     # 3. More bytes than may be gathered at once: hash each half of the keys on its own.
-    if key_length is not None and (keys.row_count > _MAX_SEPARATE_KEYS // 4 or key_length < 4 * _MIN_SEPARATE_WORDS):
+    if key_length is not None and (keys.row_count > _MAX_SEPARATE_UNIFORM_KEYS or key_length < _MIN_SEPARATE_BYTES):
         hashes = _hash_uniform_keys(keys, max(0, key_length))
     elif keys.row_count == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _MAX_GATHERED_BYTES:
         hashes = _hash_mixed_keys(keys)
@@ -88,7 +95,7 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
         return np.concatenate([murmur2(ByteColumn(offsets, keys.data)) for offsets in halves])
     shifted = hashes >> _SHIFT_13
     hashes ^= shifted
-    hashes *= _M
+    hashes *= _MULTIPLIER
     np.right_shift(hashes, _SHIFT_15, shifted)
     hashes ^= shifted
     return hashes
@@ -110,7 +117,7 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
         ).copy()
         _scramble(words)
         for word in words:
-            hashes *= _M
+            hashes *= _MULTIPLIER
             hashes ^= word
     tail_bytes = key_length & 3
     if not tail_bytes:
@@ -129,7 +136,7 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
             tail_word[:] = keys.to_matrix(key_count, key_length)[:, index]
             tail_word <<= _to_uint32_scalar(8 * index)
             hashes ^= tail_word
-    hashes *= _M
+    hashes *= _MULTIPLIER
     return hashes
 
 
@@ -203,7 +210,7 @@ def _gather_words(
 def _mix(hashes: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:
     """Mix one word of each key into its hash, in place. Overwrites `words`."""
     _scramble(words)
-    hashes *= _M
+    hashes *= _MULTIPLIER
     hashes ^= words
 
 
@@ -217,7 +224,7 @@ def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_
     tail_words >>= surplus_bits
     hashes ^= tail_words
     has_tail = np.minimum(tail_bytes, 1).view(np.uint32)
-    hashes *= has_tail * (_M - _ONE) + _ONE  # by M if there is a tail, otherwise by 1
+    hashes *= has_tail * (_MULTIPLIER - _ONE) + _ONE  # by M if there is a tail, otherwise by 1
 
 
 def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) -> int:
@@ -225,12 +232,12 @@ def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) 
     words = np.frombuffer(data, "<u4", count=word_count, offset=start).copy()
     _scramble(words)
     for word in words.tolist():
-        key_hash = ((key_hash * _MURMUR2_M) & _UINT32_MASK) ^ word
+        key_hash = ((key_hash * _MULTIPLIER_INT) & _UINT32_MASK) ^ word
     return key_hash
 
 
 def _scramble(words: NDArray[np.uint32]) -> None:
     """Scramble each word in place, before it is mixed into a hash."""
-    words *= _M
+    words *= _MULTIPLIER
     words ^= words >> _SHIFT_24
-    words *= _M
+    words *= _MULTIPLIER

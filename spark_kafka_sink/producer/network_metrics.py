@@ -13,7 +13,7 @@ from collections import defaultdict
 from functools import partial
 
 from spark_kafka_sink.network.io_counts import IoCounts, TrafficCounts
-from spark_kafka_sink.producer.windows import Gauge, Meter, WindowedStat, compute_time_ratio
+from spark_kafka_sink.producer.windows import NANOSECONDS_PER_MS, Gauge, Meter, WindowedStat, compute_time_ratio
 
 _TRAFFIC_ATTRIBUTES = {
     "request": "sends",
@@ -35,7 +35,6 @@ _COUNTER_ATTRIBUTES = {
 """Maps each metric that has a rate and a total to the attribute of IoCounts that it is computed from."""
 _TIMER_ATTRIBUTES = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
 """Maps each metric in nanoseconds per select to the attribute of IoCounts, in milliseconds, that it comes from."""
-_NANOSECONDS_PER_MS = 1_000_000
 
 
 class TrafficMetrics:
@@ -85,7 +84,7 @@ class NetworkMetrics:
             self._meters[name].mark_total(getattr(self._counts, attribute), now_ms)
         new_selects = self._meters["select"].total - selects_before
         for name, attribute in _TIMER_ATTRIBUTES.items():
-            nanoseconds = getattr(self._counts, attribute) * _NANOSECONDS_PER_MS
+            nanoseconds = getattr(self._counts, attribute) * NANOSECONDS_PER_MS
             self._timers[name].mark_total(nanoseconds, now_ms, new_selects)
         # Iterate over a copy, because the sender thread may add the channel of a new node concurrently.
         for channel_id, counts in (self._counts.channel_counts or {}).copy().items():

@@ -49,7 +49,7 @@ INVALID_PARTITION = -1
 UNSPECIFIED_PARTITION = -2
 MAX_PARTITION = 2**31 - 1
 _CHUNK_ROWS = 16_384
-_NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
+_NO_ROW_INDICES: NDArray[np.int64] = np.empty(0, np.int64)
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class _TopicState:
     __slots__ = (
         "_nodes",
         "_topic_info",
-        "available_partitions",
+        "assignable_partitions",
         "next_position",
         "partitions",
         "rack_partitions",
@@ -85,11 +85,11 @@ class _TopicState:
         self._topic_info: TopicInfo | None = None  # as of the last update
         self._nodes: Mapping[int, Node] | None = None  # as of the last update
         self.partitions: list[int] = []
-        self.available_partitions: list[int] = []  # those with a leader; all partitions if none has a leader
+        self.assignable_partitions: list[int] = []  # those with a leader, or all partitions if none has a leader
         self.rack_partitions: list[int] = []  # those whose leader is in client.rack; empty if rack awareness is off
         self.sticky_partition = INVALID_PARTITION
         self.sticky_bytes = 0  # number of bytes assigned to the sticky partition since it was chosen
-        self.next_position = 0  # index into `available_partitions`, for the round-robin partitioner
+        self.next_position = 0  # index into `assignable_partitions`, for the round-robin partitioner
 
     def update(self, topic: str, snapshot: ClusterSnapshot, rack: str | None) -> None:
         """Update the partitions from the snapshot if the topic or the nodes have changed.
@@ -104,10 +104,12 @@ class _TopicState:
             return
         self._topic_info, self._nodes = info, snapshot.nodes
         self.partitions = [partition.index for partition in info.partitions]
-        led_partitions = [partition for partition in info.partitions if partition.leader in snapshot.nodes]
-        self.available_partitions = [partition.index for partition in led_partitions] or self.partitions
-        rack_nodes = {node.id for node in snapshot.nodes.values() if rack is not None and node.rack == rack}
-        self.rack_partitions = [partition.index for partition in led_partitions if partition.leader in rack_nodes]
+        partitions_with_leader = [partition for partition in info.partitions if partition.leader in snapshot.nodes]
+        self.assignable_partitions = [partition.index for partition in partitions_with_leader] or self.partitions
+        rack_node_ids = {node.id for node in snapshot.nodes.values() if rack is not None and node.rack == rack}
+        self.rack_partitions = [
+            partition.index for partition in partitions_with_leader if partition.leader in rack_node_ids
+        ]
         if self.sticky_partition not in self.partitions:
             self.sticky_partition = INVALID_PARTITION
 
@@ -143,14 +145,17 @@ class Partitioner:
         """
         topic_state = self._update_topic(topic, snapshot)
         partitions = requested_partitions  # None as long as all rows are unassigned
-        unassigned_rows = _NO_ROWS if partitions is None else np.flatnonzero(partitions == UNSPECIFIED_PARTITION)
+        unassigned_indices = _NO_ROW_INDICES
+        if partitions is not None:
+            unassigned_indices = np.flatnonzero(partitions == UNSPECIFIED_PARTITION)
         if columns.key is not None and not (self._ignores_keys or self._is_round_robin):
-            partition_count = len(topic_state.partitions)
-            partitions, unassigned_rows = _assign_by_key(columns.key, partitions, unassigned_rows, partition_count)
+            partitions, unassigned_indices = _assign_by_key(
+                columns.key, partitions, unassigned_indices, len(topic_state.partitions)
+            )
         if partitions is None:
             return self._assign_keyless(topic_state, sizes, find_loads)
-        if len(unassigned_rows):
-            partitions[unassigned_rows] = self._assign_keyless(topic_state, sizes[unassigned_rows], find_loads)
+        if len(unassigned_indices):
+            partitions[unassigned_indices] = self._assign_keyless(topic_state, sizes[unassigned_indices], find_loads)
         return partitions
 
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
@@ -188,27 +193,27 @@ class Partitioner:
         cumulative_bytes = np.cumsum(sizes)
         partitions: list[int] = []
         row_counts: list[int] = []
-        start, assigned_bytes = 0, 0
+        start, bytes_before_start = 0, 0
         while start < len(sizes):
-            # The cumulative size at which the batch of the sticky partition is full.
-            batch_end_bytes = assigned_bytes + self._batch_body_bytes - state.sticky_bytes
-            stop = int(np.searchsorted(cumulative_bytes, batch_end_bytes, "right"))
+            # The free space in the sticky partition's batch; negative after a row that is larger than a batch.
+            remaining_bytes = self._batch_body_bytes - state.sticky_bytes
+            stop = int(np.searchsorted(cumulative_bytes, bytes_before_start + remaining_bytes, "right"))
             if stop == start and not state.sticky_bytes:
-                stop = start + 1  # a row that is larger than a batch gets a batch of its own
+                stop = start + 1  # a row that is larger than a batch gets a batch of its own, so the loop ends
             if stop > start:
                 partitions.append(state.sticky_partition)
                 row_counts.append(stop - start)
-                bytes_through = int(cumulative_bytes[stop - 1])
-                state.sticky_bytes += bytes_through - assigned_bytes
-                start, assigned_bytes = stop, bytes_through
+                bytes_before_stop = int(cumulative_bytes[stop - 1])
+                state.sticky_bytes += bytes_before_stop - bytes_before_start
+                start, bytes_before_start = stop, bytes_before_stop
             if start < len(sizes):
                 state.sticky_partition, state.sticky_bytes = choose_partition(self._random), 0
         return np.repeat(np.array(partitions, np.int32), row_counts)
 
 
 def _assign_round_robin(state: _TopicState, row_count: int) -> NDArray[np.int32]:
-    """Assign rows to the available partitions in turn, continuing where the previous call has stopped."""
-    partitions = np.array(state.available_partitions, np.int32)
+    """Assign rows to the assignable partitions in turn, continuing where the previous call has stopped."""
+    partitions = np.array(state.assignable_partitions, np.int32)
     positions = (state.next_position + np.arange(row_count)) % len(partitions)
     state.next_position = (state.next_position + row_count) % len(partitions)
     return partitions[positions]
@@ -262,25 +267,25 @@ def strip_key_prefix(columns: RecordColumns, prefix_bytes: int) -> RecordColumns
 
 
 def _assign_by_key(
-    key: ArrowColumn, partitions: NDArray[np.int32] | None, unassigned_rows: NDArray[np.int64], partition_count: int
+    key: ArrowColumn, partitions: NDArray[np.int32] | None, unassigned_indices: NDArray[np.int64], partition_count: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Assign the unassigned rows that have a key. Return all partitions, and the rows that are still unassigned.
+    """Assign the unassigned rows that have a key. Return all partitions, and the indices of rows still unassigned.
 
     If `partitions` is None, all rows are unassigned.
     """
     if partitions is None:
         return compute_partitions_by_key(key, partition_count)
-    if len(unassigned_rows):
-        keys = RecordColumns(key).take(unassigned_rows).value
-        partitions[unassigned_rows], keyless = compute_partitions_by_key(keys, partition_count)
-        unassigned_rows = unassigned_rows[keyless]
-    return partitions, unassigned_rows
+    if len(unassigned_indices):
+        keys = RecordColumns(key).take(unassigned_indices).value
+        partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(keys, partition_count)
+        unassigned_indices = unassigned_indices[keyless_indices]
+    return partitions, unassigned_indices
 
 
 def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the partition of each key, and the indices of rows without a key, whose partitions are undefined."""
     partitions = np.empty(len(key), np.int32)
-    keyless_rows: list[NDArray[np.int64]] = [_NO_ROWS]
+    keyless_indices: list[NDArray[np.int64]] = [_NO_ROW_INDICES]  # by chunk
     for start in range(0, len(key), _CHUNK_ROWS):
         keys = read_byte_column(combine_chunks(key.slice(start, _CHUNK_ROWS)))
         chunk_partitions = partitions[start : start + keys.row_count]
@@ -288,11 +293,11 @@ def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[N
             chunk_partitions[:] = compute_partitions(keys, partition_count)
             continue
         # A null occupies no bytes, so the remaining keys are contiguous.
-        present_rows = np.flatnonzero(~keys.nulls)
-        offsets = np.append(keys.offsets.take(present_rows), keys.offsets[-1])
-        chunk_partitions[present_rows] = compute_partitions(ByteColumn(offsets, keys.data), partition_count)
-        keyless_rows.append(np.flatnonzero(keys.nulls) + start)
-    return partitions, keyless_rows[0] if len(keyless_rows) == 1 else np.concatenate(keyless_rows)
+        keyed_indices = np.flatnonzero(~keys.nulls)
+        offsets = np.append(keys.offsets.take(keyed_indices), keys.offsets[-1])
+        chunk_partitions[keyed_indices] = compute_partitions(ByteColumn(offsets, keys.data), partition_count)
+        keyless_indices.append(np.flatnonzero(keys.nulls) + start)
+    return partitions, keyless_indices[0] if len(keyless_indices) == 1 else np.concatenate(keyless_indices)
 
 
 class _WeightedPartitions(NamedTuple):
@@ -328,12 +333,12 @@ def _weigh_partitions(state: _TopicState, find_loads: FindPartitionLoads | None)
     The Java client uses weights only once all partitions have queues, which never happens while all rows go to one
     rack. Here, queues for the rack's partitions suffice.
     """
-    candidates, uniform_partitions = state.partitions, state.available_partitions
+    candidates, uniform_partitions = state.partitions, state.assignable_partitions
     if state.rack_partitions:
         rack_loads = None if find_loads is None else find_loads(state.rack_partitions)
         if rack_loads is None or rack_loads.partitions:
             return _weigh_by_load(rack_loads) or _WeightedPartitions(state.rack_partitions)
-        outside_partitions = sorted(set(state.available_partitions) - set(state.rack_partitions))
+        outside_partitions = sorted(set(state.assignable_partitions) - set(state.rack_partitions))
         if outside_partitions:  # no leader in the rack accepts batches
             candidates = uniform_partitions = outside_partitions
     loads = None if find_loads is None else find_loads(candidates)
@@ -344,8 +349,8 @@ def _weigh_by_load(loads: PartitionLoads | None) -> _WeightedPartitions | None:
     """Return the partitions with their weights, or None if the choice is uniform."""
     if loads is None or not loads.partitions or loads.candidate_count < 2:
         return None
-    lengths = loads.queue_lengths
-    if len(lengths) == loads.candidate_count and min(lengths) == max(lengths):
+    shortest, longest = min(loads.queue_lengths), max(loads.queue_lengths)
+    if len(loads.queue_lengths) == loads.candidate_count and shortest == longest:
         return None
-    weights = [max(lengths) + 1 - length for length in lengths]
+    weights = [longest + 1 - length for length in loads.queue_lengths]
     return _WeightedPartitions(loads.partitions, list(accumulate(weights)))

@@ -7,7 +7,7 @@ and at each read. Callers must hold the lock of ProducerMetrics.
 from __future__ import annotations
 
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
-from spark_kafka_sink.producer.windows import Gauge, Meter, WindowedStat, compute_time_ratio
+from spark_kafka_sink.producer.windows import NANOSECONDS_PER_MS, Gauge, Meter, WindowedStat, compute_time_ratio
 
 
 class PoolMetrics:
@@ -20,7 +20,7 @@ class PoolMetrics:
 
     def update(self, now_ms: float) -> None:
         """Update the windows with the increases since the last call."""
-        self._wait_ns.mark_total(self._pool.total_wait_ms * 1_000_000, now_ms)
+        self._wait_ns.mark_total(self._pool.total_wait_ms * NANOSECONDS_PER_MS, now_ms)
         self._exhausted.mark_total(self._pool.exhausted_total, now_ms)
 
     def gauges(self) -> dict[str, Gauge]:

@@ -445,8 +445,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         now_ms = self._system.now()
         snapshot = self._await_topic(topic, now_ms, partition)
         key, value, headers = self._serializers.serialize(record)
-        size = MAX_RECORD_OVERHEAD_BYTES + (-1 if key is None else len(key)) + (-1 if value is None else len(value))
-        size += compute_max_headers_bytes(headers)
+        key_bytes = -1 if key is None else len(key)  # for null, see MAX_RECORD_OVERHEAD_BYTES
+        value_bytes = -1 if value is None else len(value)
+        size = MAX_RECORD_OVERHEAD_BYTES + key_bytes + value_bytes + compute_max_headers_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:
             raise build_record_size_error(topic, size, self.config)
         if partition is not None:

@@ -79,7 +79,8 @@ def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, Offs
     no_ranges = np.empty((0, len(StoredRange._fields)), np.int64)
     ranges = np.concatenate([no_ranges, *map(np.asarray, stored_ranges)])
     _, _, partition_column, _, _ = ranges.T
-    starts, stops, partitions, base_offsets, _ = ranges[partition_column.argsort(kind="stable")].T
+    ranges_by_partition = ranges[partition_column.argsort(kind="stable")]
+    starts, stops, partitions, base_offsets, _ = ranges_by_partition.T
     first_ranges = np.flatnonzero(np.diff(partitions, prepend=-1))  # index of the first range of each partition
     row_counts, is_offset_known = stops - starts, base_offsets >= 0
     last_offsets = base_offsets + row_counts - 1

@@ -225,19 +225,20 @@ def _prepare_table(
     topic: str | None,
     table: Any,
     mapping: ColumnMapping,
-    failed_rows_max: int,
-    formats: TableOptions,
+    max_failed_rows: int,
+    table_options: TableOptions,
 ) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
     """Validate the arguments of a send_table() call and open the table.
 
-    Return the sender, the table's reader, and the number of rows if it is known.
+    `table_options`: the options of the formats and of the schema registry, by argument name. Return the sender, the
+    table's reader, and the number of rows if it is known.
     """
     from spark_kafka_sink.producer.table_plan import plan_table
     from spark_kafka_sink.producer.tables import TableSender, open_table
 
     reader, row_count = open_table(table)
-    plan = plan_table(topic, reader.schema, mapping, formats)
-    sender = TableSender(transaction.columns_producer(), plan, failed_rows_max, transaction.prevent_commit)
+    plan = plan_table(topic, reader.schema, mapping, table_options)
+    sender = TableSender(transaction.columns_producer(), plan, max_failed_rows, transaction.prevent_commit)
     return sender, reader, row_count
 
 

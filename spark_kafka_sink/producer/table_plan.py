@@ -102,21 +102,23 @@ class ArrowColumns:
 
 
 def plan_table(
-    topic: str | None, schema: pa.Schema, mapping: ColumnMapping, formats: Mapping[str, object]
+    topic: str | None, schema: pa.Schema, mapping: ColumnMapping, table_options: Mapping[str, object]
 ) -> TablePlan:
     """Map the columns of a schema to record fields, and build the encoders of the formats.
+
+    `table_options`: the options of the formats and of the schema registry, by argument name.
 
     The schema registry is queried last, after all other checks have passed. If a step finds faults in the arguments or
     the columns, raise ConfigurationError with all faults of that step.
     """
     if topic is not None:
         check_topic(topic)
-    formats = {name: value for name, value in formats.items() if value is not None}
+    table_options = {name: value for name, value in table_options.items() if value is not None}
     if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
         mapping = replace(mapping, partition=operator.index(mapping.partition))  # numpy integers are not int
     _raise_faults(_find_argument_faults(mapping))
-    sides, registry, option_faults = _parse_formats(topic, mapping, formats)
-    encoded_fields = {side for side in SIDES if f"{side}_format" in formats}
+    sides, registry, option_faults = _parse_formats(topic, mapping, table_options)
+    encoded_fields = {side for side in SIDES if f"{side}_format" in table_options}
     positions, position_faults = _find_column_positions(topic, schema, mapping, encoded_fields)
     _raise_faults(option_faults + position_faults)
     sides = [_fill_encoded_columns(side, schema, positions) for side in sides]
@@ -136,7 +138,7 @@ def plan_table(
         topic=positions.get("topic"),
         partition=positions.get("partition"),
         headers=positions.get("headers"),
-        timestamp=len(conversion.columns) - 1 if "timestamp" in positions else None,
+        timestamp=len(conversion.columns) - 1 if "timestamp" in positions else None,  # appended by _build_conversion
         fixed_topic=topic,
         fixed_partition=mapping.partition if isinstance(mapping.partition, int) else None,
     )
@@ -175,7 +177,11 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
         is_number = accepts_number and isinstance(argument, int) and not isinstance(argument, bool)
         if argument is None or is_number or are_names:
             continue
-        alternative = " or a list of names" if accepts_list else " or a number" if accepts_number else ""
+        alternative = ""
+        if accepts_list:
+            alternative = " or a list of names"
+        elif accepts_number:
+            alternative = " or a number"
         faults.append(f"{field_name} must be the name of a column{alternative}, not {sanitize(repr(argument), 100)}.")
     return faults
 
@@ -323,13 +329,13 @@ def _find_type_faults(
             faults.append(f"{error}.")
             continue
         for record_field, converted_column in converted_columns.items():
-            fault = _explain_unreadable_column(record_field, arrow_field, converted_column)
+            fault = _find_column_problem(record_field, arrow_field, converted_column)
             if fault is not None:
                 faults.append(fault)
     return faults
 
 
-def _explain_unreadable_column(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
+def _find_column_problem(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
     """Return why a column cannot be used for the record field, or None if it can be used.
 
     `empty_column`: a column without rows, converted to the type that the record field is read from.
@@ -340,10 +346,11 @@ def _explain_unreadable_column(record_field: str, arrow_field: pa.Field, empty_c
             RecordColumns(empty_column)
         elif record_field == "partition":
             parse_requested_partitions(empty_column, 0)
-        elif record_field != "topic":
+        elif record_field == "topic":
+            if not pa.types.is_string(empty_column.type):
+                raise SchemaError(f"column topic must be a string column, not {arrow_field.type}")
+        else:
             RecordColumns(pa.nulls(0, pa.binary()), **{record_field: empty_column})
-        elif not pa.types.is_string(empty_column.type):
-            raise SchemaError(f"column topic must be a string column, not {arrow_field.type}")
     except SchemaError as error:
         message = f"{record_field}={arrow_field.name!r}: {error}."
         if record_field in SIDES:

@@ -169,7 +169,7 @@ def _describe_conversion_remedy(table: object) -> str:
 class TableSender:
     """Sends one table and updates `result` while doing so.
 
-    `failed_rows_max`: sending stops once more rows than this have failed.
+    `max_failed_rows`: sending stops once more rows than this have failed.
     `prevent_commit`: called with the error of rows that are not sent, in order to prevent the commit of their
     transaction. It may raise.
     """
@@ -178,18 +178,17 @@ class TableSender:
         self,
         producer: ColumnsProducer,
         plan: TablePlan,
-        failed_rows_max: int,
+        max_failed_rows: int,
         prevent_commit: Callable[[KafkaSinkError], None] | None = None,
     ) -> None:
-        if isinstance(failed_rows_max, bool) or not isinstance(failed_rows_max, int) or failed_rows_max < 0:
-            raise ConfigurationError([f"failed_rows_max must be a number of rows, 0 or more, not {failed_rows_max!r}."])
+        _check_max_failed_rows(max_failed_rows)
         self.result = TableResult()
         self._producer = producer
         self._prevent_commit = prevent_commit
-        self._conversion, columns = plan
-        self._fixed_topic = columns.fixed_topic
-        self._failed_rows_max = failed_rows_max
-        self._writer: ColumnsWriter[_CallRows] = ColumnsWriter(producer, columns)
+        self._conversion = plan.conversion
+        self._fixed_topic = plan.columns.fixed_topic
+        self._max_failed_rows = max_failed_rows
+        self._writer: ColumnsWriter[_CallRows] = ColumnsWriter(producer, plan.columns)
         self._written_offsets = OffsetRangeCollector()
         self._read_row_count = 0
         self._unavailable_topics: dict[str, KafkaSinkError] = {}
@@ -231,7 +230,7 @@ class TableSender:
 
     @property
     def _has_too_many_failures(self) -> bool:
-        return self.result.rows_failed > self._failed_rows_max
+        return self.result.rows_failed > self._max_failed_rows
 
     def _send_batch(self, batch: pa.RecordBatch, batch_start: int) -> None:
         """Send the rows of a batch.
@@ -325,6 +324,12 @@ class TableSender:
         for failure in call_result.failures:
             self._add_failure(replace(failure, rows=call_rows.to_table_indices(failure.rows)))
         return call_result.rows_written + call_result.rows_failed
+
+
+def _check_max_failed_rows(max_failed_rows: object) -> None:
+    """Raise ConfigurationError unless the argument `failed_rows_max` of send_table() is a number of rows."""
+    if isinstance(max_failed_rows, bool) or not isinstance(max_failed_rows, int) or max_failed_rows < 0:
+        raise ConfigurationError([f"failed_rows_max must be a number of rows, 0 or more, not {max_failed_rows!r}."])
 
 
 def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> FailedRows:

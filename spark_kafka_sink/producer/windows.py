@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 
 NAN = float("nan")
+NANOSECONDS_PER_MS = 1_000_000
+_NANOSECONDS_PER_SECOND = 1_000_000_000
 
 Gauge = Callable[[float], float]
 """A function that returns the value of a metric at the given time in milliseconds."""
@@ -108,7 +110,7 @@ class Meter:
 
 def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
     """Return the fraction of the sample windows, from 0 to 1, that the nanoseconds recorded by a meter take up."""
-    return nanoseconds.windowed.rate(now_ms) / 1e9
+    return nanoseconds.windowed.rate(now_ms) / _NANOSECONDS_PER_SECOND
 
 
 MIN_LATENCY_MS = 1 / 16

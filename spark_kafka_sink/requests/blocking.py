@@ -144,10 +144,10 @@ class BlockingClient:
         Return None if no node can be used or connected to now.
         """
         now_ms = self._system.now()
-        connected = [node for node in self.metadata.snapshot.nodes.values() if self._client.versions(node.id)]
-        if connected:
+        connected_nodes = [node for node in self.metadata.snapshot.nodes.values() if self._client.versions(node.id)]
+        if connected_nodes:
             return min(
-                connected,
+                connected_nodes,
                 key=lambda node: (self._client.unresponsive_ms(node.id, now_ms), self._request_count(node.id)),
             )
         return self._client.least_loaded_node(now_ms)
@@ -164,13 +164,13 @@ class BlockingClient:
     def describe_missing_response(self) -> str:
         """Describe why there is no response: the unresponsive nodes, or else the connections that failed."""
         now_ms = self._system.now()
-        unresponsive = [
+        descriptions = [
             f"{queue.node} has not responded for {self._client.unresponsive_ms(queue.node.id, now_ms):.0f} ms"
             for queue in self._queues.values()
             if (queue.queued or queue.in_flight)
             and self._client.unresponsive_ms(queue.node.id, now_ms) >= UNRESPONSIVE_AFTER_MS
         ]
-        return ". ".join(unresponsive) + "." if unresponsive else self.metadata.describe_connection_failures()
+        return ". ".join(descriptions) + "." if descriptions else self.metadata.describe_connection_failures()
 
     def now(self) -> float:
         """Return the time of the client's monotonic clock, in milliseconds."""
@@ -307,10 +307,10 @@ class BlockingClient:
 
     def _disconnect_unresponsive_nodes(self, now_ms: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the milliseconds until the next check."""
-        cluster = self.metadata.snapshot
+        snapshot = self.metadata.snapshot
         has_queued = any(queue.queued for queue in self._queues.values())
         until_next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
-        for node_id in {*self._queues, *cluster.nodes}:
+        for node_id in {*self._queues, *snapshot.nodes}:
             unresponsive_ms = self._client.unresponsive_ms(node_id, now_ms)
             timeout_ms = self._compute_node_timeout_ms(node_id)
             if unresponsive_ms >= timeout_ms:
@@ -318,7 +318,7 @@ class BlockingClient:
                 self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now_ms)
             elif unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
                 self.metadata.request_update()
-                if not cluster.is_bootstrap and node_id not in cluster.nodes:
+                if not snapshot.is_bootstrap and node_id not in snapshot.nodes:
                     self._disconnect(node_id, "is unresponsive and has left the cluster", now_ms)
             if 0 < unresponsive_ms < timeout_ms:
                 # A wait shorter than the clock's resolution may end before the clock has advanced. Without a minimum,
@@ -335,10 +335,10 @@ class BlockingClient:
     def _disconnect(self, node_id: int, reason: str, now_ms: float) -> None:
         """Disconnect a node and fail its queued requests. `reason`: the predicate of a sentence about the node."""
         queue = self._queues.get(node_id)
-        name = queue.node if queue is not None else self.metadata.snapshot.nodes.get(node_id, f"node {node_id}")
-        self._client.disconnect(node_id, f"{name} {reason}", now_ms)
+        node = queue.node if queue is not None else self.metadata.snapshot.nodes.get(node_id, f"node {node_id}")
+        self._client.disconnect(node_id, f"{node} {reason}", now_ms)
         if queue is not None:
-            self._fail_queued(queue, f"{name} {reason}")
+            self._fail_queued(queue, f"{node} {reason}")
 
     def _poll(self, timeout_ms: float) -> None:
         self.metadata.raise_if_fatal()

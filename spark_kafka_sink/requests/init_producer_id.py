@@ -15,7 +15,7 @@ from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Role,
 from spark_kafka_sink.requests.transaction_request import TransactionListener, TransactionRequest
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict
 
-FIRST_EXPECTED_EPOCH_VERSION = 3
+FIRST_CURRENT_EPOCH_VERSION = 3
 """The first version of InitProducerId in which a producer can send its current id and epoch (KIP-360)."""
 _MAX_SUPPORTED_VERSION = 5
 """Version 6 is for two-phase commit (KIP-939), which no released broker supports."""
@@ -28,8 +28,8 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     With a transactional id, the broker also fences earlier producers with this id, and aborts any transaction that they
     left open.
 
-    `expected`: the producer's current id and epoch; the broker rejects the request if another producer has taken over.
-    `timeout_ms`: the transaction timeout, which has no effect without a transactional id.
+    `current_id_and_epoch`: if set, the producer gets its next epoch, and the broker rejects the request if another
+    producer has taken over. `timeout_ms`: the transaction timeout, which has no effect without a transactional id.
     """
 
     api_key = ApiKey.INIT_PRODUCER_ID
@@ -42,7 +42,7 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     }
     transactional_id: str | None
     timeout_ms: int = INT_MAX
-    expected: ProducerIdAndEpoch = NO_PRODUCER_ID
+    current_id_and_epoch: ProducerIdAndEpoch = NO_PRODUCER_ID
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -58,21 +58,21 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     @property
     def versions(self) -> VersionRange:
         return VersionRange(
-            0 if self.expected == NO_PRODUCER_ID else FIRST_EXPECTED_EPOCH_VERSION, _MAX_SUPPORTED_VERSION
+            0 if self.current_id_and_epoch == NO_PRODUCER_ID else FIRST_CURRENT_EPOCH_VERSION, _MAX_SUPPORTED_VERSION
         )
 
     def build_message(self, version: int) -> InitProducerIdRequest:
         return InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.timeout_ms,
-            producer_id=self.expected.producer_id,
-            producer_epoch=self.expected.epoch,
+            producer_id=self.current_id_and_epoch.producer_id,
+            producer_epoch=self.current_id_and_epoch.epoch,
         )
 
     def classify(self, response: InitProducerIdResponse) -> Classification:
         return self.classify_code(response.error_code)
 
-    def apply(self, response: InitProducerIdResponse, listener: TransactionListener) -> None:
+    def notify_listener(self, response: InitProducerIdResponse, listener: TransactionListener) -> None:
         listener.on_initialized(parse_producer_id_and_epoch(response))
 
     def describe_subject(self, key: str) -> str:

@@ -31,11 +31,11 @@ ClientT = TypeVar("ClientT")
 
 @dataclass(frozen=True)
 class _IdleClient(Generic[ClientT]):
-    """A client that is not leased. `expires_at`: the time of the cache's clock, in seconds, at which to close it."""
+    """A client that is not leased. `expires_at_s`: the time of the cache's clock, in seconds, at which to close it."""
 
     client: ClientT
     key: Hashable
-    expires_at: float
+    expires_at_s: float
 
 
 class Leases(Generic[ClientT]):
@@ -85,11 +85,11 @@ class Leases(Generic[ClientT]):
             raise
         self._put_back(_IdleClient(client, key, self._clock() + idle_seconds))
 
-    def evict(self, now: float) -> None:
-        """Close the clients that have been idle for too long. `now`: the current time of `clock`, in seconds."""
+    def evict(self, now_s: float) -> None:
+        """Close the clients that have been idle for too long. `now_s`: the current time of `clock`, in seconds."""
         with self._condition:
-            expired_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at <= now]
-            self._idle_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at > now]
+            expired_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at_s <= now_s]
+            self._idle_clients = [idle_client for idle_client in self._idle_clients if idle_client.expires_at_s > now_s]
         self._close_all(expired_clients)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Leases(Generic[ClientT]):
             self._idle_clients.append(idle_client)
             surplus_clients = self._idle_clients[: -self._max_idle]  # the least recently used clients come first
             del self._idle_clients[: -self._max_idle]
-            if idle_client.expires_at < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
+            if idle_client.expires_at_s < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
                 self._evictor = threading.Thread(target=self._evict_until_empty, name="pykafka-leases", daemon=True)
                 self._evictor.start()
             self._condition.notify()
@@ -122,12 +122,12 @@ class Leases(Generic[ClientT]):
         while True:
             self.evict(self._clock())
             with self._condition:
-                next_expiry = min((idle_client.expires_at for idle_client in self._idle_clients), default=_NEVER)
-                if next_expiry == _NEVER:
+                next_expiry_s = min((idle_client.expires_at_s for idle_client in self._idle_clients), default=_NEVER)
+                if next_expiry_s == _NEVER:
                     # Clear this while the lock is held, so that the next `_put_back` starts a new thread.
                     self._evictor = None
                     return
-                self._condition.wait(max(0.0, next_expiry - self._clock()))
+                self._condition.wait(max(0.0, next_expiry_s - self._clock()))
 
     def _close_all(self, idle_clients: list[_IdleClient[ClientT]]) -> None:
         for idle_client in idle_clients:

@@ -112,14 +112,20 @@ class Call(Generic[ResponseT]):
     # --- called by the engine
 
     def refresh(self, now_ms: float) -> None:
-        """Update `due_ms_by_key` before it is read, for a call whose requests are derived from a state."""
+        """Update `due_ms_by_key` before the engine reads it.
+
+        The base class does nothing. Calls that derive their requests from other state override this method.
+        """
 
     def request_for(self, key: str) -> Request[ResponseT]:
         """Return the request to send for a due key."""
         return self._requests[key]
 
-    def may_send(self, request: Request[ResponseT]) -> bool:
-        """Return whether the request may still be sent. Called immediately before sending."""
+    def begin_sending(self, request: Request[ResponseT]) -> bool:
+        """Record that the request is about to be sent. Return False if it must no longer be sent.
+
+        PolledRequests calls this immediately before it sends the request. The base class records nothing.
+        """
         return True
 
     def decide_verdict(self, classification: Classification) -> Verdict:
@@ -162,17 +168,17 @@ class Attempt:
 
     @property
     def is_for_any_node(self) -> bool:
-        """Return whether any node can handle the request."""
+        """Whether any node can handle the request."""
         return self.request.route(self.keys[0]) is Role.ANY_BROKER
 
 
 class PendingRequests:
     """The request engine. Not thread-safe."""
 
-    def __init__(self, routing: Routing, backoff_ms: Callable[[int], float]) -> None:
-        """`backoff_ms`: returns the backoff after a failure, given the number of consecutive failures before it."""
+    def __init__(self, routing: Routing, compute_base_backoff_ms: Callable[[int], float]) -> None:
+        """`compute_base_backoff_ms`: returns the backoff after a failure, given the number of failures before it."""
         self.routing = routing
-        self._backoff_ms = backoff_ms
+        self._compute_base_backoff_ms = compute_base_backoff_ms
         self._calls: list[Call[Any]] = []
         self._sent_attempts: set[Attempt] = set()
         self._is_waiting_for_node = False
@@ -211,16 +217,16 @@ class PendingRequests:
                 unknown_coordinator = route
             else:
                 self._is_waiting_for_node = True
-                self._fail_unknown_topic(call, key, route, now_ms)
+                self._check_unknown_topic(call, key, route, now_ms)
         attempts = [
             Attempt(call, request.select_keys(keys), node, keys) for (node, request), keys in keys_by_target.items()
         ]
         if unknown_coordinator is not None and call.lookup_attempt is None:
-            attempts += self._build_lookup(call, unknown_coordinator.key_type, now_ms)
+            attempts += self._build_lookup_attempts(call, unknown_coordinator.key_type, now_ms)
         return attempts
 
-    def _fail_unknown_topic(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
-        """Fail a key whose topic has been unknown for MAX_UNKNOWN_TOPIC_MS."""
+    def _check_unknown_topic(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
+        """Record since when the key's topic has been unknown, and fail the key after MAX_UNKNOWN_TOPIC_MS."""
         state = call.retry_states[key]
         error = self.routing.topic_error(route.topic) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -230,10 +236,10 @@ class PendingRequests:
         elif now_ms - state.topic_unknown_since_ms >= MAX_UNKNOWN_TOPIC_MS:
             self._fail(call, key, error, Verdict.FATAL, now_ms)
 
-    def _build_lookup(self, call: Call[Any], key_type: int, now_ms: float) -> list[Attempt]:
+    def _build_lookup_attempts(self, call: Call[Any], key_type: int, now_ms: float) -> list[Attempt]:
         """Build one request that looks up every unknown coordinator of this type, also for keys in backoff.
 
-        Return an empty list if no node can handle the request now. `next_due_ms` then returns a time soon after.
+        Return no attempt if no node can handle the request now. `next_due_ms` then returns a time soon after.
         """
         from spark_kafka_sink.requests.find_coordinator import FindCoordinator  # needed only with transactions
 
@@ -346,9 +352,9 @@ class PendingRequests:
 
     @staticmethod
     def _list_pending_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
-        """Return the call's keys that go to a coordinator of this type and are neither in flight nor done, with routes.
+        """Return the call's pending keys that go to a coordinator of this type, each with its route.
 
-        Keys whose backoff has not ended yet are included.
+        A pending key is neither in flight nor done. Keys whose backoff has not ended yet are included.
         """
         routes = [(key, call.request_for(key).route(key)) for key in call.due_ms_by_key]
         return [
@@ -367,16 +373,16 @@ class PendingRequests:
             return
         call.handle_retry(failure)
         state = call.retry_states[key]
-        call.due_ms_by_key[key] = now_ms + self.retry_backoff_ms(state.failure_count, code)
+        call.due_ms_by_key[key] = now_ms + self.compute_backoff_ms(state.failure_count, code)
         state.failure_count += 1
 
-    def retry_backoff_ms(self, previous_failures: int, code: int = codes.NONE) -> float:
+    def compute_backoff_ms(self, previous_failures: int, code: int = codes.NONE) -> float:
         """Return the backoff of a key after a failure with this error code.
 
         CONCURRENT_TRANSACTIONS is retried sooner, because a coordinator soon completes the previous transaction.
         `previous_failures`: the number of consecutive failures before this one.
         """
-        backoff_ms = self._backoff_ms(previous_failures)
+        backoff_ms = self._compute_base_backoff_ms(previous_failures)
         if code == codes.CONCURRENT_TRANSACTIONS:
             doublings = min(previous_failures, _MAX_DOUBLINGS)
             return min(backoff_ms, _FIRST_CONCURRENT_TRANSACTIONS_BACKOFF_MS * 2.0**doublings)

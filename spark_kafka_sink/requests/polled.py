@@ -25,7 +25,7 @@ class PolledRequests:
 
     def compute_backoff_ms(self, previous_failures: int) -> float:
         """Return the backoff after a failure. `previous_failures`: the number of consecutive failures before it."""
-        return self._pending.retry_backoff_ms(previous_failures)
+        return self._pending.compute_backoff_ms(previous_failures)
 
     def add(self, call: Call[Any]) -> None:
         self._pending.add(call)
@@ -51,7 +51,7 @@ class PolledRequests:
             self._pending.handle_failure(attempt, error, response.received_ms)
 
     def _send(self, attempt: Attempt, now_ms: float) -> float:
-        """Send an attempt if its node is ready. Fail it if its node cannot be reached and no other node will do.
+        """Send an attempt if its node is ready. Fail it if its node, and no other, can handle it and is unreachable.
 
         Return the time until the next try, in milliseconds; inf if the attempt was sent.
         """
@@ -69,7 +69,7 @@ class PolledRequests:
             self._pending.handle_failure(attempt, error, now_ms)
             return 0.0
         # Check and record this before sending, because another thread may reject a record at any time.
-        if not attempt.is_lookup and not call.may_send(request):
+        if not attempt.is_lookup and not call.begin_sending(request):
             return 0.0
         self._pending.mark_sent(attempt)
         self._client.send(

@@ -37,14 +37,17 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 def init_producer_id(
-    client: BlockingClient, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch = NO_PRODUCER_ID
+    client: BlockingClient,
+    transactional_id: str,
+    timeout_ms: int,
+    current_id_and_epoch: ProducerIdAndEpoch = NO_PRODUCER_ID,
 ) -> ProducerIdAndEpoch:
     """Fence all producers with this transactional id, abort their transaction, and return the new id and epoch.
 
-    Raise BrokerError if the request is rejected. `expected`: the caller's current producer id and epoch; the broker
-    rejects the request if another producer has taken over.
+    Raise BrokerError if the request is rejected. `current_id_and_epoch`: the caller's current producer id and epoch.
+    The broker rejects the request if another producer has taken over.
     """
-    request = InitProducerId(transactional_id, timeout_ms, expected)
+    request = InitProducerId(transactional_id, timeout_ms, current_id_and_epoch)
     response = client.send(request)
     if response.error_code != error_codes.NONE:
         raise request.build_rejection_error(transactional_id, request.classify(response))

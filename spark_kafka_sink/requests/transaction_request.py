@@ -59,10 +59,10 @@ class TransactionRequest(Request[ResponseT]):
     def route(self, key: str) -> Route:
         return self.coordinator._replace(key=key)
 
-    def apply_partial(self, response: ResponseT, listener: TransactionListener) -> None:
+    def notify_listener_of_parts(self, response: ResponseT, listener: TransactionListener) -> None:
         """Notify the listener of the executed parts, even if other parts must be retried."""
 
-    def apply(self, response: ResponseT, listener: TransactionListener) -> None:
+    def notify_listener(self, response: ResponseT, listener: TransactionListener) -> None:
         """Notify the listener that the request was executed."""
 
     def describe_subject(self, key: str) -> str:

@@ -101,7 +101,7 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
     def classify(self, response: AddPartitionsToTxnResponse) -> Classification:
         return select_most_severe(_classify_partitions(self, self.partitions, parse_partition_error_codes(response)))
 
-    def apply(self, response: AddPartitionsToTxnResponse, listener: TransactionListener) -> None:
+    def notify_listener(self, response: AddPartitionsToTxnResponse, listener: TransactionListener) -> None:
         listener.on_partitions_added(parse_partition_error_codes(response))
 
 
@@ -150,7 +150,7 @@ class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
     def classify(self, response: AddOffsetsToTxnResponse) -> Classification:
         return self.classify_code(response.error_code)
 
-    def apply(self, response: AddOffsetsToTxnResponse, listener: TransactionListener) -> None:
+    def notify_listener(self, response: AddOffsetsToTxnResponse, listener: TransactionListener) -> None:
         listener.on_group_added()
 
 
@@ -210,7 +210,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     def classify(self, response: TxnOffsetCommitResponse) -> Classification:
         return select_most_severe(_classify_partitions(self, self.offsets, _parse_offset_error_codes(response)))
 
-    def apply_partial(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
+    def notify_listener_of_parts(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
         error_codes = _parse_offset_error_codes(response)
         listener.on_offsets_written(partition for partition, code in error_codes.items() if code == codes.NONE)
 
@@ -260,7 +260,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
             return Classification(Verdict.DONE, codes.NONE)
         return self.classify_code(response.error_code)
 
-    def apply(self, response: EndTxnResponse, listener: TransactionListener) -> None:
+    def notify_listener(self, response: EndTxnResponse, listener: TransactionListener) -> None:
         next_id_and_epoch = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         listener.on_ended(next_id_and_epoch if response.producer_id >= 0 else None)
 
@@ -328,15 +328,15 @@ def collect_descriptions(
 
     Raise BrokerError if the user is not authorized to describe an id. `responses`: the final response for each id.
     """
-    # One response object appears once for each id that it describes, so parse each object only once.
-    responses_by_object_id = {id(response): response for response in responses.values()}
-    parsed_by_object_id = {
+    # A response appears once for each transactional id that it describes, so parse each response object only once.
+    distinct_responses = {id(response): response for response in responses.values()}
+    parsed_responses = {
         object_id: (request.classify_keys(response), request.parse_descriptions(response))
-        for object_id, response in responses_by_object_id.items()
+        for object_id, response in distinct_responses.items()
     }
     descriptions_by_id: dict[str, TransactionDescription] = {}
     for transactional_id, response in responses.items():
-        classifications, descriptions = parsed_by_object_id[id(response)]
+        classifications, descriptions = parsed_responses[id(response)]
         classification = classifications[transactional_id]
         if classification.verdict is not Verdict.DONE:
             raise request.build_rejection_error(transactional_id, classification)

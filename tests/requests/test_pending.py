@@ -269,7 +269,7 @@ def test_backoff_grows_with_each_failure(engine: Engine) -> None:
 
 
 def test_concurrent_transactions_are_retried_sooner(engine: Engine) -> None:
-    assert [engine.pending.retry_backoff_ms(failures, codes.CONCURRENT_TRANSACTIONS) for failures in range(3)] == [
+    assert [engine.pending.compute_backoff_ms(failures, codes.CONCURRENT_TRANSACTIONS) for failures in range(3)] == [
         20,
         40,
         80,

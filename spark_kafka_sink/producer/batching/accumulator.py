@@ -100,9 +100,9 @@ class ReadyCheckResult(NamedTuple):
 class _FillPlan(NamedTuple):
     """Batches that the sender thread fills before it looks for ready nodes."""
 
-    only_full_by_topic: dict[str, bool]
-    """The topics to fill batches for, with the `only_full` argument of BatchFiller.fill_batches. It is True if the
-    topic's stage is not due: its single records are assigned to partitions, and then only full batches are filled."""
+    full_batches_only_by_topic: dict[str, bool]
+    """The topics to fill batches for, each with an argument of BatchFiller.fill_batches. It is True if the topic's
+    stage is not due, and only its single records must be assigned to partitions, which may complete full batches."""
     next_due_ms: float
     """Time at which the next stage is due; inf if none is waiting."""
     flushes: list[Flush]
@@ -304,7 +304,7 @@ class RecordAccumulator:
 
         `has_new_due_time`: whether the stage has a due time that the sender does not know yet.
         """
-        if (is_full and self._filler.fill_batches(topic, only_full=True)) or has_new_due_time:
+        if (is_full and self._filler.fill_batches(topic, full_batches_only=True)) or has_new_due_time:
             self._wakeup()
 
     def _compute_reserved_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
@@ -365,7 +365,7 @@ class RecordAccumulator:
         """
         with self._lock:
             plan = self._plan_fill(snapshot, now_ms)
-            if not plan.only_full_by_topic and not plan.flushes:
+            if not plan.full_batches_only_by_topic and not plan.flushes:
                 return self._build_ready_check_result(now_ms, plan.next_due_ms)
         next_due_ms = self._fill_batches(plan, now_ms)
         with self._lock:
@@ -382,57 +382,55 @@ class RecordAccumulator:
         self._queues.fire_timers(now_ms)
         if is_memory_short and not is_flushing:
             self._filler.free_sparse_leases()
-        only_full_by_topic, next_due_ms = self._find_topics_to_fill(
+        full_batches_only_by_topic, next_due_ms = self._find_due_topics(
             now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
         )
         flushes = self._incomplete.find_unstarted_flushes()
         if flushes:
             # A flush needs all rows to be in batches, including those of a stage from which another thread is currently
             # filling batches. Filling all topics includes these stages, because fill_batches waits for that thread.
-            only_full_by_topic = dict.fromkeys(self._filler.list_topics(), False)
-        return _FillPlan(only_full_by_topic, next_due_ms, flushes)
+            full_batches_only_by_topic = dict.fromkeys(self._filler.list_topics(), False)
+        return _FillPlan(full_batches_only_by_topic, next_due_ms, flushes)
 
     def _fill_batches(self, plan: _FillPlan, now_ms: float) -> float:
         """Fill the planned batches without the lock. Return the time at which the next stage is due."""
         next_due_ms = plan.next_due_ms
-        for topic, only_full in plan.only_full_by_topic.items():
+        for topic, full_batches_only in plan.full_batches_only_by_topic.items():
             started_ms = self._clock()
-            should_recheck = self._filler.fill_batches(topic, only_full=only_full)
-            if not only_full:
+            should_recheck = self._filler.fill_batches(topic, full_batches_only=full_batches_only)
+            if not full_batches_only:
                 with self._lock:
                     self._queues.begin_fill_pause(topic, started_ms, self._clock())
             elif should_recheck:  # single records staged in the meantime may have to be assigned
                 next_due_ms = min(next_due_ms, now_ms + ASSIGNMENT_DELAY_MS)
         return next_due_ms
 
-    def _find_topics_to_fill(
+    def _find_due_topics(
         self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Find the topics with a stage to fill. Return a flag for each, and the time of the next fill or assignment.
+        """Find the topics whose staged rows need work now. Return them, and the time at which the next stage is due.
 
-        The flag is the topic's value in `_FillPlan.only_full_by_topic`: False if the stage is due, True if only the
-        assignment of its single records is due. A stage from which another thread is filling batches is only marked;
-        that thread wakes the sender afterwards.
+        A topic's value is False if its stage is due, and True if only the assignment of its single records is due,
+        which may complete full batches. A stage from which another thread is filling batches is not returned but
+        marked, so that this thread wakes the sender afterwards.
         """
-        only_full_by_topic: dict[str, bool] = {}
+        full_batches_only_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
         for stage in self._filler.list_stages():
-            # A flush and the close make every stage due, regardless of linger and fill pauses.
-            due_ms = (
-                -INFINITE_MS
-                if is_flushing
-                else self._compute_stage_due_ms(stage, now_ms, is_linger_suspended=is_linger_suspended)
-            )
+            due_ms = now_ms  # a flush and the close make every stage due, regardless of linger and fill pauses
+            if not is_flushing:
+                due_ms = self._compute_stage_due_ms(stage, now_ms, is_linger_suspended=is_linger_suspended)
             is_due = due_ms <= now_ms
             if not is_due:
                 next_due_ms = min(next_due_ms, due_ms)
-            if not is_due and stage.assignment_due_ms > now_ms:  # neither a fill nor an assignment is due
-                next_due_ms = min(next_due_ms, stage.assignment_due_ms)
-            elif self._filler.is_being_filled(stage):
+                if stage.assignment_due_ms > now_ms:
+                    next_due_ms = min(next_due_ms, stage.assignment_due_ms)
+                    continue
+            if self._filler.is_being_filled(stage):
                 stage.should_recheck = True
             else:
-                only_full_by_topic[stage.topic] = not is_due
-        return only_full_by_topic, next_due_ms
+                full_batches_only_by_topic[stage.topic] = not is_due
+        return full_batches_only_by_topic, next_due_ms
 
     def _compute_stage_due_ms(self, stage: Stage, now_ms: float, *, is_linger_suspended: bool) -> float:
         """Return the time at which a stage's rows must become batches unless the stage fills up earlier.

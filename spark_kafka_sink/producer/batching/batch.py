@@ -208,16 +208,17 @@ class ProducerBatch:
         """Return the ranges of rows that acknowledged batches have stored, by the RowOrigins of their row group."""
         stored_ranges: defaultdict[RowOrigins, list[StoredRange]] = defaultdict(list)
         for batch in batches:
-            partition, time, base_offset = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
-            for origins, start, stop, first_delta in batch._owned.rows:
-                stored_ranges[origins].append(
-                    StoredRange(start, stop, partition, batch.compute_record_offset(first_delta), time)
-                )
-            # A batch that is not compressed may have many pieces, so this loop uses neither BatchRows nor
-            # compute_record_offset.
-            for pieces, index in zip(batch._pieces, batch._piece_indices, strict=True):
-                offset = base_offset + pieces.first_offset_deltas[index] if base_offset >= 0 else -1
-                stored_range = make_stored_range((pieces.starts[index], pieces.stops[index], partition, offset, time))
+            partition, base_offset = batch.topic_partition.partition, batch.base_offset
+            log_append_time = batch.log_append_time
+            for origins, start, stop, first_offset_delta in batch._owned.rows:
+                offset = batch.compute_record_offset(first_offset_delta)
+                stored_ranges[origins].append(make_stored_range((start, stop, partition, offset, log_append_time)))
+            # A batch that is not compressed may have many pieces, so this loop avoids a BatchRows object and a call of
+            # compute_record_offset for each piece.
+            for pieces, piece_index in zip(batch._pieces, batch._piece_indices, strict=True):
+                start, stop = pieces.row_starts[piece_index], pieces.row_stops[piece_index]
+                offset = base_offset + pieces.first_offset_deltas[piece_index] if base_offset >= 0 else -1
+                stored_range = make_stored_range((start, stop, partition, offset, log_append_time))
                 stored_ranges[pieces.origins].append(stored_range)
         return stored_ranges
 

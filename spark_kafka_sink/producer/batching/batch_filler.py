@@ -174,18 +174,18 @@ class BatchFiller:
         """Return all topics for which rows were ever staged."""
         return list({*self.stages, *self._fill_locks})
 
-    def fill_batches(self, topic: str, *, only_full: bool = False) -> bool:
+    def fill_batches(self, topic: str, *, full_batches_only: bool = False) -> bool:
         """Fill batches with a topic's staged rows, after waiting for any other thread that does so.
 
-        `only_full`: do nothing unless the stage is full or its single records may fill a batch. If the rows are skewed,
-        use only the rows that fill batches (staging.py).
+        `full_batches_only`: do nothing unless the stage is full or its single records may fill a batch. If the rows are
+        skewed, use only the rows that fill batches (staging.py).
 
         Return whether the sender must look for ready nodes again, either because rows have left the stage or because
         rows returned to it may be due earlier than the sender knows.
         """
         with self.fill_lock(topic):
-            stage = self._take_stage(topic, only_full=only_full)
-            return stage is not None and self._fill_batches_from(stage, only_full=only_full)
+            stage = self._take_stage(topic, full_batches_only=full_batches_only)
+            return stage is not None and self._fill_batches_from(stage, full_batches_only=full_batches_only)
 
     def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
         """Remove a topic's rows that are in no batch yet, and return them as failed batches.
@@ -235,27 +235,29 @@ class BatchFiller:
 
     # -- with the topic's fill lock -----------------------------------------------------------------------------------
 
-    def _take_stage(self, topic: str, *, only_full: bool) -> Stage | None:
+    def _take_stage(self, topic: str, *, full_batches_only: bool) -> Stage | None:
         """Take a topic's stage for exclusive use by this thread. Rows that arrive later are added to a new stage.
 
         Return None if no rows are staged or a thread was interrupted while it was filling this topic's batches. With
-        `only_full`, also return None if the stage is not full and no assignment of single records is scheduled.
+        `full_batches_only`, also return None if the stage is not full and no assignment of single records is scheduled.
         """
         with self._lock:
             stage = self.stages.get(topic)
             if stage is None or topic in self._stages_being_filled:
                 return None
             has_records_to_assign = stage.assignment_due_ms < math.inf
-            if only_full and not has_records_to_assign and not stage.is_full(self.compute_max_batch_body_bytes(topic)):
-                return None
+            if full_batches_only and not has_records_to_assign:
+                max_body_bytes = self.compute_max_batch_body_bytes(topic)
+                if not stage.is_full(max_body_bytes):
+                    return None
             self._stages_being_filled[topic] = stage
             del self.stages[topic]
             return stage
 
-    def _fill_batches_from(self, stage: Stage, *, only_full: bool) -> bool:
+    def _fill_batches_from(self, stage: Stage, *, full_batches_only: bool) -> bool:
         """Fill batches from a stage that this thread has taken, and return the result of `fill_batches`."""
         try:
-            runs = self._split_into_runs(stage, only_full=only_full)
+            runs = self._split_into_runs(stage, full_batches_only=full_batches_only)
         except Exception as error:
             self._fail_stage(stage, error)
             return True
@@ -269,19 +271,19 @@ class BatchFiller:
         self._finish_stage(stage)
         return len(runs) > 0 or stage.should_recheck
 
-    def _split_into_runs(self, stage: Stage, *, only_full: bool) -> list[list[Rows]]:
+    def _split_into_runs(self, stage: Stage, *, full_batches_only: bool) -> list[list[Rows]]:
         """Assign all rows to partitions, and split them into runs. Each run's rows are encoded together.
 
-        `only_full`: after the assignment, put the rows that do not fill batches back into the topic's stage.
+        `full_batches_only`: after the assignment, put the rows that do not fill batches back into the topic's stage.
 
         The memory reserved for the rows in the runs becomes the first of the stage's leases.
         """
         assign_partitions = partial(self._assign_partitions, stage.topic)
         stage.assign_partitions(partial(convert_records, assign_partitions=assign_partitions))
-        if only_full:
+        if full_batches_only:
             self._return_sparse_partitions(stage)
         lease = MemoryLease(self._pool, stage.reserved_bytes)
-        lease.add_holder(stage, 0)
+        lease.add_holder(stage, 0)  # keeps the memory reserved until _finish_stage
         stage.leases.append(lease)
         return list(split_into_compatible_runs(stage.rows))
 
@@ -326,38 +328,47 @@ class BatchFiller:
             find_timestamp_range(grouped_rows.columns, timestamp_ms),
         )
         encoded_buffers = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
-        buffers = self._build_pieces(stage, slices, encoded_buffers, grouped_rows.origins)
+        pieces_by_buffer = self._build_pieces(stage, slices, encoded_buffers, grouped_rows.origins)
         deadline_ms = stage.oldest_row_ms + self._config.delivery_timeout_ms
         last_batches = list(open_batches)
         batches: list[ProducerBatch] = []
-        for index, first_offset_delta in zip(slices.partition_indices, slices.first_offset_deltas, strict=True):
-            batch = last_batches[index]
+        for partition_index, first_offset_delta in zip(
+            slices.partition_indices, slices.first_offset_deltas, strict=True
+        ):
+            batch = last_batches[partition_index]
             if batch is None or not first_offset_delta:  # offset delta 0 begins a new batch
-                batch = ProducerBatch(queues[index].topic_partition, stage.oldest_row_ms, deadline_ms)
-                last_batches[index] = batch
+                batch = ProducerBatch(queues[partition_index].topic_partition, stage.oldest_row_ms, deadline_ms)
+                last_batches[partition_index] = batch
             batches.append(batch)
-        return BatchAppends(buffers, batches, [queues[index] for index in slices.partition_indices]), queues
+        batch_queues = [queues[partition_index] for partition_index in slices.partition_indices]
+        return BatchAppends(pieces_by_buffer, batches, batch_queues), queues
 
     def _build_pieces(
         self, stage: Stage, slices: BatchSlices, encoded_buffers: Sequence[EncodedSlices], origins: RowOrigins
     ) -> list[EncodedPieces]:
-        """Return each buffer's pieces. A new lease per buffer takes over the buffer's part of the stage's memory."""
-        buffers: list[EncodedPieces] = []
+        """Return the pieces of each encoded buffer.
+
+        Each buffer gets a lease of its own, so that the buffers can be freed independently. The lease takes over the
+        buffer's share of the memory that is reserved for the stage.
+        """
+        pieces_by_buffer: list[EncodedPieces] = []
         stage_lease = stage.leases[0]
-        encoded_copies = 2 if self._compresses else 1
+        encoded_copies = 2 if self._compresses else 1  # compression needs memory for a second copy
         next_slice = 0
         for encoded_slices in encoded_buffers:
-            buffer_range = slice(next_slice, next_slice + len(encoded_slices.sizes))
-            next_slice = buffer_range.stop
-            starts, stops = slices.starts[buffer_range], slices.stops[buffer_range]
+            slice_range = slice(next_slice, next_slice + len(encoded_slices.sizes))
+            next_slice = slice_range.stop
+            row_starts, row_stops = slices.starts[slice_range], slices.stops[slice_range]
             lease = stage_lease.create_empty()
-            lease.add_holder(stage, 0)
+            lease.add_holder(stage, 0)  # keeps the memory reserved until _finish_stage, even before any batch holds it
             stage.leases.append(lease)
-            overhead_bytes = origins.compute_overhead_bytes(starts[0], stops[-1])
+            overhead_bytes = origins.compute_overhead_bytes(row_starts[0], row_stops[-1])
             stage_lease.transfer(encoded_copies * encoded_slices.data.nbytes + overhead_bytes, lease)
-            first_offset_deltas = slices.first_offset_deltas[buffer_range]
-            buffers.append(EncodedPieces(encoded_slices, lease, origins, starts, stops, first_offset_deltas))
-        return buffers
+            first_offset_deltas = slices.first_offset_deltas[slice_range]
+            pieces_by_buffer.append(
+                EncodedPieces(encoded_slices, lease, origins, row_starts, row_stops, first_offset_deltas)
+            )
+        return pieces_by_buffer
 
     def _append_to_batches(
         self, stage: Stage, run: Sequence[Rows], appends: BatchAppends, queues: Sequence[PartitionQueue]
@@ -368,20 +379,20 @@ class BatchFiller:
             # A single statement, so that wherever an interrupt occurs, the rows are in one of the two fields.
             stage.entries, stage.pending_appends = stage.entries[len(run) :], appends
             next_piece = 0
-            for pieces in appends.buffers:
-                buffer_range = slice(next_piece, next_piece + len(pieces))
-                next_piece = buffer_range.stop
-                batches = appends.batches[buffer_range]
+            for pieces in appends.pieces_by_buffer:
+                piece_range = slice(next_piece, next_piece + len(pieces))
+                next_piece = piece_range.stop
+                batches = appends.batches[piece_range]
                 self._shared_leases.add(pieces.lease)
                 pieces.lease.add_holders(batches, pieces.charged_bytes)
-                for index, (batch, queue) in enumerate(zip(batches, appends.queues[buffer_range], strict=True)):
-                    if not pieces.first_offset_deltas[index]:  # the batch is new
+                for piece_index, (batch, queue) in enumerate(zip(batches, appends.queues[piece_range], strict=True)):
+                    if not pieces.first_offset_deltas[piece_index]:  # the batch is new
                         if queue.batches and queue.batches[-1].state is PINNED:  # full, since a new batch follows it
                             full_batches.append(queue.batches[-1])
                         batch.pin()
                         queue.batches.append(batch)
                         self._incomplete.add(batch)
-                    batch.append(pieces, index)
+                    batch.append(pieces, piece_index)
             full_batches += self._unpin_last_batches(queues, self.compute_max_batch_bytes(stage.topic))
             if not full_batches:
                 self._schedule_queues(queues)

@@ -18,7 +18,7 @@ class EncodedPieces:
     """The pieces of one buffer. The lease owns the buffer and frees it once no batch needs it."""
 
     __slots__ = (
-        "_piece_offsets",
+        "_byte_starts",
         "base_timestamps",
         "charged_bytes",
         "first_offset_deltas",
@@ -26,9 +26,9 @@ class EncodedPieces:
         "max_timestamps",
         "origins",
         "record_counts",
+        "row_starts",
+        "row_stops",
         "sizes",
-        "starts",
-        "stops",
     )
 
     def __init__(
@@ -36,11 +36,11 @@ class EncodedPieces:
         encoded_slices: EncodedSlices,
         lease: MemoryLease,
         origins: RowOrigins,
-        starts: Sequence[int],
-        stops: Sequence[int],
+        row_starts: Sequence[int],
+        row_stops: Sequence[int],
         first_offset_deltas: Sequence[int],
     ) -> None:
-        """Piece i is slice i of `encoded_slices` and encodes the rows from starts[i] to stops[i] - 1 of `origins`.
+        """Piece i is slice i of `encoded_slices`, and encodes the rows [row_starts[i], row_stops[i]) of `origins`.
 
         first_offset_deltas[i] is the offset delta of the piece's first record in the batch that the piece belongs to.
         `lease`: holds the memory reserved for the buffer and for the overhead of its rows. This constructor hands the
@@ -49,13 +49,15 @@ class EncodedPieces:
         self.lease = lease
         lease.buffer = encoded_slices.data
         self.origins = origins
-        self.starts, self.stops, self.first_offset_deltas = starts, stops, first_offset_deltas
-        self._piece_offsets = encoded_slices.byte_starts
+        self.row_starts = row_starts
+        self.row_stops = row_stops
+        self.first_offset_deltas = first_offset_deltas
+        self._byte_starts = encoded_slices.byte_starts
         self.sizes = encoded_slices.sizes
         self.record_counts = encoded_slices.record_counts
         self.base_timestamps = encoded_slices.base_timestamps
         self.max_timestamps = encoded_slices.max_timestamps
-        self.charged_bytes = origins.compute_charged_bytes(starts, stops, encoded_slices.sizes)
+        self.charged_bytes = origins.compute_charged_bytes(row_starts, row_stops, encoded_slices.sizes)
         """Number of bytes of the lease that each piece needs, for its records and the overhead of their rows."""
 
     def __len__(self) -> int:
@@ -63,11 +65,11 @@ class EncodedPieces:
 
     def segment(self, piece_index: int) -> memoryview:
         """Return a piece's encoded records as a view of the buffer."""
-        buffer, offset = self.lease.buffer, self._piece_offsets[piece_index]
+        buffer, byte_start = self.lease.buffer, self._byte_starts[piece_index]
         assert buffer is not None, "the memory of these records has returned to the pool"
-        return buffer[offset : offset + self.sizes[piece_index]]
+        return buffer[byte_start : byte_start + self.sizes[piece_index]]
 
     def rows(self, piece_index: int) -> BatchRows:
         """Return the rows that a piece encodes."""
-        start, stop = self.starts[piece_index], self.stops[piece_index]
+        start, stop = self.row_starts[piece_index], self.row_stops[piece_index]
         return BatchRows(self.origins, start, stop, self.first_offset_deltas[piece_index])

@@ -29,17 +29,17 @@ class IncompleteBatches:
     """The incomplete batches and the flushes that wait for them."""
 
     def __init__(self) -> None:
-        self._deadlines_ms: dict[ProducerBatch, float] = {}  # inf once take_expired has returned the batch
+        self._deadline_ms_by_batch: dict[ProducerBatch, float] = {}  # inf once take_expired has returned the batch
         self._flushes: set[Flush] = set()  # in progress
         self.next_deadline_ms = INFINITE_MS
         """A lower bound on all deadlines. It may be the deadline of a batch that has since completed: finding the exact
         minimum requires a scan of all batches, which is deferred until this time is reached."""
 
     def __len__(self) -> int:
-        return len(self._deadlines_ms)
+        return len(self._deadline_ms_by_batch)
 
     def __iter__(self) -> Iterator[ProducerBatch]:
-        return iter(list(self._deadlines_ms))
+        return iter(list(self._deadline_ms_by_batch))
 
     @property
     def is_flush_in_progress(self) -> bool:
@@ -47,7 +47,7 @@ class IncompleteBatches:
 
     def add(self, batch: ProducerBatch) -> None:
         """Add a batch. Idempotent."""
-        self._deadlines_ms[batch] = batch.deadline_ms
+        self._deadline_ms_by_batch[batch] = batch.deadline_ms
         if batch.deadline_ms < self.next_deadline_ms:
             self.next_deadline_ms = batch.deadline_ms
 
@@ -57,8 +57,8 @@ class IncompleteBatches:
         `successors`: the batches into which the removed batch was split. Flushes wait for these instead.
         """
         for batch in batches:
-            self._deadlines_ms.pop(batch, None)
-        if not self._deadlines_ms:
+            self._deadline_ms_by_batch.pop(batch, None)
+        if not self._deadline_ms_by_batch:
             self.next_deadline_ms = INFINITE_MS
         for flush in self._flushes:
             if flush.batches is not None and not flush.batches.isdisjoint(batches):
@@ -74,12 +74,12 @@ class IncompleteBatches:
         """
         expired_batches = [
             batch
-            for batch, deadline_ms in self._deadlines_ms.items()
+            for batch, deadline_ms in self._deadline_ms_by_batch.items()
             if deadline_ms <= now_ms and batch.state is not PINNED
         ]
         for batch in expired_batches:
-            self._deadlines_ms[batch] = INFINITE_MS
-        self.next_deadline_ms = min(self._deadlines_ms.values(), default=INFINITE_MS)
+            self._deadline_ms_by_batch[batch] = INFINITE_MS
+        self.next_deadline_ms = min(self._deadline_ms_by_batch.values(), default=INFINITE_MS)
         return sorted([batch for batch in expired_batches if not batch.is_done], key=lambda batch: batch.deadline_ms)
 
     def begin_flush(self, flush: Flush) -> None:
@@ -100,6 +100,6 @@ class IncompleteBatches:
     def start_waiting(self, flushes: Iterable[Flush]) -> None:
         """Make flushes wait for all currently incomplete batches. If there are none, complete the flushes."""
         for flush in flushes:
-            flush.batches = set(self._deadlines_ms)
+            flush.batches = set(self._deadline_ms_by_batch)
             if not flush.batches:
                 flush.done_event.set()

@@ -116,7 +116,7 @@ class BatchAppends(NamedTuple):
     Piece i, counted across all buffers, is appended to batches[i], which belongs to queues[i].
     """
 
-    buffers: Sequence[EncodedPieces] = ()
+    pieces_by_buffer: Sequence[EncodedPieces] = ()
     batches: Sequence[ProducerBatch] = ()
     queues: Sequence[PartitionQueue] = ()
 
@@ -379,7 +379,7 @@ class Stage:
                     ProducerBatch.from_failed_rows(TopicPartition(self.topic, partition), batch_rows, error)
                 )
         appends = self.pending_appends
-        rows_by_piece = [pieces.rows(index) for pieces in appends.buffers for index in range(len(pieces))]
+        rows_by_piece = [pieces.rows(index) for pieces in appends.pieces_by_buffer for index in range(len(pieces))]
         for batch, piece_rows in zip(appends.batches, rows_by_piece, strict=True):
             # A piece is appended as a whole, so it is in the batch if its first record is.
             first_delta = piece_rows.first_offset_delta
@@ -409,10 +409,10 @@ def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -
         yield Chunk(0, row_count, total_bytes)
         return
     cumulative_bytes = np.cumsum(sizes)
-    start = bytes_before = 0
+    start = bytes_before_start = 0
     while start < row_count:
-        stop = int(np.searchsorted(cumulative_bytes, bytes_before + max_bytes, "right"))
+        stop = int(np.searchsorted(cumulative_bytes, bytes_before_start + max_bytes, "right"))
         stop = min(max(stop, start + 1), start + max_rows, row_count)
-        bytes_through = int(cumulative_bytes[stop - 1])
-        yield Chunk(start, stop, bytes_through - bytes_before)
-        start, bytes_before = stop, bytes_through
+        bytes_before_stop = int(cumulative_bytes[stop - 1])
+        yield Chunk(start, stop, bytes_before_stop - bytes_before_start)
+        start, bytes_before_start = stop, bytes_before_stop

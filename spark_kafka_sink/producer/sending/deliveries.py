@@ -94,9 +94,9 @@ class Deliveries:
         self._stored_batches: list[ProducerBatch] = []
         """Batches that are DONE, but whose futures are not completed yet."""
         self._last_response_ms: float  # time at which the last response was received
-        self.is_producer_abandoned = False
-        """Whether the producer ends without close(). Further failures are then counted as unobserved."""
+        self._counts_unobserved_failures = False
         self.unobserved_failures: UnobservedFailures | None = None
+        """The failures since `count_unobserved_failures` was called; None if there were none."""
 
     # --- responses
 
@@ -122,7 +122,7 @@ class Deliveries:
         batches = self._stored_batches
         if not batches:
             return
-        stored_rows = collect_stored_rows(batches)  # after a MemoryError, fail_uncompleted_batches handles the batches
+        stored_rows = collect_stored_rows(batches)  # after a MemoryError, fail_stored_batches handles the batches
         self._stored_batches = []
         try:
             # Metrics are recorded before the futures complete, so that callers see the new counts.
@@ -131,8 +131,8 @@ class Deliveries:
             complete_futures(stored_rows)
             self._accumulator.remove_completed(*batches)  # after the futures: flush() returns when they are complete
 
-    def fail_uncompleted_batches(self, error: KafkaSinkError) -> None:
-        """Fail the futures of stored batches because the sender failed before it could complete them.
+    def fail_stored_batches(self, error: KafkaSinkError) -> None:
+        """Fail the futures of stored batches, if the sender has failed before it could complete them.
 
         The records are stored, but their offsets are lost.
         """
@@ -232,6 +232,10 @@ class Deliveries:
 
     # --- failures
 
+    def count_unobserved_failures(self) -> None:
+        """Count further failures in `unobserved_failures`, because the producer ends without close()."""
+        self._counts_unobserved_failures = True
+
     def may_be_stored(self, batch: ProducerBatch) -> bool:
         """Return whether a broker may have stored an incomplete batch: it is in flight, or a response was lost."""
         return batch.has_request_in_flight or self._idempotence.is_in_doubt(batch)
@@ -258,7 +262,7 @@ class Deliveries:
             batch.fail(error)
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
         self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now_ms)
-        if self.is_producer_abandoned:
+        if self._counts_unobserved_failures:
             failures = self.unobserved_failures or UnobservedFailures(record_count=0, first_error=error)
             self.unobserved_failures = failures._replace(record_count=failures.record_count + batch.record_count)
         fail_futures(batch, error, record_errors)

@@ -37,15 +37,17 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self._on_failure = on_failure
         self._compute_backoff_ms = compute_backoff_ms
         (self._key,) = self.due_ms_by_key  # this call has a single request with a single key
-        self._due_ms = 0.0
+        self._next_attempt_ms = 0.0
         self._failure_count = 0
 
     def refresh(self, now_ms: float) -> None:
         """Make the request due only while a producer id is needed. A backoff remains in effect."""
-        if not self.in_flight_keys:
-            # `_due_ms` remembers the key's due time while the key is removed from `due_ms_by_key`.
-            self._due_ms = self.due_ms_by_key.get(self._key, self._due_ms)
-            self.due_ms_by_key = {self._key: self._due_ms} if self._is_needed() else {}
+        if self.in_flight_keys:
+            return
+        # The engine postpones the key when it retries a request. While no producer id is needed, the key is not in
+        # `due_ms_by_key`, and `_next_attempt_ms` keeps its due time.
+        self._next_attempt_ms = self.due_ms_by_key.get(self._key, self._next_attempt_ms)
+        self.due_ms_by_key = {self._key: self._next_attempt_ms} if self._is_needed() else {}
 
     def handle_result(
         self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now_ms: float
@@ -69,6 +71,6 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
         """Schedule the next request after a backoff, and report the failure."""
-        self._due_ms = now_ms + self._compute_backoff_ms(self._failure_count)
+        self._next_attempt_ms = now_ms + self._compute_backoff_ms(self._failure_count)
         self._failure_count += 1
         self._on_failure(error, now_ms)

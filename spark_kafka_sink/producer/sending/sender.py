@@ -82,7 +82,7 @@ class Sender:
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
         self._add_permanent_call()
         self._is_closing = False
-        self._is_forced = False
+        self._is_close_forced = False
         self._is_abandoned = False
         self.fatal_error: KafkaSinkError | None = None
 
@@ -94,7 +94,7 @@ class Sender:
         A signal handler may call this while its thread holds any of the producer's locks. So this method takes no lock;
         it only sets flags and wakes the sender.
         """
-        self._is_forced = self._is_forced or force
+        self._is_close_forced = self._is_close_forced or force
         self._is_closing = True
         self.client.wakeup()
 
@@ -108,7 +108,7 @@ class Sender:
             f"{call_name} was interrupted by {type(interruption).__name__} while it appended records, so this producer "
             "cannot continue. Create a new KafkaProducer, and send the failed records again."
         )
-        self._is_forced = True
+        self._is_close_forced = True
         self.fatal_error = self.fatal_error or error
         if self._transactions is not None:
             self._transactions.fail_fatally(error)
@@ -144,7 +144,7 @@ class Sender:
 
     @property
     def is_finished(self) -> bool:
-        return self._is_closing and (self._is_forced or not self.has_incomplete)
+        return self._is_closing and (self._is_close_forced or not self.has_incomplete)
 
     @property
     def has_incomplete(self) -> bool:
@@ -159,14 +159,13 @@ class Sender:
         error = self.fatal_error or ProducerClosedError(
             "The producer was closed before these records were acknowledged."
         )
-        self.accumulator.close()
-        self._deliveries.is_producer_abandoned = self._is_abandoned
+        self._stop_accepting_records()
         now_ms = self._system.now()
         self._requests.fail(error)
         if self._transactions is not None:
             self._transactions.close(error)
         # The futures of stored batches fail before those of later batches, so that a partition's rows fail in order.
-        self._deliveries.fail_uncompleted_batches(error)
+        self._deliveries.fail_stored_batches(error)
         # The other batches fail before their requests end: a batch whose request is in flight may be stored.
         self._deliveries.fail_batches(self.accumulator.abort_incomplete_batches(error), error, now_ms)
         self._fail_unencoded_batches(now_ms)
@@ -192,8 +191,7 @@ class Sender:
         """
         snapshot = self.metadata.snapshot
         if self._is_closing:
-            self.accumulator.close()
-            self._deliveries.is_producer_abandoned = self._is_abandoned
+            self._stop_accepting_records()
         self._fail_unsent_batches_after_fatal_error(now_ms)
         self._fail_batches_dropped_by_transaction(now_ms)
         ready_check = self.accumulator.fill_and_find_ready_nodes(snapshot, now_ms)
@@ -234,6 +232,12 @@ class Sender:
             self._deliveries.complete_stored_batches()
 
     # --- steps of a round
+
+    def _stop_accepting_records(self) -> None:
+        """Reject further records. If the producer was abandoned, count the failures from now on. Idempotent."""
+        self.accumulator.close()
+        if self._is_abandoned:
+            self._deliveries.count_unobserved_failures()
 
     def _fail_unsent_batches_after_fatal_error(self, now_ms: float) -> None:
         """If the producer or the metadata has a fatal error, fail the unsent batches and all blocking calls with it."""

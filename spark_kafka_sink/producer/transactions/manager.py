@@ -88,7 +88,8 @@ class TransactionManager:
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
         self._needs_producer_id = False
-        self._expected_identity: ProducerIdAndEpoch  # the current identity to send with InitProducerId (KIP-360)
+        self._id_and_epoch_to_send: ProducerIdAndEpoch
+        """Sent with InitProducerId: the current identity to get its next epoch (KIP-360), or NO_PRODUCER_ID."""
         self._transaction_count = 0  # number of transactions that were begun, taken-over ones excluded
         self._has_delayable_request = False  # whether a request under this epoch got no response and may run late
 
@@ -153,10 +154,11 @@ class TransactionManager:
             self._calls.reject_while_pending(BEGIN)
             self._calls.raise_if_failed()
             self._calls.transition_to(_State.IN_TRANSACTION)
-            version = (self._version or 1) if version is None else version  # if unknown: as before, or 1
+            if version is None:
+                version = self._version or 1  # the version of the previous transaction, if there was one
             if self._version == 1 and (version >= 2 or self._has_delayable_request):
                 # Brokers expect the first transaction of version 2 to have a new epoch.
-                self._needs_producer_id, self._expected_identity = True, self.id_and_epoch
+                self._require_producer_id(self.id_and_epoch)
             self._version = version
             self._transaction_count += 1
             self._transaction = OpenTransaction(version, self._transaction_count)
@@ -373,16 +375,16 @@ class TransactionManager:
             if may_be_stored(classification):
                 self._mark_in_doubt(request)
             if classification.verdict < Verdict.ABORTABLE:
-                request.apply_partial(response, self)
+                request.notify_listener_of_parts(response, self)
 
     def handle_result(self, request: Request, response: Message, now_ms: float) -> None:
         """Handle the final response of a request."""
         with self._lock:
-            if isinstance(request, InitProducerId) and not self._is_expected(request):
+            if isinstance(request, InitProducerId) and not self._can_use_response(request):
                 return
             classification = request.classify(response)
             if classification.verdict is Verdict.DONE:
-                request.apply(response, self)
+                request.notify_listener(response, self)
                 return
             advice = self._build_timeout_advice(now_ms) if classification.code in OWNERSHIP_LOST_ERRORS else None
             error = request.build_rejection_error(self.transactional_id, classification, advice)
@@ -425,7 +427,7 @@ class TransactionManager:
         self._calls.transition_to(_State.INITIALIZING)
         self._calls.transactional_id = transactional_id
         self._transaction = None
-        self._needs_producer_id, self._expected_identity = True, NO_PRODUCER_ID
+        self._require_producer_id(NO_PRODUCER_ID)
 
     def _begin_abort(self) -> None:
         self._calls.transition_to(_State.ABORTING)
@@ -442,7 +444,7 @@ class TransactionManager:
         if self.state in (_State.FATAL_ERROR, _State.ABORTABLE_ERROR):
             return None
         if self._needs_producer_id:
-            return InitProducerId(self.transactional_id, self._timeout_ms, self._expected_identity)
+            return InitProducerId(self.transactional_id, self._timeout_ms, self._id_and_epoch_to_send)
         transaction = self._transaction
         if transaction is not None and self.state in WRITABLE_STATES:
             if transaction.partitions_to_add:
@@ -453,14 +455,15 @@ class TransactionManager:
             return None
         return EndTransaction(self.identity, self.state is _State.COMMITTING, has_begun=transaction.is_started)
 
-    def _is_expected(self, request: InitProducerId) -> bool:
+    def _can_use_response(self, request: InitProducerId) -> bool:
         """Return whether the response to a request may still be used.
 
         The response is stale in this case: (1) InitProducerId is sent for the new epoch of a transaction, (2) the
         transaction is empty and is prepared, (3) init() or take_over() changes the identity, (4) the response arrives.
         """
-        current_identity = (self.transactional_id, self._expected_identity)
-        return self._needs_producer_id and current_identity == (request.transactional_id, request.expected)
+        if not self._needs_producer_id or request.transactional_id != self.transactional_id:
+            return False
+        return request.current_id_and_epoch == self._id_and_epoch_to_send
 
     def _build_offsets_request(self, group: GroupOffsets) -> Request:
         identity = self.identity
@@ -497,7 +500,7 @@ class TransactionManager:
         """Discard the ended transaction. In version 1, request a new epoch if the sequence numbers may have gaps."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
-            self._needs_producer_id, self._expected_identity = True, self.id_and_epoch
+            self._require_producer_id(self.id_and_epoch)
             self._calls.transition_to(_State.INITIALIZING)
         else:
             self._calls.transition_to(_State.READY)
@@ -529,6 +532,11 @@ class TransactionManager:
             self._transaction.fail_offsets(self._calls.build_abortable_error(error))
 
     # --- helpers
+
+    def _require_producer_id(self, id_and_epoch_to_send: ProducerIdAndEpoch) -> None:
+        """Make InitProducerId, with this id and epoch, the next request."""
+        self._needs_producer_id = True
+        self._id_and_epoch_to_send = id_and_epoch_to_send
 
     def _mark_in_doubt(self, request: Request) -> None:
         """Mark the transaction as in doubt if the request adds partitions or a group to it."""

@@ -15,7 +15,9 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class TransactionCall(Call[Any]):
-    """A call that never completes. It sends one request at a time, derived from the manager's state at each attempt.
+    """A call that stays open for the producer's lifetime.
+
+    It sends one request at a time, derived from the manager's state at each attempt.
 
     `is_flushed` returns whether all batches of the transaction are done and none of their requests is in flight.
     `on_change` is called after each request's final result, because the result may have changed the manager's state.
@@ -45,7 +47,7 @@ class TransactionCall(Call[Any]):
     def request_for(self, key: str) -> Request[Any]:
         return self._request
 
-    def may_send(self, request: Request[Any]) -> bool:
+    def begin_sending(self, request: Request[Any]) -> bool:
         return self._manager.begin_sending(cast("TransactionRequest[Any]", request))
 
     def handle_disconnect(self, request: Request[Any], keys: Sequence[str], *, was_sent: bool) -> None:

@@ -113,12 +113,12 @@ def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
         query.commit(start, 0, prepared)
     driver = query.broker.cluster.coordinator.transactions[start.driver_id]
     complete, driver.state = driver.state, TransactionState.PREPARE_ABORT
-    original = PendingRequests.retry_backoff_ms
+    original = PendingRequests.compute_backoff_ms
 
     def markers_are_written(*arguments: Any) -> float:
         driver.state = complete if driver.state is TransactionState.PREPARE_ABORT else driver.state
         return original(*arguments)
 
-    with patch.object(PendingRequests, "retry_backoff_ms", markers_are_written):
+    with patch.object(PendingRequests, "compute_backoff_ms", markers_are_written):
         assert query.abort(start, 0)
     assert list_open_ids(query.broker) == []

@@ -36,7 +36,7 @@ class NamedCall:
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         pass
 
-    def fail_rows(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] | None = None) -> None:
+    def fail_rows(self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] | None = None) -> None:
         pass
 
 

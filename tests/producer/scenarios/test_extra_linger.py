@@ -128,9 +128,9 @@ def create_filled_harness(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> H
     h = Harness(linger_ms=0, max_request_size=REQUEST_BYTES)
     fill = BatchFiller.fill_batches
 
-    def slow(filler: BatchFiller, topic: str, *, only_full: bool) -> bool:
+    def slow(filler: BatchFiller, topic: str, *, full_batches_only: bool) -> bool:
         h.clock.now += spent_ms
-        return fill(filler, topic, only_full=only_full)
+        return fill(filler, topic, full_batches_only=full_batches_only)
 
     h.append(0, 2)
     with monkeypatch.context() as patched:
