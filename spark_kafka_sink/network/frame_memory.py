@@ -57,7 +57,7 @@ class FrameMemory(Generic[OwnerT]):
 
     def remove_owner(self, owner: OwnerT) -> None:
         """Cancel the owner's queued reservation and release the memory that is reserved for it."""
-        self._queue = deque(entry for entry in self._queue if entry[0] is not owner)
+        self._queue = deque((queued_owner, size) for queued_owner, size in self._queue if queued_owner is not owner)
         self.granted_owners = [granted_owner for granted_owner in self.granted_owners if granted_owner is not owner]
         self.release(self._reservations.pop(owner, 0))
 

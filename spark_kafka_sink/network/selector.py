@@ -64,10 +64,10 @@ class Selector:
         frame_memory: FrameMemory[KafkaChannel] | None = None,
         counts_per_channel: bool = False,
     ) -> None:
-        """`frame_memory` limits the memory that long frames use across all channels.
+        """`frame_memory`: limits the memory that long frames use across all channels.
 
-        The caller must release each receive's memory with `release_memory`. `counts_per_channel`: also count the
-        traffic of each channel id.
+        If it is given, the caller must release each receive's memory with `release_memory`. `counts_per_channel`: also
+        count the traffic of each channel id.
         """
         self.connected: list[str] = []
         """The ids of channels whose TCP connection was established. TLS and SASL may still be in progress."""
@@ -87,7 +87,7 @@ class Selector:
         self._closing_channels: dict[str, KafkaChannel] = {}
         self._channels_with_rejected_sends: set[str] = set()
         self._ready_channels: dict[KafkaChannel, int] = {}  # channel -> events to process without waiting
-        self._earliest_deadline_ms = math.inf  # no channel's deadline is earlier than this
+        self._deadline_bound_ms = math.inf  # no deadline is earlier; raised only after it has passed
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
@@ -207,7 +207,7 @@ class Selector:
         for channel, events in ready_channels.items():
             has_only_transfers = has_only_transfers and channel.is_ready
             self._process_channel(channel, events, now_ms)
-        if now_ms >= self._earliest_deadline_ms:
+        if now_ms >= self._deadline_bound_ms:
             self._close_expired(now_ms)
         self.counts.record_select(wait_ms=now_ms - started_ms, io_ms=self._system.now() - now_ms)
         return has_only_transfers and not (self.completed_sends or self.completed_receives or self.disconnected)
@@ -308,7 +308,7 @@ class Selector:
             else:
                 self._remove(channel)
                 self._finish_close(channel)
-        self._earliest_deadline_ms = min(map(self._timeouts.deadline_ms, self._channels.values()), default=math.inf)
+        self._deadline_bound_ms = min(map(self._timeouts.deadline_ms, self._channels.values()), default=math.inf)
 
     def _resume_reading(self, frame_memory: FrameMemory[KafkaChannel]) -> None:
         """Resume the channels whose queued memory reservation has been granted."""
@@ -409,7 +409,7 @@ class Selector:
         channel.registered_events = events
 
     def _update_deadline(self, channel: KafkaChannel, now_ms: float) -> None:
-        self._earliest_deadline_ms = min(self._earliest_deadline_ms, self._timeouts.update_deadline(channel, now_ms))
+        self._deadline_bound_ms = min(self._deadline_bound_ms, self._timeouts.update_deadline(channel, now_ms))
 
     def _mark_ready(self, channel: KafkaChannel, events: int) -> None:
         """Let the next poll process these events of the channel without waiting for the poller."""

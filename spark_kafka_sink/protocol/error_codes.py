@@ -83,8 +83,11 @@ def build_broker_error(
     """
     row = lookup_error_code(code)
     error_type = _ERROR_TYPES.get(code, BrokerError)
-    details = [advice or row.advice, f"The broker says: {broker_message}" if broker_message else ""]
-    message = ". ".join([f"{context}: {row.name} ({code})", *filter(None, [" ".join(filter(None, details))])])
+    broker_sentence = f"The broker says: {broker_message}" if broker_message else ""
+    explanation = " ".join(filter(None, [advice or row.advice, broker_sentence]))
+    message = f"{context}: {row.name} ({code})"
+    if explanation:
+        message = f"{message}. {explanation}"
     return error_type(message, code=code, name=row.name)
 
 

@@ -47,10 +47,10 @@ def encode_unsigned_varint(value: int) -> bytes:
     if value < 0x80:  # nearly all lengths, counts and tags
         return _ONE_BYTE_VARINTS[value]
     if value < 0x4000:
-        return _pack_two_bytes(value & 0x7F | 0x80, value >> 7)
+        return _pack_two_bytes((value & 0x7F) | 0x80, value >> 7)
     data = bytearray()
     while value > 0x7F:
-        data.append(value & 0x7F | 0x80)
+        data.append((value & 0x7F) | 0x80)
         value >>= 7
     data.append(value)
     return bytes(data)
@@ -62,9 +62,9 @@ def encode_compact_length(length: int) -> bytes:
     if value < 0x80:
         return _ONE_BYTE_VARINTS[value]
     if value < 0x4000:
-        return _pack_two_bytes(value & 0x7F | 0x80, value >> 7)
+        return _pack_two_bytes((value & 0x7F) | 0x80, value >> 7)
     if value < 0x20_0000:  # the lengths of most record batches
-        return _pack_three_bytes(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
+        return _pack_three_bytes((value & 0x7F) | 0x80, ((value >> 7) & 0x7F) | 0x80, value >> 14)
     return encode_unsigned_varint(value)
 
 

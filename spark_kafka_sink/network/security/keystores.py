@@ -132,7 +132,9 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> St
     if password is not None:
         _verify_jks_digest(data, password)
     reader = _JksReader(data[:-_SHA1_BYTES])
-    if reader.next_integer() != _JKS_MAGIC or (version := reader.next_integer()) not in (1, 2):
+    magic = reader.next_integer()
+    version = reader.next_integer()
+    if magic != _JKS_MAGIC or version not in (1, 2):
         raise ConfigurationError("is a JKS file of an unknown version")
     key_entries: list[tuple[bytes, str]] = []  # envelope, certificate chain
     authorities = ""

@@ -81,37 +81,39 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
     mechanism = get_option(options, "sasl.mechanism").upper()
     if mechanism == "AWS_MSK_IAM":
         faults.add("sasl.mechanism", _IAM_UNSUPPORTED_MESSAGE)
-    elif mechanism not in SASL_MECHANISMS:
+        return Login()
+    if mechanism not in SASL_MECHANISMS:
         faults.add("sasl.mechanism", f"must be one of {', '.join(SASL_MECHANISMS)}.")
-    elif mechanism == "OAUTHBEARER":
+        return Login()
+    if mechanism == "OAUTHBEARER":
         return _parse_oauth_login(options, token_callback, faults)
-    elif mechanism != "GSSAPI":
+    if mechanism != "GSSAPI":
         return _parse_password_login(options, mechanism, faults)
-    elif missing_mechanism_fault := _check_mechanism_set(options, token_callback):
-        faults += missing_mechanism_fault
-    else:
-        return _parse_kerberos_login(options, faults)
-    return Login()
+    missing_mechanism_faults = _find_missing_mechanism_faults(options, token_callback)
+    if missing_mechanism_faults:
+        faults += missing_mechanism_faults
+        return Login()
+    return _parse_kerberos_login(options, faults)
 
 
-def _check_mechanism_set(options: Mapping[str, str], token_callback: object) -> OptionFaults:
+def _find_missing_mechanism_faults(options: Mapping[str, str], token_callback: object) -> OptionFaults:
     """Return faults if `sasl.mechanism` is not set and no other option shows that its default, GSSAPI, is intended.
 
     The first fault suggests the mechanism that the credentials are for. Return no faults if GSSAPI is intended.
     """
-    faults = OptionFaults()
     if "sasl.mechanism" in options:
-        return faults
+        return OptionFaults()
+    faults = OptionFaults()
     module = _parse_login_module(options, faults)
-    tokens = [name for name in _TOKEN_SOURCE_OPTIONS if options.get(name)]
+    token_options = [name for name in _TOKEN_SOURCE_OPTIONS if options.get(name)]
     if token_callback is not None:
-        tokens.append(_TOKEN_CALLBACK_OPTION)
+        token_options.append(_TOKEN_CALLBACK_OPTION)
     if module is not None and "GSSAPI" in module.mechanisms:
         return faults
     if module is not None:
         remedy = f"{' or '.join(module.mechanisms)}, as {{sasl.jaas.config}} names {module.name}"
-    elif tokens:
-        remedy = f"OAUTHBEARER, as {{{tokens[0]}}} is set"
+    elif token_options:
+        remedy = f"OAUTHBEARER, as {{{token_options[0]}}} is set"
     elif options.get("sasl.kerberos.service.name") and not faults:
         return faults
     else:

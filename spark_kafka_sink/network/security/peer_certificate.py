@@ -131,8 +131,8 @@ def _connect_and_handshake(
 
 def _wait(poller: Poller, system: System, address: SocketAddress, deadline_ms: float) -> None:
     """Wait until the poller reports the socket. Raise NetworkError if the deadline passes first."""
-    left_ms = deadline_ms - system.now()
-    if left_ms <= 0 or not poller.select(left_ms / 1000):
+    remaining_ms = deadline_ms - system.now()
+    if remaining_ms <= 0 or not poller.select(remaining_ms / 1000):
         raise NetworkError(f"{address}: no response before the deadline")
 
 

@@ -153,12 +153,12 @@ class SaslServerAuthenticator:
         return lifetime_ms
 
 
-def _decode(header: RequestHeader, frame: memoryview, expected: type[MessageT]) -> MessageT:
-    """Decode a request of the expected type. Other requests are not even parsed during authentication."""
-    if header.api_key != expected.API_KEY:
+def _decode(header: RequestHeader, frame: memoryview, request_type: type[MessageT]) -> MessageT:
+    """Decode a request of `request_type`. Other requests are not even parsed during authentication."""
+    if header.api_key != request_type.API_KEY:
         raise AuthenticationError(f"the client sent a request of type {header.api_key} during authentication")
     _, request = decode_request(frame)
-    assert isinstance(request, expected)
+    assert isinstance(request, request_type)
     return request
 
 

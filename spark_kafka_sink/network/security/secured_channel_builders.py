@@ -24,18 +24,16 @@ def create_secured_client_channel_builder(security: SecurityConfig, client_id: s
 
     Certificates and keys are read here, once. Raise ConfigurationError if they cannot be read.
     """
-    login = security.login
+    context = security.build_ssl_context() if security.tls is not None else None
+    create_transport = _create_client_transport_factory(context)
+    if security.login is None:
+        return _create_channel_builder(create_transport, _create_no_authentication)
+    mechanism = security.login.mechanism
 
     def create_authenticator(address: SocketAddress) -> Authenticator:
-        assert login is not None
-        host = address.host
-        return SaslClientAuthenticator(login.mechanism, lambda: security.create_mechanism(host), client_id)
+        return SaslClientAuthenticator(mechanism, lambda: security.create_mechanism(address.host), client_id)
 
-    context = security.build_ssl_context() if security.tls is not None else None
-    return _create_channel_builder(
-        _create_client_transport_factory(context),
-        create_authenticator if login is not None else _create_no_authenticator,
-    )
+    return _create_channel_builder(create_transport, create_authenticator)
 
 
 def create_server_channel_builder(
@@ -49,17 +47,17 @@ def create_server_channel_builder(
 
     `handle_api_versions` returns the response to an ApiVersions request of a client that is not authenticated yet.
     """
+    create_transport = _create_server_transport_factory(ssl_context)
+    if not mechanisms:
+        return _create_channel_builder(create_transport, _create_no_authentication)
+    assert handle_api_versions is not None, "clients send ApiVersions before they authenticate with SASL"
 
     def create_authenticator(address: SocketAddress) -> Authenticator:
-        assert mechanisms is not None
-        assert handle_api_versions is not None, "clients send ApiVersions before they authenticate with SASL"
         return SaslServerAuthenticator(
             mechanisms, handle_api_versions, connections_max_reauth_ms=connections_max_reauth_ms
         )
 
-    return _create_channel_builder(
-        _create_server_transport_factory(ssl_context), create_authenticator if mechanisms else _create_no_authenticator
-    )
+    return _create_channel_builder(create_transport, create_authenticator)
 
 
 def _create_channel_builder(
@@ -94,5 +92,5 @@ def _create_plaintext_transport(sock: ByteSocket, address: SocketAddress) -> Tra
     return PlaintextTransport(sock)
 
 
-def _create_no_authenticator(address: SocketAddress) -> Authenticator:
+def _create_no_authentication(address: SocketAddress) -> Authenticator:
     return NoAuthentication()
