@@ -43,7 +43,7 @@ class BootstrapLookup:
         self._next_attempt_ms: float | None = -math.inf
         """When the next attempt is due; None if the deadline comes first."""
         self._has_attempted = False
-        self.failures = "their lookup has not finished"
+        self.failure_text = "their lookup has not finished"
         """The names that the last attempt could not resolve, each with the reason."""
 
     def try_resolve(self) -> tuple[Node, ...]:
@@ -62,7 +62,7 @@ class BootstrapLookup:
         result = self._resolve_servers()
         if result is None:
             return ()
-        nodes, self.failures = result
+        nodes, self.failure_text = result
         self._has_attempted = True
         now_ms = self._system.now()
         retry_at_ms = now_ms + self._retry_backoff_ms
@@ -73,7 +73,7 @@ class BootstrapLookup:
 
     def _build_timeout_error(self) -> ConfigurationError:
         message_template = "could not be resolved within {timeout_ms} ms ({bootstrap.resolve.timeout.ms}): {failures}"
-        values = {"timeout_ms": str(self._timeout_ms), "failures": self.failures}
+        values = {"timeout_ms": str(self._timeout_ms), "failures": self.failure_text}
         return ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, values))
 
     def wait_ms(self) -> float:
@@ -90,7 +90,7 @@ class BootstrapLookup:
         return self._deadline_ms if self._next_attempt_ms is None else self._next_attempt_ms
 
     def _resolve_servers(self) -> tuple[tuple[Node, ...], str] | None:
-        """Return the current attempt's nodes and failures, or None while the attempt is running."""
+        """Return the current attempt's nodes and `failure_text`, or None while the attempt is running."""
         level = logging.DEBUG if self._has_attempted else logging.WARNING  # warn only after the first attempt
         look_up = partial(resolve_servers, self._servers, self._dns_lookup, self._system, level)
         if self._wakeup is None:

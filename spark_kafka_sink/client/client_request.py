@@ -66,8 +66,8 @@ class ConnectionLoss:
     """The connection's address, or an empty string if it is unknown."""
     timed_out: bool = False
     expected: bool = False
-    """Whether this is not a failure, because the connection was idle or the client closed it to rebootstrap."""
-    is_served: bool = False
+    """Whether this is no failure: the client closed the connection because it was idle, or in order to rebootstrap."""
+    was_working: bool = False
     """Whether a working connection was lost. Brokers close connections when they restart or a connection is idle."""
     authentication_error: AuthenticationError | None = None
 

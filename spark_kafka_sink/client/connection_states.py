@@ -117,32 +117,34 @@ class ConnectionStates:
         self._reconnect_backoff = ExponentialBackoff(reconnect_backoff_ms, reconnect_backoff_max_ms, random)
         self._setup_timeout = ExponentialBackoff(setup_timeout_ms, setup_timeout_max_ms, random)
         self._resolve = resolve
-        self._nodes: dict[int, _NodeConnection] = {}
-        self._setup_deadlines: dict[int, float] = {}  # by node id, for nodes in state CONNECTING
+        self._connections: dict[int, _NodeConnection] = {}
+        self._setup_deadlines_ms: dict[int, float] = {}  # by node id, for nodes in state CONNECTING
 
     # --- queries
 
     def state(self, node_id: int, now_ms: float) -> ConnectionState:
         """Return the state of the connection. THROTTLED becomes READY once the throttle time has ended."""
-        node = self._nodes.get(node_id)
-        if node is None:
+        connection = self._connections.get(node_id)
+        if connection is None:
             return ConnectionState.DISCONNECTED
-        if node.state is ConnectionState.THROTTLED and node.throttled_until_ms <= now_ms:
-            self._transition(node_id, node, ConnectionState.READY)
-        return node.state
+        if connection.state is ConnectionState.THROTTLED and connection.throttled_until_ms <= now_ms:
+            self._transition(node_id, connection, ConnectionState.READY)
+        return connection.state
 
     def can_connect(self, node_id: int, now_ms: float) -> bool:
         """Return whether the node has no connection and its reconnect backoff has ended."""
-        node = self._nodes.get(node_id)
-        if node is None:
+        connection = self._connections.get(node_id)
+        if connection is None:
             return True
-        return node.state in _UNCONNECTED and now_ms >= node.last_attempt_ms + node.reconnect_backoff_ms
+        return (
+            connection.state in _UNCONNECTED and now_ms >= connection.last_attempt_ms + connection.reconnect_backoff_ms
+        )
 
     def is_ready(self, node_id: int, now_ms: float) -> bool:
-        node = self._nodes.get(node_id)
-        if node is None:
+        connection = self._connections.get(node_id)
+        if connection is None:
             return False
-        return node.state is _READY or self.state(node_id, now_ms) is _READY
+        return connection.state is _READY or self.state(node_id, now_ms) is _READY
 
     def is_preparing(self, node_id: int) -> bool:
         """Return whether a connection is being set up but is not ready yet."""
@@ -157,71 +159,71 @@ class ConnectionStates:
 
     def is_unreachable(self, node_id: int) -> bool:
         """Return whether the last connection attempt failed. The end of an established connection does not count."""
-        return self.has_failed(node_id) and self._nodes[node_id].failed_setups > 0
+        return self.has_failed(node_id) and self._connections[node_id].failed_setups > 0
 
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
-        node = self._nodes.get(node_id)
-        return None if node is None else node.authentication_error
+        connection = self._connections.get(node_id)
+        return None if connection is None else connection.authentication_error
 
     def has_rejected_credentials(self, node_id: int) -> bool:
         """Return whether the node has rejected the credentials and has no address left to try."""
-        node = self._nodes.get(node_id)
+        connection = self._connections.get(node_id)
         return (
-            node is not None
-            and node.authentication_error is not None
-            and node.state in _UNCONNECTED
-            and len(node.addresses) <= 1
+            connection is not None
+            and connection.authentication_error is not None
+            and connection.state in _UNCONNECTED
+            and len(connection.addresses) <= 1
         )
 
     def last_attempt_ms(self, node_id: int) -> float:
-        node = self._nodes.get(node_id)
-        return -math.inf if node is None else node.last_attempt_ms
+        connection = self._connections.get(node_id)
+        return -math.inf if connection is None else connection.last_attempt_ms
 
     # --- delays in milliseconds
 
-    def connection_delay(self, node_id: int, now_ms: float) -> float:
+    def connection_delay_ms(self, node_id: int, now_ms: float) -> float:
         """Return the delay until the next attempt is allowed or the current one times out; inf if connected."""
-        node = self._nodes.get(node_id)
-        if node is None:
+        connection = self._connections.get(node_id)
+        if connection is None:
             return 0.0
-        if node.state is ConnectionState.CONNECTING:
-            return max(self._setup_deadlines[node_id] - now_ms, 0.0)
-        if node.state in _UNCONNECTED:
-            return max(node.last_attempt_ms + node.reconnect_backoff_ms - now_ms, 0.0)
+        if connection.state is ConnectionState.CONNECTING:
+            return max(self._setup_deadlines_ms[node_id] - now_ms, 0.0)
+        if connection.state in _UNCONNECTED:
+            return max(connection.last_attempt_ms + connection.reconnect_backoff_ms - now_ms, 0.0)
         return math.inf
 
-    def throttle_delay(self, node_id: int, now_ms: float) -> float:
-        node = self._nodes.get(node_id)
-        return 0.0 if node is None else max(node.throttled_until_ms - now_ms, 0.0)
+    def throttle_delay_ms(self, node_id: int, now_ms: float) -> float:
+        connection = self._connections.get(node_id)
+        return 0.0 if connection is None else max(connection.throttled_until_ms - now_ms, 0.0)
 
-    def poll_delay(self, node_id: int, now_ms: float) -> float:
+    def poll_delay_ms(self, node_id: int, now_ms: float) -> float:
         """Return the delay after which the node's state may change without any network event."""
-        throttle_delay_ms = self.throttle_delay(node_id, now_ms)
+        throttle_delay_ms = self.throttle_delay_ms(node_id, now_ms)
         if throttle_delay_ms > 0 and self.is_connected(node_id):
             return throttle_delay_ms
-        return self.connection_delay(node_id, now_ms)
+        return self.connection_delay_ms(node_id, now_ms)
 
-    def next_setup_deadline(self) -> float:
+    def next_setup_deadline_ms(self) -> float:
         """Return when the first of the current connection attempts times out; inf if there are none."""
-        return min(self._setup_deadlines.values(), default=math.inf)
+        return min(self._setup_deadlines_ms.values(), default=math.inf)
 
     def nodes_with_setup_timeout(self, now_ms: float) -> list[int]:
-        return [node_id for node_id, deadline_ms in self._setup_deadlines.items() if deadline_ms <= now_ms]
+        return [node_id for node_id, deadline_ms in self._setup_deadlines_ms.items() if deadline_ms <= now_ms]
 
     def nodes_awaiting_lookup(self, host: str, port: int) -> list[int]:
         """Return the nodes whose current connection attempt is waiting for the addresses of this host."""
         return [
             node_id
-            for node_id, node in self._nodes.items()
-            if self.is_awaiting_lookup(node_id) and (node.host, node.port) == (host, port)
+            for node_id, connection in self._connections.items()
+            if self.is_awaiting_lookup(node_id) and (connection.host, connection.port) == (host, port)
         ]
 
     def is_awaiting_lookup(self, node_id: int) -> bool:
-        node = self._nodes.get(node_id)
-        return node is not None and node.state is ConnectionState.CONNECTING and not node.addresses
+        connection = self._connections.get(node_id)
+        return connection is not None and connection.state is ConnectionState.CONNECTING and not connection.addresses
 
     def setup_timeout_ms(self, node_id: int) -> float:
-        return self._node(node_id).setup_timeout_ms
+        return self._get_connection(node_id).setup_timeout_ms
 
     # --- transitions
 
@@ -230,7 +232,7 @@ class ConnectionStates:
 
         Raise DisconnectedError if the name cannot be resolved. The caller must then call `disconnected`.
         """
-        connection = self._nodes.get(node.id)
+        connection = self._connections.get(node.id)
         if connection is None or (connection.host, connection.port) != (node.host, node.port):
             connection = _NodeConnection(
                 node.host,
@@ -238,12 +240,12 @@ class ConnectionStates:
                 self._reconnect_backoff.compute_delay_ms(0),
                 self._setup_timeout.compute_delay_ms(0),
             )
-            self._nodes[node.id] = connection
+            self._connections[node.id] = connection
         else:
             del connection.addresses[:1]
         self._transition(node.id, connection, ConnectionState.CONNECTING)
         connection.last_attempt_ms = now_ms
-        self._setup_deadlines[node.id] = now_ms + connection.setup_timeout_ms
+        self._setup_deadlines_ms[node.id] = now_ms + connection.setup_timeout_ms
         if connection.addresses:
             return _use_first_address(connection)
         addresses = self._resolve(connection.host, connection.port)
@@ -251,7 +253,7 @@ class ConnectionStates:
 
     def resolved(self, node_id: int, addresses: Sequence[SocketAddress]) -> SocketAddress:
         """Set the addresses that a node's host name resolved to, and return the one to connect to."""
-        connection = self._node(node_id)
+        connection = self._get_connection(node_id)
         connection.addresses = list(addresses)
         # Move the address that was used last to the end, because it may belong to a dead load balancer.
         if len(addresses) > 1 and addresses[0] == connection.last_address:
@@ -259,76 +261,78 @@ class ConnectionStates:
         return _use_first_address(connection)
 
     def checking_api_versions(self, node_id: int) -> None:
-        node = self._node(node_id)
-        self._transition(node_id, node, ConnectionState.CHECKING_API_VERSIONS)
-        self._reset_setup_timeout(node)
+        connection = self._get_connection(node_id)
+        self._transition(node_id, connection, ConnectionState.CHECKING_API_VERSIONS)
+        self._reset_setup_timeout(connection)
 
     def ready(self, node_id: int, now_ms: float) -> None:
-        node = self._node(node_id)
-        self._transition(node_id, node, ConnectionState.READY)
-        node.authentication_error = None
-        node.failed_attempts = 0
-        node.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(0)
-        if node.throttled_until_ms > now_ms:
-            self._transition(node_id, node, ConnectionState.THROTTLED)
+        connection = self._get_connection(node_id)
+        self._transition(node_id, connection, ConnectionState.READY)
+        connection.authentication_error = None
+        connection.failed_attempts = 0
+        connection.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(0)
+        if connection.throttled_until_ms > now_ms:
+            self._transition(node_id, connection, ConnectionState.THROTTLED)
 
     def throttle(self, node_id: int, until_ms: float) -> None:
         """Send nothing to the node until `until_ms`, or until the later time that a previous call has set."""
-        node = self._nodes.get(node_id)
-        if node is None or until_ms <= node.throttled_until_ms:
+        connection = self._connections.get(node_id)
+        if connection is None or until_ms <= connection.throttled_until_ms:
             return
-        node.throttled_until_ms = until_ms
-        if node.state is ConnectionState.READY:
-            self._transition(node_id, node, ConnectionState.THROTTLED)
+        connection.throttled_until_ms = until_ms
+        if connection.state is ConnectionState.READY:
+            self._transition(node_id, connection, ConnectionState.THROTTLED)
 
     def disconnected(self, node_id: int, now_ms: float) -> None:
         self._end_connection(node_id, now_ms, ConnectionState.DISCONNECTED)
 
     def authentication_failed(self, node_id: int, now_ms: float, error: AuthenticationError) -> None:
         self._end_connection(node_id, now_ms, ConnectionState.AUTHENTICATION_FAILED)
-        self._node(node_id).authentication_error = error
+        self._get_connection(node_id).authentication_error = error
 
     # --- helpers
 
     def _end_connection(self, node_id: int, now_ms: float, final_state: ConnectionState) -> None:
         """Record the end of a connection or attempt. Compute the backoff and the timeout of the next attempt."""
-        node = self._node(node_id)
-        previous_state = node.state
-        self._transition(node_id, node, final_state)
-        node.last_attempt_ms = now_ms
-        node.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(node.failed_attempts)
-        node.failed_attempts += 1
+        connection = self._get_connection(node_id)
+        previous_state = connection.state
+        self._transition(node_id, connection, final_state)
+        connection.last_attempt_ms = now_ms
+        connection.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(connection.failed_attempts)
+        connection.failed_attempts += 1
         if previous_state is ConnectionState.CONNECTING:
-            node.failed_setups += 1
-            node.setup_timeout_ms = self._setup_timeout.compute_delay_ms(node.failed_setups)
+            connection.failed_setups += 1
+            connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(connection.failed_setups)
         else:
             # The connection had been established. The node may have a new address by now, so resolve its name again.
-            node.addresses = []
-            self._reset_setup_timeout(node)
+            connection.addresses = []
+            self._reset_setup_timeout(connection)
 
-    def _reset_setup_timeout(self, node: _NodeConnection) -> None:
-        node.failed_setups = 0
-        node.setup_timeout_ms = self._setup_timeout.compute_delay_ms(0)
+    def _reset_setup_timeout(self, connection: _NodeConnection) -> None:
+        connection.failed_setups = 0
+        connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(0)
 
-    def _transition(self, node_id: int, node: _NodeConnection, new_state: ConnectionState) -> None:
+    def _transition(self, node_id: int, connection: _NodeConnection, new_state: ConnectionState) -> None:
         """Change the state and end the setup timeout. Raise IllegalStateError if `TRANSITIONS` forbids the change."""
-        if new_state not in TRANSITIONS[node.state]:
-            raise IllegalStateError(f"the connection to node {node_id} cannot go from {node.state} to {new_state}")
-        node.state = new_state
-        self._setup_deadlines.pop(node_id, None)
+        if new_state not in TRANSITIONS[connection.state]:
+            raise IllegalStateError(
+                f"the connection to node {node_id} cannot go from {connection.state} to {new_state}"
+            )
+        connection.state = new_state
+        self._setup_deadlines_ms.pop(node_id, None)
 
     def _is_in(self, node_id: int, states: frozenset[ConnectionState]) -> bool:
-        node = self._nodes.get(node_id)
-        return node is not None and node.state in states
+        connection = self._connections.get(node_id)
+        return connection is not None and connection.state in states
 
-    def _node(self, node_id: int) -> _NodeConnection:
-        node = self._nodes.get(node_id)
-        if node is None:
+    def _get_connection(self, node_id: int) -> _NodeConnection:
+        connection = self._connections.get(node_id)
+        if connection is None:
             raise IllegalStateError(f"there has never been a connection to node {node_id}")
-        return node
+        return connection
 
 
-def _use_first_address(node: _NodeConnection) -> SocketAddress:
+def _use_first_address(connection: _NodeConnection) -> SocketAddress:
     """Return the first address and remember it as the last one used."""
-    node.last_address = node.addresses[0]
-    return node.addresses[0]
+    connection.last_address = connection.addresses[0]
+    return connection.addresses[0]

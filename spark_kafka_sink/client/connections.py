@@ -218,7 +218,7 @@ class Connections:
             detail += " (during the TLS or SASL handshake: check security.protocol)"
         elif node_id not in self.api_versions and final_state.kind is ChannelStateKind.READY:
             detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
-        return ConnectionLoss(detail, address, is_served=node_id in self.api_versions)
+        return ConnectionLoss(detail, address, was_working=node_id in self.api_versions)
 
     def build_setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
         """Describe the loss of a connection attempt that has timed out."""
@@ -239,7 +239,7 @@ class Connections:
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.authentication_failed(node_id, now_ms, loss.authentication_error)
         else:
-            was_connected = loss.expected or loss.is_served or (loss.timed_out and was_ready)
+            was_connected = loss.expected or loss.was_working or (loss.timed_out and was_ready)
             event = "Disconnected" if was_connected else "Connection failed"
             _log.log(self._log_level(node_id, loss), "%s: %s", event, loss.reason)
             self.states.disconnected(node_id, now_ms)
@@ -247,7 +247,7 @@ class Connections:
     def _log_level(self, node_id: int, loss: ConnectionLoss) -> int:
         if loss.expected:
             return logging.DEBUG
-        if loss.is_served:
+        if loss.was_working:
             return logging.INFO
         return logging.WARNING if self._is_new_reason(node_id, loss) else logging.DEBUG
 

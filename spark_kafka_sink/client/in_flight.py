@@ -54,7 +54,8 @@ class InFlightRequest:
 
     def decode(self, frame: memoryview) -> Message:
         """Decode the response. Raise DecodeError if the frame is invalid or belongs to another request."""
-        correlation_id, request = peek_correlation_id(frame), self.request
+        request = self.request
+        correlation_id = peek_correlation_id(frame)
         if correlation_id != request.correlation_id:
             raise DecodeError(
                 f"a response to request {correlation_id} instead of request {request.correlation_id} "
@@ -75,12 +76,12 @@ class InFlightRequests:
         self._max_per_node = max_per_node
         self._requests_by_node: dict[int, deque[InFlightRequest]] = {}
         self._count = 0
-        self._earliest_deadline_ms = math.inf  # no request has an earlier one; recomputed once it has passed
+        self._deadline_bound_ms = math.inf  # no deadline is earlier; raised only after it has passed
 
     def add(self, in_flight: InFlightRequest) -> None:
         self._requests_by_node.setdefault(in_flight.request.node_id, deque()).append(in_flight)
         self._count += 1
-        self._earliest_deadline_ms = min(self._earliest_deadline_ms, in_flight.deadline_ms)
+        self._deadline_bound_ms = min(self._deadline_bound_ms, in_flight.deadline_ms)
 
     def can_send_more(self, node_id: int) -> bool:
         """Return whether another request may be sent to the node.
@@ -134,9 +135,9 @@ class InFlightRequests:
         for in_flight in self._requests_by_node.get(node_id, ()):
             in_flight.deadline_ms += throttle_ms
 
-    def next_deadline(self) -> float:
+    def deadline_bound_ms(self) -> float:
         """Return a lower bound of all requests' deadlines: no request times out before this time."""
-        return self._earliest_deadline_ms
+        return self._deadline_bound_ms
 
     def find_timed_out_requests(self, now_ms: float) -> dict[int, ClientRequest]:
         """Return the oldest timed-out request of each node that has one.
@@ -151,5 +152,5 @@ class InFlightRequests:
                     future_deadlines_ms.append(in_flight.deadline_ms)
                 else:
                     timed_out.setdefault(node_id, in_flight.request)
-        self._earliest_deadline_ms = min(future_deadlines_ms, default=math.inf)
+        self._deadline_bound_ms = min(future_deadlines_ms, default=math.inf)
         return timed_out

@@ -309,7 +309,7 @@ class Metadata:
             self._update_version += 1
             self._update_condition.notify_all()
 
-    def update_failed(self, now_ms: float, problem: str = "") -> None:
+    def record_update_failure(self, now_ms: float, problem: str = "") -> None:
         """Record that an update failed, and back off.
 
         `problem`: why the response cannot be applied; empty if there was no response.
@@ -366,7 +366,7 @@ class Metadata:
             self._fatal_error = error
             self._update_condition.notify_all()
 
-    def connection_failed(self, node_id: int, address: str, reason: str) -> None:
+    def record_connection_failure(self, node_id: int, address: str, reason: str) -> None:
         """Record why a connection failed, for error messages."""
         with self._lock:
             self._node_failures[node_id] = reason
@@ -375,7 +375,7 @@ class Metadata:
             if len(self._address_failures) > MAX_REPORTED_ADDRESSES:
                 del self._address_failures[next(iter(self._address_failures))]
 
-    def connected(self, node_id: int) -> None:
+    def clear_connection_failure(self, node_id: int) -> None:
         """Forget the node's last connection failure."""
         with self._lock:
             self._node_failures.pop(node_id, None)

@@ -41,8 +41,8 @@ class MetadataFetch:
         self._query: MetadataQuery | None = None
         self._sent_ms_by_node: dict[int, float] = {}  # node id -> when the query was sent to it; oldest first
         self._resend_after_ms = UNRESPONSIVE_AFTER_MS
-        self._due_since_ms = math.inf
-        """When the pending update became due; inf if none is pending, -inf if a broker has demanded a rebootstrap."""
+        self._due_since_ms: float | None = None  # when the pending update became due; None if none is pending
+        self._is_rebootstrap_demanded = False
 
     def resolve_bootstrap_servers(self, now_ms: float) -> float:
         """Resolve bootstrap.servers if that has not been done yet. Return the milliseconds until the next attempt.
@@ -58,7 +58,9 @@ class MetadataFetch:
             self._metadata.set_fatal_error(error)
             return math.inf
         if not nodes:
-            self._metadata.update_failed(now_ms, f"No name in bootstrap.servers was resolved: {self._lookup.failures}")
+            self._metadata.record_update_failure(
+                now_ms, f"No name in bootstrap.servers was resolved: {self._lookup.failure_text}"
+            )
             return self._lookup.wait_ms()
         self._lookup = None
         self._metadata.bootstrap(nodes)
@@ -85,7 +87,8 @@ class MetadataFetch:
 
     def record_due_update(self, now_ms: float) -> None:
         """Record that an update is due and the client is looking for a broker to send it to."""
-        self._due_since_ms = min(self._due_since_ms, now_ms)
+        if self._due_since_ms is None:
+            self._due_since_ms = now_ms
 
     def start_query(self, node_id: int, now_ms: float) -> MetadataQuery:
         """Return the query to send to this node, and record that it is being sent.
@@ -110,19 +113,20 @@ class MetadataFetch:
         self._end_query()
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self.request_rebootstrap()
-            self._metadata.update_failed(
+            self._metadata.record_update_failure(
                 now_ms, "A broker responded that clients must bootstrap again from bootstrap.servers."
             )
         elif response.error_code != error_codes.NONE:
             name = lookup_error_code(response.error_code).name
             _log.warning("A broker rejected a metadata request with %s", name)
-            self._metadata.update_failed(now_ms, f"A broker rejected the metadata request with {name}.")
+            self._metadata.record_update_failure(now_ms, f"A broker rejected the metadata request with {name}.")
         elif not response.brokers:
             # A broker that is still starting up does not know any broker yet.
-            self._metadata.update_failed(now_ms, "A broker responded, but its response contains no broker.")
+            self._metadata.record_update_failure(now_ms, "A broker responded, but its response contains no broker.")
         else:
             self._metadata.update(query, response, version, now_ms)
-            self._due_since_ms = math.inf
+            self._due_since_ms = None
+            self._is_rebootstrap_demanded = False
 
     def handle_lost_request(self, node_id: int, query: MetadataQuery, now_ms: float) -> None:
         """Record that this node will not respond to the query. Other nodes may still respond."""
@@ -130,42 +134,46 @@ class MetadataFetch:
             del self._sent_ms_by_node[node_id]
             if not self._sent_ms_by_node:
                 self._end_query()
-                self._metadata.update_failed(now_ms)
+                self._metadata.record_update_failure(now_ms)
 
     def fail(self, now_ms: float, error: KafkaSinkError) -> None:
         """Record that the query cannot be sent, and fail all callers that wait for metadata."""
         self._end_query()
-        self._metadata.update_failed(now_ms)
+        self._metadata.record_update_failure(now_ms)
         self._metadata.set_fatal_error(error)
 
     def _end_query(self) -> None:
         self._query = None
         self._sent_ms_by_node.clear()
 
-    def handle_disconnection(self, now_ms: float, fatal: KafkaSinkError | None = None) -> None:
+    def handle_disconnection(self, now_ms: float, fatal_error: KafkaSinkError | None = None) -> None:
         """Request an update after the loss of a connection, because the metadata may be stale.
 
-        `fatal`: if given, the error that all callers waiting for metadata get.
+        `fatal_error`: if given, the error that all callers waiting for metadata get.
         """
         if self.is_due(now_ms):
             # The client may have been about to send the query to the lost node. Without a backoff, it would try nodes
             # in a tight loop.
-            self._metadata.update_failed(now_ms)
-        if fatal is not None:
-            self._metadata.set_fatal_error(fatal)
+            self._metadata.record_update_failure(now_ms)
+        if fatal_error is not None:
+            self._metadata.set_fatal_error(fatal_error)
         self._metadata.request_update()
 
     def request_rebootstrap(self) -> None:
         """Let `needs_rebootstrap` return True at once, if metadata.recovery.strategy allows it."""
-        self._due_since_ms = -math.inf
+        self._is_rebootstrap_demanded = True
 
     def needs_rebootstrap(self, now_ms: float) -> bool:
         """Return whether the client may rebootstrap, and an update is overdue or a broker demands a rebootstrap."""
-        return self._may_rebootstrap and now_ms - self._due_since_ms > self._rebootstrap_trigger_ms
+        if not self._may_rebootstrap:
+            return False
+        is_overdue = self._due_since_ms is not None and now_ms - self._due_since_ms > self._rebootstrap_trigger_ms
+        return is_overdue or self._is_rebootstrap_demanded
 
     def rebootstrap(self, now_ms: float) -> bool:
         """Return to the bootstrap servers if metadata.recovery.strategy allows it. Return whether it does."""
         if self._may_rebootstrap:
             self._metadata.rebootstrap()
             self._due_since_ms = now_ms
+            self._is_rebootstrap_demanded = False
         return self._may_rebootstrap

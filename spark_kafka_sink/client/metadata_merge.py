@@ -69,7 +69,7 @@ class MetadataMerge:
 
 
 def merge_response(
-    old: ClusterSnapshot,
+    old_snapshot: ClusterSnapshot,
     known_epochs: Mapping[tuple[str, int], KnownEpoch],
     response: MetadataResponse,
     *,
@@ -82,15 +82,15 @@ def merge_response(
     `partial`: the response is only about new topics; keep all others that are in use. `is_in_use`: returns whether a
     topic is still in use.
     """
-    merge = MetadataMerge(old, dict(known_epochs))
-    topics = {name: topic for name, topic in old.topics.items() if is_in_use(name)} if partial else {}
+    merge = MetadataMerge(old_snapshot, dict(known_epochs))
+    topics = {name: topic for name, topic in old_snapshot.topics.items() if is_in_use(name)} if partial else {}
     for topic in response.topics:
         name = topic.name
         if name is None:
             continue
         topics.pop(name, None)
         if is_in_use(name):
-            topics[name] = _merge_topic(old, topic, version, merge)
+            topics[name] = _merge_topic(old_snapshot, topic, version, merge)
     merge.epochs = {(name, index): epoch for (name, index), epoch in merge.epochs.items() if is_in_use(name)}
     merge.snapshot = ClusterSnapshot(
         nodes={
@@ -103,24 +103,26 @@ def merge_response(
     return merge
 
 
-def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: int, merge: MetadataMerge) -> TopicInfo:
+def _merge_topic(
+    old_snapshot: ClusterSnapshot, topic: MetadataResponseTopic, version: int, merge: MetadataMerge
+) -> TopicInfo:
     """Return the topic's new state. Update the epochs and flags in `merge`."""
     name = topic.name or ""
-    known = old.topics.get(name)
+    known_topic = old_snapshot.topics.get(name)
     error = lookup_error_code(topic.error_code)
     if error.requires_metadata_refresh:
         merge.needs_refresh = True
     if topic.error_code == error_codes.NONE:
         partitions = tuple(
-            _merge_partition(old, topic, partition, version, merge)
+            _merge_partition(old_snapshot, topic, partition, version, merge)
             for partition in _select_valid_partitions(name, topic)
         )
         return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, topic.is_internal)
-    is_new = known is None or known.error_code != topic.error_code
+    is_new = known_topic is None or known_topic.error_code != topic.error_code
     level = logging.WARNING if is_new else logging.DEBUG
     _log.log(level, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
-    if known is not None and error.retriable and topic.error_code not in error_codes.UNKNOWN_TOPIC_ERRORS:
-        return TopicInfo(name, known.topic_id, topic.error_code, known.partitions, known.internal)
+    if known_topic is not None and error.retriable and topic.error_code not in error_codes.UNKNOWN_TOPIC_ERRORS:
+        return TopicInfo(name, known_topic.topic_id, topic.error_code, known_topic.partitions, known_topic.internal)
     return TopicInfo(name, topic.topic_id, topic.error_code)
 
 
@@ -136,7 +138,7 @@ def _select_valid_partitions(name: str, topic: MetadataResponseTopic) -> list[Me
 
 
 def _merge_partition(
-    old: ClusterSnapshot,
+    old_snapshot: ClusterSnapshot,
     topic: MetadataResponseTopic,
     partition: MetadataResponsePartition,
     version: int,
@@ -149,27 +151,33 @@ def _merge_partition(
     name = topic.name or ""
     if lookup_error_code(partition.error_code).requires_metadata_refresh:
         merge.needs_refresh = True
-    new = _build_partition_info(name, partition, version)
-    key = name, new.index
-    known = merge.epochs.get(key)
-    if new.leader_epoch is None:
+    new_partition = _build_partition_info(name, partition, version)
+    key = name, new_partition.index
+    known_epoch = merge.epochs.get(key)
+    if new_partition.leader_epoch is None:
         # The broker is old or sent no epoch, so there is nothing to compare later responses with.
         merge.epochs.pop(key, None)
         merge.has_changes = True
-        return new
-    if known is not None and not _is_other_topic(known.topic_id, topic.topic_id):
-        if new.leader_epoch < known.epoch:
-            old_partition = old.partition(name, new.index)
+        return new_partition
+    if known_epoch is not None and not _is_other_topic(known_epoch.topic_id, topic.topic_id):
+        if new_partition.leader_epoch < known_epoch.epoch:
+            old_partition = old_snapshot.partition(name, new_partition.index)
             if old_partition is not None:
-                _log.debug("%s-%d: epoch %d is older than %d", name, new.index, new.leader_epoch, known.epoch)
+                _log.debug(
+                    "%s-%d: epoch %d is older than %d",
+                    name,
+                    new_partition.index,
+                    new_partition.leader_epoch,
+                    known_epoch.epoch,
+                )
                 return old_partition
-        merge.has_changes |= new.leader_epoch != known.epoch
+        merge.has_changes |= new_partition.leader_epoch != known_epoch.epoch
     else:
         merge.has_changes = True
-    new_epoch = KnownEpoch(topic.topic_id, new.leader_epoch)
-    if new_epoch != known:
+    new_epoch = KnownEpoch(topic.topic_id, new_partition.leader_epoch)
+    if new_epoch != known_epoch:
         merge.epochs[key] = new_epoch
-    return new
+    return new_partition
 
 
 def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:

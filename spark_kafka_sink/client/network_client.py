@@ -85,7 +85,8 @@ class NetworkClient:
         self._random = random if random is not None else Random()
         self._fetch = MetadataFetch(metadata, config, system, selector.wakeup)
         self._connections = Connections(selector, config, system=system, random=self._random)
-        self._states, self.losses = self._connections.states, self._connections.last_losses
+        self._states = self._connections.states
+        self.losses = self._connections.last_losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._unreported_responses: list[ClientResponse] = []  # results of requests that ended between polls
         self._last_response_ms_by_node: dict[int, float] = {}  # in the future while a node throttles the client
@@ -106,9 +107,9 @@ class NetworkClient:
     def is_ready(self, node_id: int, now_ms: float) -> bool:
         return not self._fetch.is_due(now_ms) and self._can_send(node_id, now_ms)
 
-    def poll_delay(self, node_id: int, now_ms: float) -> float:
+    def poll_delay_ms(self, node_id: int, now_ms: float) -> float:
         """Return the milliseconds after which the node's state may change without any network event."""
-        return self._states.poll_delay(node_id, now_ms)
+        return self._states.poll_delay_ms(node_id, now_ms)
 
     def connection_failed(self, node_id: int) -> bool:
         return self._states.has_failed(node_id)
@@ -210,10 +211,10 @@ class NetworkClient:
         if self._unreported_responses:
             responses, self._unreported_responses = self._unreported_responses, []
             return responses
-        metadata_ms = self._maybe_update_metadata(now_ms)
-        deadline_ms = min(self._in_flight.next_deadline(), self._states.next_setup_deadline())
+        metadata_wait_ms = self._maybe_update_metadata(now_ms)
+        deadline_ms = min(self._in_flight.deadline_bound_ms(), self._states.next_setup_deadline_ms())
         self._selector.poll(
-            max(0.0, min(timeout_ms, metadata_ms, self._config.request_timeout_ms, deadline_ms - now_ms))
+            max(0.0, min(timeout_ms, metadata_wait_ms, self._config.request_timeout_ms, deadline_ms - now_ms))
         )
 
         now_ms = self._system.now()
@@ -245,7 +246,8 @@ class NetworkClient:
     def close(self) -> None:
         """Close all connections and the metadata. Callers that wait for metadata get an error."""
         with self._state_lock:
-            was_closed, self._state = self._state is _State.CLOSED, _State.CLOSED
+            was_closed = self._state is _State.CLOSED
+            self._state = _State.CLOSED
         if not was_closed:
             self._selector.close()
             self._metadata.close()
@@ -265,7 +267,7 @@ class NetworkClient:
         if self._is_every_node_unreachable(choice) and self._fetch.rebootstrap(now_ms):
             choice = self._choose_node(now_ms)
         if (node := choice.node) is None:
-            return min(self._states.poll_delay(node_id, now_ms) for node_id in self._metadata.snapshot.nodes)
+            return min(self._states.poll_delay_ms(node_id, now_ms) for node_id in self._metadata.snapshot.nodes)
         if self._fetch.is_awaiting_response(node.id):
             return UNRESPONSIVE_AFTER_MS  # no other node is more likely to respond
         if self._can_send(node.id, now_ms):
@@ -401,7 +403,7 @@ class NetworkClient:
         assert isinstance(request, ApiVersionsRequest)
         loss = self._connections.handle_api_versions(node_id, request, response, in_flight.version, now_ms)
         if self._states.is_ready(node_id, now_ms):
-            self._metadata.connected(node_id)
+            self._metadata.clear_connection_failure(node_id)
         if loss is not None:
             if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
                 self._fetch.request_rebootstrap()
@@ -428,7 +430,7 @@ class NetworkClient:
         self._connections.record_loss(node_id, loss, now_ms)
         self._cancel_requests(responses, node_id, loss, now_ms)
         if not loss.expected:
-            self._metadata.connection_failed(node_id, self._connections.address(node_id), loss.detail)
+            self._metadata.record_connection_failure(node_id, self._connections.address(node_id), loss.detail)
         self._fetch.handle_disconnection(now_ms, self._connections.find_authentication_failure(self._metadata.snapshot))
 
     def _cancel_requests(

@@ -47,13 +47,11 @@ class NewTopic:
 
     def __str__(self) -> str:
         """Return text such as "partitions 12, replicas 3, cleanup.policy compact"."""
-        counts = (("partitions", self.partitions), ("replicas", self.replicas))
-        parts = [
-            f"{name} {'by default of the brokers' if count == BROKER_DEFAULT else count}" for name, count in counts
-        ]
-        return ", ".join([*parts, *(f"{name} {sanitize(value)}" for name, value in self.configs)])
+        counts = [f"partitions {_format_count(self.partitions)}", f"replicas {_format_count(self.replicas)}"]
+        settings = [f"{name} {sanitize(value)}" for name, value in self.configs]
+        return ", ".join(counts + settings)
 
-    def request(self, *, validate_only: bool = False) -> CreateTopicsRequest:
+    def build_request(self, *, validate_only: bool = False) -> CreateTopicsRequest:
         """Build the CreateTopics request. `validate_only`: brokers check the request but do not create the topic."""
         topic = CreatableTopic(
             name=self.name,
@@ -80,6 +78,10 @@ class NewTopic:
             existing_value = configs.get(name, value)
             if existing_value != value:
                 yield f"{name} {sanitize(existing_value) or 'without a value'}, not {sanitize(value)}"
+
+
+def _format_count(count: int) -> str:
+    return "by default of the brokers" if count == BROKER_DEFAULT else str(count)
 
 
 def format_broker_message(result: CreatableTopicResult) -> str:

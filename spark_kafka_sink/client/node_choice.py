@@ -43,12 +43,14 @@ def choose_node(
     nodes = random.sample(nodes, len(nodes))  # the sorts below are stable, so ties keep this random order
     states = connections.states
     has_connected_node = any(states.is_connected(node.id) for node in nodes)
-    sendable = [node for node in nodes if connections.is_ready(node.id, now_ms) and in_flight.can_send_more(node.id)]
-    sendable.sort(key=lambda node: in_flight.count(node.id))
-    connecting = [node for node in nodes if states.is_preparing(node.id)]
-    connectable = [node for node in nodes if states.can_connect(node.id, now_ms)]
-    connectable.sort(key=lambda node: states.last_attempt_ms(node.id))
-    usable = sendable + connecting
-    responsive = [node for node in usable if is_responsive(node.id)]
-    candidates = responsive + connectable + usable  # in order of preference
+    sendable_nodes = [
+        node for node in nodes if connections.is_ready(node.id, now_ms) and in_flight.can_send_more(node.id)
+    ]
+    sendable_nodes.sort(key=lambda node: in_flight.count(node.id))
+    connecting_nodes = [node for node in nodes if states.is_preparing(node.id)]
+    connectable_nodes = [node for node in nodes if states.can_connect(node.id, now_ms)]
+    connectable_nodes.sort(key=lambda node: states.last_attempt_ms(node.id))
+    usable_nodes = sendable_nodes + connecting_nodes
+    responsive_nodes = [node for node in usable_nodes if is_responsive(node.id)]
+    candidates = responsive_nodes + connectable_nodes + usable_nodes  # in order of preference
     return NodeChoice(candidates[0] if candidates else None, has_connected_node)

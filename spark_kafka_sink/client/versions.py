@@ -98,10 +98,11 @@ class NodeApiVersions:
         """
         version = self._latest_usable.get((api_key, allowed))
         if version is None:
-            version = self._latest_usable[api_key, allowed] = self._find_latest_usable(api_key, allowed)
+            version = self._find_latest_usable_version(api_key, allowed)
+            self._latest_usable[api_key, allowed] = version
         return version
 
-    def _find_latest_usable(self, api_key: ApiKey, allowed: VersionRange | None) -> int:
+    def _find_latest_usable_version(self, api_key: ApiKey, allowed: VersionRange | None) -> int:
         """Compute the result of `latest_usable_version`, which caches it."""
         client_range = load_request_type(api_key).VERSIONS
         if allowed is not None:
@@ -151,10 +152,10 @@ def has_routing_check(response: ApiVersionsResponse) -> bool:
     )
 
 
-def choose_lower_api_versions_version(response: ApiVersionsResponse, rejected: int) -> int:
-    """Return the version of ApiVersions to try next after UNSUPPORTED_VERSION. It is lower than `rejected`."""
+def choose_lower_api_versions_version(response: ApiVersionsResponse, rejected_version: int) -> int:
+    """Return the version of ApiVersions to try next after UNSUPPORTED_VERSION. It is lower than the rejected one."""
     max_version = next((api.max_version for api in response.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
-    return max(0, min(max_version, rejected - 1))
+    return max(0, min(max_version, rejected_version - 1))
 
 
 def build_api_versions_request(cluster_id: str | None = None, node_id: int = -1) -> ApiVersionsRequest:

@@ -61,7 +61,7 @@ class PolledRequests:
                 loss = self._client.losses.get(node.id)
                 self._pending.handle_failure(attempt, DisconnectedError("" if loss is None else loss.reason), now_ms)
                 return 0.0
-            return max(POLL_INTERVAL_MS, self._client.poll_delay(node.id, now_ms))
+            return max(POLL_INTERVAL_MS, self._client.poll_delay_ms(node.id, now_ms))
         try:
             version = self._client.version_for(node.id, request.api_key, request.versions)
             message = request.build_message(version)

@@ -107,7 +107,7 @@ class CreateTopic(TopicRequest):
         return Role.CONTROLLER
 
     def build_message(self, version: int) -> CreateTopicsRequest:
-        return self.new_topic.request()
+        return self.new_topic.build_request()
 
     def classify(self, response: CreateTopicsResponse) -> Classification:
         return self.classify_code(response.topics[0].error_code) if response.topics else MISSING_IN_RESPONSE
@@ -127,7 +127,7 @@ class ValidateTopic(CreateTopic):
         return Role.ANY_BROKER
 
     def build_message(self, version: int) -> CreateTopicsRequest:
-        return self.new_topic.request(validate_only=True)
+        return self.new_topic.build_request(validate_only=True)
 
 
 @dataclass(frozen=True, eq=False)

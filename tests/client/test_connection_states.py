@@ -71,7 +71,7 @@ def test_connection_passes_through_states_until_ready(states: ConnectionStates) 
     states.ready(1, 0)
     assert states.is_ready(1, 0)
     assert not states.is_preparing(1)
-    assert states.connection_delay(1, 0) == math.inf
+    assert states.connection_delay_ms(1, 0) == math.inf
     states.disconnected(1, 100)
     assert states.has_failed(1)
 
@@ -111,11 +111,11 @@ def test_each_node_has_its_own_state(states: ConnectionStates) -> None:
 def test_disconnected_node_can_connect_after_backoff(states: ConnectionStates) -> None:
     make_ready(states)
     states.disconnected(1, 1_000)
-    delay = states.connection_delay(1, 1_000)
+    delay = states.connection_delay_ms(1, 1_000)
     assert 40 <= delay <= 60
     assert not states.can_connect(1, 1_000 + delay - 1)
     assert states.can_connect(1, 1_000 + delay)
-    assert states.connection_delay(1, 1_000 + delay) == 0
+    assert states.connection_delay_ms(1, 1_000 + delay) == 0
 
 
 def test_reconnect_backoff_grows_to_maximum_and_resets_on_success(states: ConnectionStates) -> None:
@@ -123,12 +123,12 @@ def test_reconnect_backoff_grows_to_maximum_and_resets_on_success(states: Connec
     for expected in [50, 100, 200, 400, 800, 1_000, 1_000]:
         states.connecting(NODE, now_ms)
         states.disconnected(1, now_ms)
-        delay = states.connection_delay(1, now_ms)
+        delay = states.connection_delay_ms(1, now_ms)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
         now_ms += delay
     make_ready(states, NODE, now_ms)
     states.disconnected(1, now_ms)
-    assert states.connection_delay(1, now_ms) <= 60
+    assert states.connection_delay_ms(1, now_ms) <= 60
 
 
 def test_setup_timeout_grows_with_failures_and_resets_once_connected(states: ConnectionStates) -> None:
@@ -139,21 +139,21 @@ def test_setup_timeout_grows_with_failures_and_resets_once_connected(states: Con
         assert expected * 0.8 <= limit <= min(expected * 1.2, 30_000)
         assert states.nodes_with_setup_timeout(now_ms + limit - 1) == []
         assert states.nodes_with_setup_timeout(now_ms + limit) == [1]
-        assert states.next_setup_deadline() == now_ms + limit
+        assert states.next_setup_deadline_ms() == now_ms + limit
         states.disconnected(1, now_ms + limit)
         now_ms += limit + 2_000
     states.connecting(NODE, now_ms)
     states.checking_api_versions(1)
     assert states.setup_timeout_ms(1) <= 12_000
     assert states.nodes_with_setup_timeout(now_ms + 100_000) == [], "the setup timeout ends with the connection"
-    assert states.next_setup_deadline() == math.inf
+    assert states.next_setup_deadline_ms() == math.inf
 
 
 def test_connection_delay_is_remaining_setup_timeout(states: ConnectionStates) -> None:
     states.connecting(NODE, 0)
     limit = states.setup_timeout_ms(1)
-    assert states.connection_delay(1, 3_000) == limit - 3_000
-    assert states.connection_delay(1, limit + 1) == 0
+    assert states.connection_delay_ms(1, 3_000) == limit - 3_000
+    assert states.connection_delay_ms(1, limit + 1) == 0
 
 
 def test_authentication_failure_is_kept_until_next_success(states: ConnectionStates) -> None:
@@ -199,26 +199,26 @@ def test_throttled_node_is_not_ready_until_throttle_ends(states: ConnectionState
     assert states.state(1, 499) is ConnectionState.THROTTLED
     assert not states.is_ready(1, 499)
     assert states.is_connected(1)
-    assert states.throttle_delay(1, 100) == 400
-    assert states.poll_delay(1, 100) == 400
+    assert states.throttle_delay_ms(1, 100) == 400
+    assert states.poll_delay_ms(1, 100) == 400
     assert states.is_ready(1, 500)
-    assert states.poll_delay(1, 500) == math.inf
+    assert states.poll_delay_ms(1, 500) == math.inf
 
 
 def test_throttle_never_becomes_shorter(states: ConnectionStates) -> None:
     make_ready(states)
     states.throttle(1, 500)
     states.throttle(1, 300)
-    assert states.throttle_delay(1, 100) == 400
+    assert states.throttle_delay_ms(1, 100) == 400
     states.throttle(1, 600)
-    assert states.throttle_delay(1, 100) == 500
+    assert states.throttle_delay_ms(1, 100) == 500
 
 
 def test_throttle_outlives_connection(states: ConnectionStates) -> None:
     make_ready(states)
     states.throttle(1, 5_000)
     states.disconnected(1, 100)
-    assert states.poll_delay(1, 100) <= 60, "while disconnected, reconnecting comes first"
+    assert states.poll_delay_ms(1, 100) <= 60, "while disconnected, reconnecting comes first"
     make_ready(states, NODE, 1_000)
     assert not states.is_ready(1, 1_000)
     assert states.is_ready(1, 5_000)

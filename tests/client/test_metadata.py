@@ -72,7 +72,7 @@ def test_requested_update_waits_for_backoff(metadata: Metadata) -> None:
 def test_failed_updates_back_off_exponentially(metadata: Metadata) -> None:
     now_ms = 0.0
     for expected in [100, 200, 400, 800, 1_000, 1_000]:
-        metadata.update_failed(now_ms)
+        metadata.record_update_failure(now_ms)
         delay = metadata.time_to_next_update_ms(now_ms)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
         now_ms += delay
@@ -111,7 +111,7 @@ def test_request_update_can_reset_backoff_unless_updates_fail(metadata: Metadata
     assert metadata.time_to_next_update_ms(5) > 500
     metadata.request_update(reset_backoff=True)
     assert metadata.time_to_next_update_ms(5) == 0
-    metadata.update_failed(5)
+    metadata.record_update_failure(5)
     metadata.request_update(reset_backoff=True)
     assert metadata.time_to_next_update_ms(5) > 0, "failed updates back off despite the reset"
 

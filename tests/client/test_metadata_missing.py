@@ -37,8 +37,8 @@ def test_describes_topic_missing_from_responses(metadata: Metadata) -> None:
 
 def test_describes_response_without_brokers(metadata: Metadata) -> None:
     metadata.add_topic("b", 0)
-    metadata.update_failed(0, "A broker responded, but its response contains no broker.")
-    metadata.update_failed(100)
+    metadata.record_update_failure(0, "A broker responded, but its response contains no broker.")
+    metadata.record_update_failure(100)
     assert metadata.describe_missing_metadata("b") == "A broker responded, but its response contains no broker."
-    metadata.connection_failed(1, "b1:9092", "Connection refused")
+    metadata.record_connection_failure(1, "b1:9092", "Connection refused")
     assert metadata.describe_missing_metadata("b") == "Tried: b1:9092: Connection refused"

@@ -64,9 +64,9 @@ def test_wait_converts_remaining_milliseconds_to_seconds(
 def test_wait_timeout_names_failed_addresses_and_reasons(metadata: Metadata) -> None:
     with pytest.raises(MetadataTimeoutError, match="No broker has responded"):
         metadata.await_update(metadata.version, 0)
-    metadata.connection_failed(0, "b:9092 (10.0.0.1)", "refused once")
-    metadata.connection_failed(0, "b:9092 (10.0.0.2)", "timed out")
-    metadata.connection_failed(0, "b:9092 (10.0.0.1)", "refused again")
+    metadata.record_connection_failure(0, "b:9092 (10.0.0.1)", "refused once")
+    metadata.record_connection_failure(0, "b:9092 (10.0.0.2)", "timed out")
+    metadata.record_connection_failure(0, "b:9092 (10.0.0.1)", "refused again")
     with pytest.raises(MetadataTimeoutError) as failure:
         metadata.await_update(metadata.version, 0)
     assert "b:9092 (10.0.0.2): timed out; b:9092 (10.0.0.1): refused again" in str(failure.value)
@@ -77,7 +77,7 @@ def test_wait_timeout_names_failed_addresses_and_reasons(metadata: Metadata) -> 
 
 def test_number_of_reported_addresses_is_limited(metadata: Metadata) -> None:
     for index in range(1_000):
-        metadata.connection_failed(index, f"host{index}:1", "gone")
+        metadata.record_connection_failure(index, f"host{index}:1", "gone")
     assert metadata.describe_connection_failures().count("gone") == MAX_REPORTED_ADDRESSES
     assert "host999" in metadata.describe_connection_failures()
 

@@ -287,7 +287,7 @@ def test_throttled_node_is_not_ready_and_deadlines_are_extended() -> None:
     rig.broker.find_requests(ApiKey.PRODUCE)[0].respond(ProduceResponse(throttle_time_ms=5_000))
     rig.poll_until(lambda: len(rig.responses) == 1)
     assert not rig.client.is_ready(0, rig.now)
-    assert rig.client.poll_delay(0, rig.now) == 5_000
+    assert rig.client.poll_delay_ms(0, rig.now) == 5_000
     rig.pass_time(4_000)
     assert not rig.client.is_ready(0, rig.now)
     assert rig.client.in_flight_request_count(0) == 1, "throttle time extends the deadline"

@@ -346,7 +346,7 @@ class Sender:
                 node_ids.append(node_id)
             else:
                 # A delay of 0 sets no limit: poll() itself ends at network events and at deadlines of connections.
-                node_delay_ms = self.client.poll_delay(node_id, now_ms) or _MAX_POLL_MS
+                node_delay_ms = self.client.poll_delay_ms(node_id, now_ms) or _MAX_POLL_MS
                 delay_ms = min(delay_ms, node_delay_ms)
         return node_ids, delay_ms
 

@@ -36,7 +36,7 @@ class Sender:
         self.client.least_loaded_node.return_value = NODE
         self.client.ready.side_effect = lambda node, now_ms: self.is_ready
         self.client.connection_failed.return_value = False
-        self.client.poll_delay.return_value = 0.0
+        self.client.poll_delay_ms.return_value = 0.0
         self.client.version_for.return_value = 4
         self.client.new_client_request.side_effect = self._new_request
         self.client.send.side_effect = lambda request, now_ms: self.sent.append(request)
@@ -141,7 +141,7 @@ def test_end_of_producer_ends_calls_and_rejects_later_ones(sender: Sender) -> No
 def test_rechecks_node_when_its_reconnect_backoff_ends(sender: Sender) -> None:
     sender.requests.submit(new_call())
     sender.is_ready = False
-    sender.client.poll_delay.return_value = 700.0
+    sender.client.poll_delay_ms.return_value = 700.0
     assert sender.requests.send_due(0) == 700
 
 
