@@ -53,14 +53,14 @@ def run(args: argparse.Namespace) -> int:
     check_topics_readable(config, *ranges)
     results = [
         (topic, partition, result)
-        for topic, written in sorted(ranges.items())
-        for partition, result in sorted(_verify_topic(config, args.isolation, topic, written).items())
+        for topic, written_ranges in sorted(ranges.items())
+        for partition, result in sorted(_verify_topic(config, args.isolation, topic, written_ranges).items())
     ]
     return _print_results(results)
 
 
 def _verify_topic(
-    config: ClientConfig, isolation: str, topic: str, written: dict[int, OffsetRange]
+    config: ClientConfig, isolation: str, topic: str, written_ranges: dict[int, OffsetRange]
 ) -> dict[int, PartitionResult]:
     """Read a topic's reported offset ranges and compare the records with the receipt. Return a result by partition.
 
@@ -69,69 +69,83 @@ def _verify_topic(
     from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
     from spark_kafka_sink.reports.receipts import FoundRecords, compare_topic
 
-    found = {partition: FoundRecords() for partition in written}
+    found_records = {partition: FoundRecords() for partition in written_ranges}
     with TopicReader(config, isolation=isolation, preserve_header_keys=True) as reader:
         existing_partitions = reader.partitions(topic)
-        for partition in written.keys() - set(existing_partitions):
-            found[partition].log_end_offset = 0
-        readable = {
+        for partition in written_ranges.keys() - set(existing_partitions):
+            found_records[partition].log_end_offset = 0
+        readable_ranges = {
             partition: offsets
-            for partition, offsets in written.items()
+            for partition, offsets in written_ranges.items()
             if partition in existing_partitions and offsets.first_offset >= 0 and offsets.digest is not None
         }
-        if readable:
-            ends = reader.end_offsets(topic, readable)
+        if readable_ranges:
+            end_offsets = reader.end_offsets(topic, readable_ranges)
             # These ranges end after the last readable record: later records are gone, or a transaction hides them.
-            blocked_partitions = [
-                partition for partition, offsets in readable.items() if ends[partition] <= offsets.last_offset
+            truncated_partitions = [
+                partition
+                for partition, offsets in readable_ranges.items()
+                if end_offsets[partition] <= offsets.last_offset
             ]
-            if blocked_partitions and isolation != READ_UNCOMMITTED:
-                _check_open_transactions(
-                    config, topic, {partition: ends[partition] for partition in blocked_partitions}
-                )
-            _read_ranges(reader, topic, readable, ends, found)
-    return compare_topic(written, found)
+            if truncated_partitions and isolation != READ_UNCOMMITTED:
+                stable_offsets = {partition: end_offsets[partition] for partition in truncated_partitions}
+                _check_open_transactions(config, topic, stable_offsets)
+            _read_ranges(reader, topic, readable_ranges, end_offsets, found_records)
+    return compare_topic(written_ranges, found_records)
 
 
 def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: dict[int, int]) -> None:
-    """Raise ConfigurationError if an open transaction hides the end of a range from read_committed readers."""
+    """Raise ConfigurationError if an open transaction hides the end of a range from read_committed readers.
+
+    `stable_offsets`: the end offset of each partition for such readers.
+    """
     from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
 
     with TopicReader(config, isolation=READ_UNCOMMITTED) as reader:
-        ends = reader.end_offsets(topic, stable_offsets)
-    hidden = [partition for partition, offset in sorted(stable_offsets.items()) if offset < ends[partition]]
-    if hidden:
-        raise ConfigurationError(
-            f"topic {topic}, partition {hidden[0]}: an open transaction hides the records from offset "
-            f"{stable_offsets[hidden[0]]} on. Verify again when it has ended, or use --isolation read_uncommitted."
-        )
+        end_offsets = reader.end_offsets(topic, stable_offsets)
+    for partition, stable_offset in sorted(stable_offsets.items()):
+        if stable_offset < end_offsets[partition]:
+            raise ConfigurationError(
+                f"topic {topic}, partition {partition}: an open transaction hides the records from offset "
+                f"{stable_offset} on. Verify again when it has ended, or use --isolation read_uncommitted."
+            )
 
 
 def _read_ranges(
     reader: TopicReader,
     topic: str,
     ranges: dict[int, OffsetRange],
-    ends: dict[int, int],
-    found: dict[int, FoundRecords],
+    end_offsets: dict[int, int],
+    found_records: dict[int, FoundRecords],
 ) -> None:
-    """Read one partition after another, limited to the part of each range that the partition still contains."""
-    beginnings = reader.beginning_offsets(topic, ranges)
+    """Read the ranges one after another and add their records to `found_records`.
+
+    Each range is limited to the part that its partition still contains.
+    """
+    beginning_offsets = reader.beginning_offsets(topic, ranges)
     for partition, offsets in sorted(ranges.items()):
-        found[partition].log_start_offset, found[partition].log_end_offset = beginnings[partition], ends[partition]
-        start = max(offsets.first_offset, beginnings[partition])
-        stop = min(offsets.last_offset + 1, ends[partition])
+        found = found_records[partition]
+        found.log_start_offset = beginning_offsets[partition]
+        found.log_end_offset = end_offsets[partition]
+        start = max(offsets.first_offset, beginning_offsets[partition])
+        stop = min(offsets.last_offset + 1, end_offsets[partition])
         if start >= stop:
             continue
         for table in reader.batches(topic, partitions=[partition], start={partition: start}, stop={partition: stop}):
-            found[partition].add(table)
+            found.add(table)
 
 
 def _print_results(results: Sequence[tuple[str, int, PartitionResult]]) -> int:
     """Print a line for each partition and the details of the results. Return the exit status."""
     rows = [
         (
-            *(topic, partition, result.written.first_offset, result.written.last_offset),
-            *(result.written.rows, result.found_rows, result.outcome.value),
+            topic,
+            partition,
+            result.written_range.first_offset,
+            result.written_range.last_offset,
+            result.written_range.rows,
+            result.found_rows,
+            result.outcome.value,
         )
         for topic, partition, result in results
     ]

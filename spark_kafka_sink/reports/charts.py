@@ -25,10 +25,18 @@ _LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 64, 62, 14, 30
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN, HEIGHT - _TOP_MARGIN - _BOTTOM_MARGIN
 _BAR_SPACING = 20
 """Distance from the top of one horizontal bar to the top of the next."""
-_CHARACTER_WIDTH, _LABEL_GAP = 8, 6
-"""Approximate width of a character in a label of the x axis, and the minimum gap between two labels."""
+_CHARACTER_WIDTH = 8
+"""Approximate width of a character in a label of the x axis."""
+_LABEL_GAP = 6
+"""Minimum gap between two labels of the x axis."""
+_MIN_COLUMN_WIDTH = 1.0
+_MAX_COLUMN_WIDTH = 40
+_COLUMN_WIDTH_SHARE = 0.8
+"""Width of a column as a share of the smallest distance between two columns."""
 _LABEL_WIDTH = 150
+"""Width of the labels to the left of horizontal bars."""
 _NUMBER_WIDTH = 70
+"""Width of the numbers to the right of horizontal bars."""
 _MAX_LABEL_LENGTH = 23
 _PAUSE_FACTOR = 5
 """If the gap between two writes exceeds this multiple of the median gap, the line is interrupted there."""
@@ -52,8 +60,8 @@ class Line:
     name: str
     values: Sequence[float]
     """One value for each time on the axis. The line is interrupted where the value is nan."""
-    style: str
-    """CSS class: s1, s2 or s3."""
+    css_class: str
+    """s1, s2 or s3."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ def draw_column_chart(
     ticks = compute_ticks(max(bar.value for bar in bars))
     x_positions = _space_evenly(len(bars)) if times is None else _scale_times(times)
     min_distance = min((after - before for before, after in pairwise(x_positions)), default=_PLOT_WIDTH)
-    width = max(1.0, min(min_distance * 0.8, 40))
+    width = max(_MIN_COLUMN_WIDTH, min(min_distance * _COLUMN_WIDTH_SHARE, _MAX_COLUMN_WIDTH))
     elements = [*_draw_grid(ticks, format_number), *_draw_x_labels(x_positions, [bar.label for bar in bars])]
     for x, bar in zip(x_positions, bars, strict=True):
         y = _to_y(bar.value, ticks[-1])
@@ -182,7 +190,7 @@ def _draw_grid(ticks: Sequence[float], format_number: NumberFormatter) -> Iterat
 
 
 def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
-    """Draw the first and last labels, and those in between that fit without overlapping."""
+    """Draw the last label, and each earlier label that overlaps neither the last one nor the one drawn before it."""
     label_width = _CHARACTER_WIDTH * max(map(len, labels)) + _LABEL_GAP
     previous_x, last_x = -math.inf, x_positions[-1]
     for index, (x, label) in enumerate(zip(x_positions, labels, strict=True)):
@@ -205,7 +213,7 @@ def _draw_line(
     line: Line, x_positions: Sequence[float], labels: Sequence[str], max_value: float, format_number: NumberFormatter
 ) -> Iterator[str]:
     """Draw a line that is interrupted at nan and at pauses, and a point with a tooltip for each value."""
-    path = []
+    path_commands = []
     pauses = _find_pauses(x_positions)
     command = "M"  # in SVG, M moves to a point without drawing, and L draws a line to it
     for index, value in enumerate(line.values):
@@ -214,15 +222,15 @@ def _draw_line(
             continue
         if index in pauses:
             command = "M"
-        path.append(f"{command}{x_positions[index]:.1f} {_to_y(value, max_value):.1f}")
+        path_commands.append(f"{command}{x_positions[index]:.1f} {_to_y(value, max_value):.1f}")
         command = "L"
-    yield f'<path class="line {line.style}" d="{"".join(path)}"/>'
+    yield f'<path class="line {line.css_class}" d="{"".join(path_commands)}"/>'
     radius = 5 if len(line.values) == 1 else 2.4  # a single point has no line and would be hard to see
     for index, value in enumerate(line.values):
         if not math.isnan(value):
             tooltip = escape(f"{line.name}, {labels[index]}: {format_number(value)}")
             shape = f'cx="{x_positions[index]:.1f}" cy="{_to_y(value, max_value):.1f}" r="{radius}"'
-            yield f'<circle class="dot {line.style}" {shape}><title>{tooltip}</title></circle>'
+            yield f'<circle class="dot {line.css_class}" {shape}><title>{tooltip}</title></circle>'
 
 
 def _draw_line_names(lines: Sequence[Line], max_value: float) -> Iterator[str]:
@@ -235,7 +243,7 @@ def _draw_line_names(lines: Sequence[Line], max_value: float) -> Iterator[str]:
     name_y = 0.0
     for y, line in sorted(line_ends, key=lambda end: end[0]):
         name_y = max(y, name_y + _MIN_NAME_DISTANCE)
-        yield _draw_text(_LEFT_MARGIN + _PLOT_WIDTH + 8, name_y, line.name, "start", f"name {line.style}")
+        yield _draw_text(_LEFT_MARGIN + _PLOT_WIDTH + 8, name_y, line.name, "start", f"name {line.css_class}")
 
 
 def _draw_bar(x: float, y: float, width: float, height: float, bar: Bar) -> str:
@@ -249,7 +257,10 @@ def _draw_text(x: float, y: float, text: str, anchor: str, css_class: str = "tic
 
 def _shorten_label(label: str) -> str:
     """Keep only the end of a long label, because partition names end with the partition number."""
-    return label if len(label) <= _MAX_LABEL_LENGTH else "…" + label[1 - _MAX_LABEL_LENGTH :]
+    if len(label) <= _MAX_LABEL_LENGTH:
+        return label
+    kept_length = _MAX_LABEL_LENGTH - len("…")
+    return "…" + label[-kept_length:]
 
 
 def _build_empty_chart(title: str) -> str:

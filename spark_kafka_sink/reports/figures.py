@@ -32,8 +32,8 @@ from spark_kafka_sink.reports.write_report import (
 _MAX_BARS = 24
 """Maximum number of bars in a bar chart. If bars are omitted, the caption states the total number."""
 _MAX_HOST_LENGTH = 14
-_PERCENTILES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
-"""The latency chart's lines: the name, the share of the records, and the CSS class."""
+_LATENCY_LINES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
+"""The latency chart's lines: the name, the quantile, and the CSS class."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +55,24 @@ def build_figures(reports: Sequence[WriteReport]) -> list[Figure]:
     reports = sorted(reports, key=lambda report: report.started_ms)
     time_axis = TimeAxis([report.started_ms for report in reports], _format_start_times(reports))
     return [
-        _build_throughput(reports, time_axis),
-        _build_latency(reports, time_axis),
-        _build_latency_distribution(reports),
-        _build_retries(reports, time_axis),
-        _build_partition_rows(reports),
-        _build_task_durations(reports),
-        _build_task_rows(reports),
+        _build_throughput_figure(reports, time_axis),
+        _build_latency_figure(reports, time_axis),
+        _build_latency_distribution_figure(reports),
+        _build_retries_figure(reports, time_axis),
+        _build_partition_rows_figure(reports),
+        _build_task_durations_figure(reports),
+        _build_task_rows_figure(reports),
     ]
 
 
 def _format_start_times(reports: Sequence[WriteReport]) -> list[str]:
     """Return the start time of each write. If the writes started on different days, include the date."""
     days = {report.started_at.date() for report in reports}
-    return [f"{report.started_at:{'%H:%M:%S' if len(days) == 1 else '%m-%d %H:%M'}}" for report in reports]
+    time_format = "%H:%M:%S" if len(days) == 1 else "%m-%d %H:%M"
+    return [f"{report.started_at:{time_format}}" for report in reports]
 
 
-def _build_throughput(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
+def _build_throughput_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
     rates = [report.rows_per_second if report.rows else math.nan for report in reports]
     known_rates = [rate for rate in rates if not math.isnan(rate)]
     caption = "No write has both rows and a duration."
@@ -85,15 +86,15 @@ def _build_throughput(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Fi
     failed_indices = [index for index, report in enumerate(reports) if report.status == FAILED]
     if failed_indices:
         caption += f" ✗: {format_count(len(failed_indices), 'write')} that failed."
-    line = Line("", rates, "s1")
+    line = Line("", rates, css_class="s1")
     svg = draw_line_chart("rows per second of each write", [line], time_axis, format_number, failed_indices)
     return Figure("Rows per second", svg, caption)
 
 
-def _build_latency(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
+def _build_latency_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
     lines = [
-        Line(name, [report.latency_ms(share) for report in reports], css_class)
-        for name, share, css_class in _PERCENTILES
+        Line(name, [report.latency_ms(quantile) for report in reports], css_class)
+        for name, quantile, css_class in _LATENCY_LINES
     ]
     latencies = merge_latencies(reports)
     caption = "No record was acknowledged."
@@ -110,7 +111,7 @@ def _build_latency(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figur
     )
 
 
-def _build_latency_distribution(reports: Sequence[WriteReport]) -> Figure:
+def _build_latency_distribution_figure(reports: Sequence[WriteReport]) -> Figure:
     latencies = merge_latencies(reports)
     bars = []
     if latencies.counts:
@@ -126,7 +127,7 @@ def _build_latency_distribution(reports: Sequence[WriteReport]) -> Figure:
     )
 
 
-def _build_retries(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
+def _build_retries_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
     retries = sum(report.retries for report in reports)
     bars: list[Bar] = []
     if retries:
@@ -142,7 +143,7 @@ def _build_retries(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figur
     return Figure("Retried records", svg, caption)
 
 
-def _build_partition_rows(reports: Sequence[WriteReport]) -> Figure:
+def _build_partition_rows_figure(reports: Sequence[WriteReport]) -> Figure:
     row_counts = {
         f"{topic}-{partition}": offsets.rows
         for topic, topic_ranges in merge_report_ranges(reports).items()
@@ -157,7 +158,7 @@ def _build_partition_rows(reports: Sequence[WriteReport]) -> Figure:
     return Figure("Rows by partition", _draw_row_counts("rows of each partition", bars, mean), caption)
 
 
-def _build_task_rows(reports: Sequence[WriteReport]) -> Figure:
+def _build_task_rows_figure(reports: Sequence[WriteReport]) -> Figure:
     """Show the row count of each task in the longest write, in descending order."""
     longest_write = find_longest_write(reports)
     tasks = () if longest_write is None else sorted(longest_write.task_list, key=lambda task: -task.rows)
@@ -165,7 +166,8 @@ def _build_task_rows(reports: Sequence[WriteReport]) -> Figure:
         Bar(_format_task(task), task.rows, f"task {task.partition_id}: {format_count(task.rows, 'row')}")
         for task in tasks
     ]
-    caption, mean = "No task was reported.", 0.0
+    caption = "No task was reported."
+    mean = 0.0
     if longest_write is not None:
         caption = describe_task_skew(longest_write) + _describe_omitted(bars)
         mean = compute_mean_task_rows(longest_write)
@@ -178,9 +180,10 @@ def _draw_row_counts(title: str, bars: Sequence[Bar], mean: float) -> str:
     return draw_bar_chart(title, bars[:_MAX_BARS], format_number, reference_line)
 
 
-def _build_task_durations(reports: Sequence[WriteReport]) -> Figure:
+def _build_task_durations_figure(reports: Sequence[WriteReport]) -> Figure:
     """Show the duration of each task in the longest write, in descending order."""
-    title, longest_write = "Tasks of the longest write", find_longest_write(reports)
+    title = "Tasks of the longest write"
+    longest_write = find_longest_write(reports)
     if longest_write is None:
         return Figure(title, draw_bar_chart("tasks", [], format_milliseconds), "No task was reported.")
     bars = [

@@ -14,6 +14,7 @@ def format_number(value: float) -> str:
     if math.isnan(value):
         return NO_VALUE
     for factor, prefix in _SI_PREFIXES:
+        # With three significant digits, 999.5 rounds to 1e+03, so it gets the next prefix, as 1000 does.
         if abs(value) >= factor * 0.9995:
             return f"{value / factor:.3g}{prefix}"
     return f"{value:.3g}"

@@ -47,10 +47,10 @@ class ReceiptOutcome(Enum):
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """Outcome for one partition, with an explanation."""
+    """ReceiptOutcome for one partition, with an explanation."""
 
     outcome: ReceiptOutcome
-    written: OffsetRange
+    written_range: OffsetRange
     found_rows: int
     detail: str
 
@@ -93,7 +93,7 @@ class FoundRecords:
             return None
         offsets = np.concatenate([chunk_offsets for chunk_offsets, _ in self._chunks])
         hashes = np.concatenate([chunk_hashes for _, chunk_hashes in self._chunks])
-        extra_positions = _find_run(hashes, count, digest)
+        extra_positions = _find_consecutive_run(hashes, count, digest)
         if extra_positions is None:
             extra_positions = _find_later_copies(hashes)
             if len(extra_positions) != count or compute_digest(hashes[extra_positions]) != digest:
@@ -103,7 +103,7 @@ class FoundRecords:
         return offsets[extra_positions], has_copies
 
 
-def _find_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
+def _find_consecutive_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
     """Return the positions of the last `count` consecutive records whose hashes add up to `digest`, or None."""
     cumulative_sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])  # modulo 2^64
     run_sums = cumulative_sums[count:] - cumulative_sums[:-count]
@@ -121,55 +121,63 @@ def _find_later_copies(hashes: UInt64Array) -> NDArray[np.int64]:
     return np.delete(np.arange(len(hashes)), first_positions)
 
 
-def compare_topic(written: Mapping[int, OffsetRange], found: Mapping[int, FoundRecords]) -> dict[int, PartitionResult]:
+def compare_topic(
+    written_ranges: Mapping[int, OffsetRange], found_records: Mapping[int, FoundRecords]
+) -> dict[int, PartitionResult]:
     """Compare a topic's receipt with the records found in its offset ranges. Return the result for each partition.
 
     If the partitions that differ contain exactly the written records when taken together, their outcome is MOVED.
     """
-    results = {partition: compare_partition(written[partition], found[partition]) for partition in written}
+    results = {
+        partition: compare_partition(written_range, found_records[partition])
+        for partition, written_range in written_ranges.items()
+    }
     failed_partitions = [partition for partition, result in results.items() if result.outcome.is_failure]
-    if len(failed_partitions) > 1 and all(written[partition].digest is not None for partition in failed_partitions):
-        extra_rows = sum(found[partition].rows - written[partition].rows for partition in failed_partitions)
+    have_digests = all(written_ranges[partition].digest is not None for partition in failed_partitions)
+    if len(failed_partitions) > 1 and have_digests:
+        extra_rows = sum(
+            found_records[partition].rows - written_ranges[partition].rows for partition in failed_partitions
+        )
         digest_difference = sum(
-            found[partition].digest - (written[partition].digest or 0) for partition in failed_partitions
+            found_records[partition].digest - (written_ranges[partition].digest or 0) for partition in failed_partitions
         )
         if extra_rows == 0 and digest_difference % DIGEST_MODULUS == 0:
             for partition in failed_partitions:
                 results[partition] = PartitionResult(
                     ReceiptOutcome.MOVED,
-                    written[partition],
-                    found[partition].rows,
+                    written_ranges[partition],
+                    found_records[partition].rows,
                     "records are in another partition than they were written to: the partitions "
                     f"{sorted(failed_partitions)} together contain exactly the written records",
                 )
     return results
 
 
-def compare_partition(written: OffsetRange, found: FoundRecords) -> PartitionResult:
+def compare_partition(written_range: OffsetRange, found: FoundRecords) -> PartitionResult:
     """Compare a partition's receipt with the records found in its offset range.
 
     Rows whose offset is unknown may lie outside of the range, so they turn MISSING and ALTERED into UNKNOWN.
     """
-    outcome, detail = _determine_outcome(written, found)
-    if written.rows_without_offset and outcome in (ReceiptOutcome.MISSING, ReceiptOutcome.ALTERED):
+    outcome, detail = _determine_outcome(written_range, found)
+    if written_range.rows_without_offset and outcome in (ReceiptOutcome.MISSING, ReceiptOutcome.ALTERED):
         outcome = ReceiptOutcome.UNKNOWN
         detail = (
-            f"the broker returned no offsets for {format_count(written.rows_without_offset, 'row')}, for example "
+            f"the broker returned no offsets for {format_count(written_range.rows_without_offset, 'row')}, for example "
             "because a retried batch was already stored. These rows may lie outside of the range"
         )
-    return PartitionResult(outcome, written, found.rows, detail)
+    return PartitionResult(outcome, written_range, found.rows, detail)
 
 
-def _determine_outcome(written: OffsetRange, found: FoundRecords) -> tuple[ReceiptOutcome, str]:
+def _determine_outcome(written_range: OffsetRange, found: FoundRecords) -> tuple[ReceiptOutcome, str]:
     """Return the outcome and its explanation, without regard to rows whose offset is unknown."""
-    if written.digest is None:
+    if written_range.digest is None:
         return ReceiptOutcome.UNKNOWN, "the report has no digest: set receipt=true for the write"
-    if written.first_offset < 0:
+    if written_range.first_offset < 0:
         return ReceiptOutcome.UNKNOWN, "the report has no offsets: the broker did not return them"
-    extra_rows = found.rows - written.rows
-    digest_difference = (found.digest - written.digest) % DIGEST_MODULUS
+    extra_rows = found.rows - written_range.rows
+    digest_difference = (found.digest - written_range.digest) % DIGEST_MODULUS
     if extra_rows < 0:
-        cause = _describe_likely_cause(written, found)
+        cause = _describe_likely_cause(written_range, found)
         return ReceiptOutcome.MISSING, f"at least {format_count(-extra_rows, 'record')} missing: {cause}"
     if not extra_rows and not digest_difference:
         return ReceiptOutcome.INTACT, ""
@@ -182,25 +190,29 @@ def _determine_outcome(written: OffsetRange, found: FoundRecords) -> tuple[Recei
             "writers. Among so many, records may also be missing or altered"
         )
     offsets, has_copies = extra_records
-    first, last = int(offsets[0]), int(offsets[-1])
-    if extra_rows == 1:
-        location = f"at offset {first:,}"
-    elif last - first == extra_rows - 1:
-        location = f"at offsets {first:,} to {last:,}"
-    else:
-        location = f"between offsets {first:,} and {last:,}"
+    location = _format_location(offsets)
     if has_copies:
         return ReceiptOutcome.DUPLICATED, f"{format_count(extra_rows, 'record')} duplicated, {location}"
     return ReceiptOutcome.OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {location}"
 
 
-def _describe_likely_cause(written: OffsetRange, found: FoundRecords) -> str:
+def _format_location(offsets: NDArray[np.int64]) -> str:
+    """Describe where records are in their partition. `offsets`: the records' offsets, in ascending order."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    if len(offsets) == 1:
+        return f"at offset {first:,}"
+    if last - first == len(offsets) - 1:
+        return f"at offsets {first:,} to {last:,}"
+    return f"between offsets {first:,} and {last:,}"
+
+
+def _describe_likely_cause(written_range: OffsetRange, found: FoundRecords) -> str:
     """Return the likely reason why records are missing."""
-    if found.log_start_offset > written.first_offset:
+    if found.log_start_offset > written_range.first_offset:
         return (
             f"the partition now begins at offset {found.log_start_offset:,}, so retention or DeleteRecords has removed "
             "records"
         )
-    if found.log_end_offset is not None and found.log_end_offset <= written.last_offset:
+    if found.log_end_offset is not None and found.log_end_offset <= written_range.last_offset:
         return f"the partition now ends at offset {found.log_end_offset:,}, so it was truncated or the topic recreated"
     return "they were lost, or compaction has removed them"

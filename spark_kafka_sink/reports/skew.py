@@ -31,7 +31,7 @@ def describe_skew(noun: str, row_counts: Mapping[str, int]) -> str:
 
     `noun`: what a unit is called, in the singular, such as "partition". `row_counts`: the row count by unit name.
     """
-    return _describe(noun, row_counts, len(row_counts), None)
+    return _describe_distribution(noun, row_counts, total_count=len(row_counts))
 
 
 def describe_task_skew(report: WriteReport) -> str:
@@ -39,10 +39,13 @@ def describe_task_skew(report: WriteReport) -> str:
 
     A report lists at most MAX_LISTED_TASKS tasks, but the mean is taken over all tasks.
     """
-    return _describe("task", count_task_rows(report), report.tasks, compute_mean_task_rows(report))
+    mean = compute_mean_task_rows(report)
+    return _describe_distribution("task", count_task_rows(report), total_count=report.tasks, mean=mean)
 
 
-def _describe(noun: str, row_counts: Mapping[str, int], total_count: int, mean: float | None) -> str:
+def _describe_distribution(
+    noun: str, row_counts: Mapping[str, int], *, total_count: int, mean: float | None = None
+) -> str:
     """Describe the distribution of rows over `total_count` units, of which `row_counts` contains at least the largest.
 
     `mean`: the mean over all units; computed from `row_counts` if None.

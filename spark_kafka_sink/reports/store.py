@@ -80,7 +80,9 @@ def find_path_error(path: str) -> str | None:
     url = urlsplit(path)
     if scheme in _ARROW_SCHEMES and url.password is not None:
         return f"the path contains a password. {_REMEDIES[_ARROW_SCHEMES[scheme]]}"
-    if scheme in _LOCAL_SCHEMES and scheme and (url.netloc not in ("", "localhost") or url.query or url.fragment):
+    is_local_uri = scheme != "" and scheme in _LOCAL_SCHEMES
+    has_host = url.netloc not in ("", "localhost")
+    if is_local_uri and (has_host or url.query or url.fragment):
         return f"the path of {scheme}: must not have a host, and '?' and '#' must be written as %3F and %23."
     return None
 
@@ -151,16 +153,24 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
 
 def find_report(path: str, batch: str) -> WriteReport | None:
     """Return the latest report of a batch, or None if it is not among the most recent reports at the path."""
-    suffix = f"-{_to_file_name(batch)}.json"
-    reports = [report for report in map(parse_report, _read_latest_lines(path, suffix)) if report.batch == batch]
-    return reports[-1] if reports else None
+    latest_reports = [parse_report(text) for text in _read_latest_reports(path, _build_file_suffix(batch))]
+    batch_reports = [report for report in latest_reports if report.batch == batch]
+    return batch_reports[-1] if batch_reports else None
 
 
 def report_file_name(report: WriteReport) -> str:
-    return f"{report.started_at:%Y%m%dT%H%M%S}.{report.started_ms % 1000:03}Z-{_to_file_name(report.batch)}.json"
+    """Return the name of the report's file in a folder. It begins with the write's start time in UTC."""
+    milliseconds = report.started_ms % 1000
+    return f"{report.started_at:%Y%m%dT%H%M%S}.{milliseconds:03}Z{_build_file_suffix(report.batch)}"
 
 
-def _to_file_name(batch: str) -> str:
+def _build_file_suffix(batch: str) -> str:
+    """Return the end of the names of a batch's report files. Long batch names may share a suffix."""
+    return f"-{_to_file_name_part(batch)}.json"
+
+
+def _to_file_name_part(batch: str) -> str:
+    """Replace characters that are unsafe in file names with hyphens, and limit the length."""
     return re.sub(r"[^\w.-]+", "-", batch)[:_MAX_BATCH_LENGTH]
 
 
@@ -177,13 +187,19 @@ def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
     file_paths = [path_in_system]
     if file_info.type == FileType.Directory:
         file_paths = _list_files(file_system, path_in_system, ".json")
-        file_paths = file_paths if max_files is None else file_paths[-max_files:]
+        if max_files is not None:
+            file_paths = file_paths[-max_files:]
     for file_path in file_paths:
-        with file_system.open_input_stream(file_path) as file:
-            yield from (line for line in file.read().decode().split("\n") if line.strip())
+        yield from (line for line in _read_text(file_system, file_path).split("\n") if line.strip())
 
 
-def _read_latest_lines(path: str, suffix: str) -> list[str]:
+def _read_text(file_system: FileSystem, path_in_system: str) -> str:
+    with file_system.open_input_stream(path_in_system) as stream:
+        text: str = stream.read().decode()
+    return text
+
+
+def _read_latest_reports(path: str, suffix: str) -> list[str]:
     """Return the most recent reports, each as a JSON string, with the latest one last.
 
     If `path` is a file, they are its last lines. If it is a folder, they are its latest files that end in `suffix`.
@@ -195,15 +211,16 @@ def _read_latest_lines(path: str, suffix: str) -> list[str]:
     file_info = file_system.get_file_info(path_in_system)
     if file_info.type == FileType.Directory:
         file_paths = _list_files(file_system, path_in_system, suffix)[-_MAX_SEARCHED_REPORTS:]
-        return [file_system.open_input_stream(file_path).read().decode() for file_path in file_paths]
+        return [_read_text(file_system, file_path) for file_path in file_paths]
     if file_info.type != FileType.File:  # opening a FIFO would block until another process writes to it
         return []
     with file_system.open_input_file(path_in_system) as file:
         start = max(0, file_info.size - _MAX_SEARCHED_BYTES)
         file.seek(start)
-        # If the file is not read from its beginning, the first line may be incomplete.
-        lines = file.read().decode(errors="replace").split("\n")[1 if start else 0 :]
-    return [line for line in lines if line.strip()][-_MAX_SEARCHED_REPORTS:]
+        # If the file is not read from its beginning, the first line may be incomplete, even within a character.
+        lines = file.read().decode(errors="replace").split("\n")
+    complete_lines = lines[1:] if start else lines
+    return [line for line in complete_lines if line.strip()][-_MAX_SEARCHED_REPORTS:]
 
 
 def _list_files(file_system: FileSystem, folder: str, suffix: str) -> list[str]:
@@ -261,13 +278,14 @@ def _open_file_system(path: str) -> tuple[FileSystem, str]:
     """
     from pyarrow.fs import FileSystem, LocalFileSystem
 
+    scheme = _parse_scheme(path)
     local_path = _find_local_path(path)
     if local_path is not None:
-        if _parse_scheme(path) == "dbfs" and not os.path.isdir(_DBFS_MOUNT):
+        if scheme == "dbfs" and not os.path.isdir(_DBFS_MOUNT):
             raise OSError(f"dbfs: paths need {_DBFS_MOUNT}, which is not mounted")
         return LocalFileSystem(), os.path.abspath(local_path)
-    # Replace the URI's scheme with the one that Arrow uses.
-    file_system, path_in_system = FileSystem.from_uri(_ARROW_SCHEMES[_parse_scheme(path)] + path[path.index(":") :])
+    _, rest = path.split(":", 1)
+    file_system, path_in_system = FileSystem.from_uri(f"{_ARROW_SCHEMES[scheme]}:{rest}")
     return file_system, path_in_system.rstrip("/")
 
 
@@ -277,4 +295,5 @@ def _build_error(path: str, failure: str, error: Exception) -> ConfigurationErro
     # If Arrow cannot find a JVM, its message lists every path that it tried.
     lines = (line for line in str(error).splitlines() if not line.startswith("dlopen("))
     reason = sanitize(" ".join(lines))
-    return ConfigurationError(f"{path} {failure}: {reason}{'' if reason.endswith('.') else '.'} {remedy}".rstrip())
+    period = "" if reason.endswith(".") else "."
+    return ConfigurationError(f"{path} {failure}: {reason}{period} {remedy}".rstrip())

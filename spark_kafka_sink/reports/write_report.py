@@ -28,7 +28,7 @@ MAX_LISTED_TASKS = 1_000
 """Maximum number of tasks in a report. If a write has more, the report lists those that took longest."""
 _MAX_NAMED_TOPICS = 5
 """Maximum number of topic names in the log line. The JSON report contains all topics."""
-_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_LATENCY_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 OffsetRanges = dict[str, dict[int, OffsetRange]]
 """Range of the written offsets, by topic and partition."""
@@ -145,9 +145,9 @@ class WriteReport(WriteTotals):
         """Whether `batch` ends with the number of a micro-batch rather than with a stage."""
         return self.batch.rpartition("/")[2].isdecimal()
 
-    def latency_ms(self, share: float) -> float:
-        """Return the time within which this share (0 to 1) of the records was acknowledged; nan without records."""
-        return self.latencies.percentile(share)
+    def latency_ms(self, quantile: float) -> float:
+        """Return this quantile (0 to 1) of the records' latencies in milliseconds, or nan if there are no records."""
+        return self.latencies.percentile(quantile)
 
     def line(self) -> str:
         """Return the report as one line for the application log."""
@@ -171,8 +171,8 @@ class WriteReport(WriteTotals):
     def to_json(self) -> str:
         """Return the report as a JSON object on one line. `parse_report` is the inverse."""
         counter_names = {counter.name for counter in fields(WriteTotals)}
-        report_names = [attribute.name for attribute in fields(self) if attribute.name not in counter_names]
-        document: dict[str, Any] = {name: getattr(self, name) for name in report_names}
+        other_names = [item.name for item in fields(self) if item.name not in counter_names]
+        document: dict[str, Any] = {name: getattr(self, name) for name in other_names}
         document["partitions"] = [
             {"topic": topic, "partition": partition, **_range_to_json(offsets)}
             for topic, topic_ranges in sorted(self.partitions.items())
@@ -186,7 +186,9 @@ class WriteReport(WriteTotals):
         document["rows_per_second"] = _round_number(self.rows_per_second)
         document["requests_per_second"] = _round_number(self.requests_per_second)
         document["mean_batch_bytes"] = _round_number(self.mean_batch_bytes)
-        document["latency_ms"] = {name: _round_number(self.latency_ms(share)) for name, share in _PERCENTILES.items()}
+        document["latency_ms"] = {
+            name: _round_number(self.latency_ms(quantile)) for name, quantile in _LATENCY_QUANTILES.items()
+        }
         latency_counts = sorted(self.latencies.counts.items())
         document["latency_counts"] = [[compute_bucket_end_ms(bucket), count] for bucket, count in latency_counts]
         return json.dumps(document, ensure_ascii=False)
@@ -215,28 +217,16 @@ def parse_report(line: str) -> WriteReport:
     """
     try:
         document: dict[str, Any] = json.loads(line)
-        partitions: OffsetRanges = {}
-        for entry in document["partitions"]:
-            range_fields = {name: entry[name] for name in ("first_offset", "last_offset", "rows")}
-            range_fields["rows_without_offset"] = entry.get("rows_without_offset", 0)
-            digest = _parse_digest(entry["digest"]) if "digest" in entry else None
-            topic, partition = _check_text("topic", entry["topic"]), _check_integer("partition", entry["partition"])
-            partitions.setdefault(topic, {})[partition] = OffsetRange(
-                **_check_fields(OffsetRange, range_fields), digest=digest
-            )
-        latencies = LatencyHistogram()
-        for bucket_end_ms, record_count in document.pop("latency_counts", ()):
-            if not isinstance(bucket_end_ms, int | float) or not 0 < bucket_end_ms < _MAX_INTEGER:
-                raise ValueError(f"latency_counts has the invalid time {_describe_value(bucket_end_ms)}")
-            # The end of a bucket belongs to the next bucket, so add the largest number below it.
-            latencies.add(math.nextafter(bucket_end_ms, 0), _check_integer("latency_counts", record_count))
+        partitions = _parse_partitions(document["partitions"])
+        latencies = _parse_latency_counts(document.pop("latency_counts", ()))
         arguments = {name: value for name, value in document.items() if name not in _COMPUTED_FIELDS}
         producer_totals = {
             attribute: _check_integer(name, arguments.pop(name))
             for name, attribute in PRODUCER_FIELDS.items()
             if name in arguments
         }
-        arguments["partitions"], arguments["producer"] = partitions, Totals(latencies=latencies, **producer_totals)
+        arguments["partitions"] = partitions
+        arguments["producer"] = Totals(latencies=latencies, **producer_totals)
         tasks = document.get("task_list", ())
         arguments["task_list"] = tuple(TaskSummary(**_check_fields(TaskSummary, task)) for task in tasks)
         arguments["errors"] = {
@@ -249,6 +239,31 @@ def parse_report(line: str) -> WriteReport:
         return report
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"this is not a write report: {line[:80]!r} ({_describe_error(error)})") from error
+
+
+def _parse_partitions(entries: Iterable[Any]) -> OffsetRanges:
+    """Parse the JSON field `partitions`, which has one entry for each topic-partition."""
+    partitions: OffsetRanges = {}
+    for entry in entries:
+        range_fields = {name: entry[name] for name in ("first_offset", "last_offset", "rows")}
+        range_fields["rows_without_offset"] = entry.get("rows_without_offset", 0)
+        digest = _parse_digest(entry["digest"]) if "digest" in entry else None
+        topic = _check_text("topic", entry["topic"])
+        partition = _check_integer("partition", entry["partition"])
+        offsets = OffsetRange(**_check_fields(OffsetRange, range_fields), digest=digest)
+        partitions.setdefault(topic, {})[partition] = offsets
+    return partitions
+
+
+def _parse_latency_counts(entries: Iterable[Any]) -> LatencyHistogram:
+    """Parse the JSON field `latency_counts`: pairs of a bucket's end in milliseconds and its number of records."""
+    latencies = LatencyHistogram()
+    for bucket_end_ms, record_count in entries:
+        if not isinstance(bucket_end_ms, int | float) or not 0 < bucket_end_ms < _MAX_INTEGER:
+            raise ValueError(f"latency_counts has the invalid time {_describe_value(bucket_end_ms)}")
+        # The end of a bucket belongs to the next bucket, so add the largest number below it.
+        latencies.add(math.nextafter(bucket_end_ms, 0), _check_integer("latency_counts", record_count))
+    return latencies
 
 
 def _range_to_json(offsets: OffsetRange) -> dict[str, Any]:
@@ -273,9 +288,10 @@ def _parse_digest(value: object) -> int:
 def _check_fields(dataclass_type: type[Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `values` unchanged. Raise ValueError if the value of a bool, int or str field is invalid."""
     checks = {"bool": _check_boolean, "int": _check_integer, "str": _check_text}
-    for attribute in fields(dataclass_type):
-        if attribute.name in values and attribute.type in checks:
-            checks[str(attribute.type)](attribute.name, values[attribute.name])
+    for item in fields(dataclass_type):
+        if item.name in values and item.type in checks:
+            check_value = checks[str(item.type)]
+            check_value(item.name, values[item.name])
     return values
 
 
