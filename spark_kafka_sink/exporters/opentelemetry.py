@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.errors import MissingDependencyError
-from spark_kafka_sink.exporters.units import WRITE_METRICS, find_base_unit
+from spark_kafka_sink.exporters.units import WRITE_METRICS, to_exported_metric
 from spark_kafka_sink.producer.metrics import parse_metric_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.reports.write_report import WriteReport, get_query_id
@@ -63,17 +63,17 @@ _ObservableCallback = Callable[[CallbackOptions], Iterable[Observation]]
 
 def _create_instrument(meter: Meter, prefix: str, metric: str, callback: _ObservableCallback) -> None:
     """Create an observable counter for a metric that ends with `-total`, or else an observable gauge."""
-    name, unit, _ = find_base_unit(metric)
-    instrument_name = f"{prefix}.{name.replace('-', '_')}"
+    exported_metric = to_exported_metric(metric)
+    instrument_name = f"{prefix}.{exported_metric.name.replace('-', '_')}"
     if metric.endswith("-total"):
-        meter.create_observable_counter(instrument_name.removesuffix("_total"), [callback], unit)
+        meter.create_observable_counter(instrument_name.removesuffix("_total"), [callback], exported_metric.unit)
     else:
-        meter.create_observable_gauge(instrument_name, [callback], unit)
+        meter.create_observable_gauge(instrument_name, [callback], exported_metric.unit)
 
 
 def _build_callback(producer: KafkaProducer, metric: str) -> _ObservableCallback:
     """Build the callback that observes a metric of the producer as a whole."""
-    factor = find_base_unit(metric).factor
+    factor = to_exported_metric(metric).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
         value = producer.metric(metric)
@@ -85,13 +85,16 @@ def _build_callback(producer: KafkaProducer, metric: str) -> _ObservableCallback
 
 def _build_tagged_callback(producer: KafkaProducer, tag: str, metric: str) -> _ObservableCallback:
     """Build the callback that observes a metric of each topic or of each node, depending on the tag."""
-    factor = find_base_unit(metric).factor
+    factor = to_exported_metric(metric).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
         for name, value in producer.metrics().items():
-            stem, name_tag, tag_value = parse_metric_name(name)
-            if (stem, name_tag) == (metric, tag) and not math.isnan(value):
-                attributes = {"client_id": producer.config.client_id, tag.replace("-", "_"): tag_value}
+            metric_name = parse_metric_name(name)
+            if metric_name.stem == metric and metric_name.tag == tag and not math.isnan(value):
+                attributes = {
+                    "client_id": producer.config.client_id,
+                    tag.replace("-", "_"): metric_name.tag_value,
+                }
                 yield Observation(value * factor, attributes)
 
     return observe
@@ -107,8 +110,8 @@ class WriteInstruments:
         self._provider = provider if provider is not None else get_meter_provider()
         meter = _get_meter(self._provider)
         self._counters = {  # keyed like WriteReport.counts()
-            counter: meter.create_counter(f"pykafka.{_to_instrument_name(name)}", unit)
-            for counter, (name, unit, _) in WRITE_METRICS.items()
+            count_name: meter.create_counter(f"pykafka.{_to_instrument_name(metric.name)}", metric.unit)
+            for count_name, metric in WRITE_METRICS.items()
         }
         self._writes = meter.create_counter("pykafka.writes", "{write}")
         self._duration = meter.create_histogram("pykafka.write.duration", "s")
@@ -120,8 +123,8 @@ class WriteInstruments:
         The provider is flushed because the process that commits the write may exit before the next scheduled export.
         """
         attributes = {"query": get_query_id(report)}
-        for name, count in report.counts().items():
-            self._counters[name].add(count * WRITE_METRICS[name].factor, attributes)
+        for count_name, count in report.counts().items():
+            self._counters[count_name].add(count * WRITE_METRICS[count_name].factor, attributes)
         self._writes.add(1, {**attributes, "status": report.status})
         self._duration.record(report.duration_ms / 1000, attributes)
         for quantile in _QUANTILES:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import MissingDependencyError
-from spark_kafka_sink.exporters.units import BYTES, SECONDS, WRITE_METRICS, find_base_unit
+from spark_kafka_sink.exporters.units import BYTES, SECONDS, WRITE_METRICS, to_exported_metric
 from spark_kafka_sink.producer.metrics import parse_metric_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.totals import WRITE_COUNTERS
@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
         'Metrics for Prometheus require its client library: pip install "spark-kafka-sink[prometheus]".'
     ) from error
 
-_BUCKETS_MS = tuple(float(1 << power) for power in range(18))
+_BUCKET_BOUNDARIES_MS = tuple(float(1 << power) for power in range(18))
 """Bucket boundaries from 1 ms to 131 s. Each boundary coincides with the end of one of the producer's finer buckets."""
 
 _UNIT_SUFFIXES = {SECONDS: "seconds", BYTES: "bytes"}
@@ -63,19 +63,19 @@ class ProducerCollector(Collector):
         self._producers.add(producer)
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, Metric] = {}
-        latencies: dict[tuple[str, ...], LatencyHistogram] = {}
+        families_by_name: dict[str, Metric] = {}
+        latencies_by_labels: dict[tuple[str, ...], LatencyHistogram] = {}
         for producer in sorted(self._producers, key=lambda producer: producer.config.client_id):
             client_id = producer.config.client_id
-            if (client_id,) in latencies:
+            if (client_id,) in latencies_by_labels:
                 # Another producer has the same client.id, but Prometheus rejects two series with the same labels.
-                client_id = f"{client_id} ({len(latencies) + 1})"
-            latencies[(client_id,)] = producer.totals().latencies
+                client_id = f"{client_id} ({len(latencies_by_labels) + 1})"
+            latencies_by_labels[(client_id,)] = producer.totals().latencies
             for name, value in producer.metrics().items():
                 if not math.isnan(value):
-                    _add_sample(families, client_id, name, value)
-        yield from families.values()
-        yield _build_producer_histogram(latencies)
+                    _add_sample(families_by_name, client_id, name, value)
+        yield from families_by_name.values()
+        yield _build_producer_histogram(latencies_by_labels)
 
     def describe(self) -> list[Metric]:
         """Return a metric that is always exported, so that a registry rejects a second collector.
@@ -85,8 +85,8 @@ class ProducerCollector(Collector):
         return [_build_producer_histogram({})]
 
 
-def _add_sample(families: dict[str, Metric], client_id: str, metric: str, value: float) -> None:
-    """Add a sample to its metric family, which is created for the first sample."""
+def _add_sample(families_by_name: dict[str, Metric], client_id: str, metric: str, value: float) -> None:
+    """Add a sample to its metric family. Create the family for its first sample."""
     stem, tag, tag_value = parse_metric_name(metric)
     family_name, factor = _add_unit(stem)
     label_names, label_values = ["client_id"], [client_id]
@@ -94,9 +94,9 @@ def _add_sample(families: dict[str, Metric], client_id: str, metric: str, value:
         family_name = f"{tag.removesuffix('-id')}-{family_name}"
         label_names.append(tag.replace("-", "_"))
         label_values.append(tag_value)
-    family = families.get(family_name)
+    family = families_by_name.get(family_name)
     if family is None:
-        family = families[family_name] = _create_family(family_name, stem, label_names)
+        family = families_by_name[family_name] = _create_family(family_name, stem, label_names)
     family.add_metric(label_values, value * factor)  # type: ignore[attr-defined]
 
 
@@ -107,7 +107,7 @@ def _add_unit(metric: str) -> tuple[str, float]:
     """
     if metric == "connection-count":
         return "connections", 1.0  # Prometheus reserves the suffix `_count` for histograms
-    name, unit, factor = find_base_unit(metric)
+    name, unit, factor = to_exported_metric(metric)
     suffix = _UNIT_SUFFIXES.get(unit)
     if suffix is None or "byte" in name:
         return name, factor
@@ -124,9 +124,8 @@ def _create_family(name: str, stem: str, labels: list[str]) -> Metric:
     return family_type(full_name, f"{stem} of KafkaProducer.metrics()", labels=labels)
 
 
-def _build_producer_histogram(latencies: dict[tuple[str, ...], LatencyHistogram]) -> HistogramMetricFamily:
-    name = "kafka_producer_delivery_latency_seconds"
-    return _build_histogram(name, _LATENCY_DOCUMENTATION, latencies, ["client_id"])
+def _build_producer_histogram(latencies_by_labels: dict[tuple[str, ...], LatencyHistogram]) -> HistogramMetricFamily:
+    return _build_histogram("kafka_producer_delivery_latency_seconds", latencies_by_labels, ["client_id"])
 
 
 @dataclass
@@ -147,9 +146,10 @@ class _QueryTotals:
     """End of the latest write with dead letters; None if none was reported."""
 
 
-def _build_counter_name(counter: str) -> str:
-    name, unit, _ = WRITE_METRICS[counter]
-    return f"pykafka_{name}_seconds" if unit == SECONDS else f"pykafka_{name}"
+def _build_counter_name(count_name: str) -> str:
+    """Return the Prometheus name of a write counter. `count_name`: its name in WriteReport.counts()."""
+    metric = WRITE_METRICS[count_name]
+    return f"pykafka_{metric.name}_seconds" if metric.unit == SECONDS else f"pykafka_{metric.name}"
 
 
 _LATENCY_DOCUMENTATION = "Time from the first record of a batch to its acknowledgement, for each record"
@@ -195,12 +195,12 @@ class WriteCollector(Collector):
         Without these zeros, Prometheus' `increase()` would miss the counts of the first report.
         """
         with self._lock:
-            self._get_query(query_id)
+            self._get_or_add_query(query_id)
 
     def record(self, report: WriteReport) -> None:
         """Add a report to the metrics of its query. Usable as a `reportCallback`."""
         with self._lock:
-            query = self._get_query(get_query_id(report))
+            query = self._get_or_add_query(get_query_id(report))
             query.counters.update(_compute_counter_increments(report))
             query.latencies.merge(report.latencies)
             query.last_report = report
@@ -212,10 +212,11 @@ class WriteCollector(Collector):
             if report.dead_letters:
                 query.last_dead_letter_at = ended_at
 
-    def _get_query(self, query_id: str) -> _QueryTotals:
-        """Return a query's totals, creating them on first use. The caller must hold the lock."""
+    def _get_or_add_query(self, query_id: str) -> _QueryTotals:
+        """Return a query's totals, which are created on first use. The caller must hold the lock."""
         if query_id not in self._queries and len(self._queries) >= _MAX_QUERIES:
-            del self._queries[next(iter(self._queries))]
+            oldest_query_id = next(iter(self._queries))
+            del self._queries[oldest_query_id]
         return self._queries.setdefault(query_id, _QueryTotals())
 
     def collect(self) -> Iterator[Metric]:
@@ -227,11 +228,11 @@ class WriteCollector(Collector):
                     counter.add_metric([query_id], query.counters[name])
                 for name, value in _compute_gauge_values(query).items():
                     gauges[name].add_metric([query_id], value)
-            latencies: dict[tuple[str, ...], LatencyHistogram]
-            latencies = {(query_id,): query.latencies.copy() for query_id, query in self._queries.items()}
+            latencies_by_labels: dict[tuple[str, ...], LatencyHistogram]
+            latencies_by_labels = {(query_id,): query.latencies.copy() for query_id, query in self._queries.items()}
         yield from counters.values()
         yield from gauges.values()
-        yield _build_histogram("pykafka_delivery_latency_seconds", _LATENCY_DOCUMENTATION, latencies, ["query"])
+        yield _build_histogram("pykafka_delivery_latency_seconds", latencies_by_labels, ["query"])
 
     def describe(self) -> list[Metric]:
         """Return metrics that are always exported, so that a registry rejects a second collector.
@@ -273,17 +274,17 @@ def _compute_gauge_values(query: _QueryTotals) -> dict[str, float]:
 
 
 def _build_histogram(
-    name: str, documentation: str, latencies: dict[tuple[str, ...], LatencyHistogram], label_names: list[str]
+    name: str, latencies_by_labels: dict[tuple[str, ...], LatencyHistogram], label_names: list[str]
 ) -> HistogramMetricFamily:
-    """Build a histogram metric with one series for each key of `latencies`. The keys are the series' label values.
+    """Build a latency histogram with one series for each entry, whose key contains the series' label values.
 
     Each record is counted with the upper end of its bucket in the producer, so the sum is at most a sixteenth too high.
     """
-    family = HistogramMetricFamily(name, documentation, labels=label_names)
-    for label_values, histogram in latencies.items():
+    family = HistogramMetricFamily(name, _LATENCY_DOCUMENTATION, labels=label_names)
+    for label_values, histogram in latencies_by_labels.items():
         counts_by_end_ms = {compute_bucket_end_ms(bucket): count for bucket, count in histogram.counts.items()}
         buckets: list[tuple[str, float]] = []
-        for boundary_ms in _BUCKETS_MS:
+        for boundary_ms in _BUCKET_BOUNDARIES_MS:
             cumulative_count = sum(count for end_ms, count in counts_by_end_ms.items() if end_ms <= boundary_ms)
             buckets.append((str(boundary_ms / 1000), float(cumulative_count)))
         buckets.append(("+Inf", float(sum(histogram.counts.values()))))

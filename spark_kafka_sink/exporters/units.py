@@ -30,8 +30,8 @@ _COUNTER_UNITS = {
 """Units of counters, by the prefix of the metric name."""
 
 
-class BaseUnit(NamedTuple):
-    """The exported name and unit of a metric."""
+class ExportedMetric(NamedTuple):
+    """The name and base unit with which a metric is exported."""
 
     name: str
     """The metric's name without the unit that the Java producer includes in some names, such as `-ns` or `-bytes`."""
@@ -41,37 +41,37 @@ class BaseUnit(NamedTuple):
     """The factor that converts the metric's values to the unit."""
 
 
-def find_base_unit(metric: str) -> BaseUnit:
-    """Return the exported name and unit of a producer metric. `metric`: its name in docs/metrics.md."""
+def to_exported_metric(metric: str) -> ExportedMetric:
+    """Return a producer metric's exported name and unit. `metric`: its name in docs/metrics.md."""
     stem, _, kind = metric.rpartition("-")
     if stem.endswith("-ns"):
-        return BaseUnit(f"{stem.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
+        return ExportedMetric(f"{stem.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
     if metric.startswith(_MILLISECOND_PREFIXES):
-        return BaseUnit(metric, SECONDS, _SECONDS_PER_MILLISECOND)
+        return ExportedMetric(metric, SECONDS, _SECONDS_PER_MILLISECOND)
     if metric == "metadata-age":
-        return BaseUnit(metric, SECONDS, 1)
+        return ExportedMetric(metric, SECONDS, 1)
     if kind == "bytes":
-        return BaseUnit(stem, BYTES, 1)
+        return ExportedMetric(stem, BYTES, 1)
     if metric.startswith(_BYTE_SIZE_PREFIXES):
-        return BaseUnit(metric, BYTES, 1)
+        return ExportedMetric(metric, BYTES, 1)
     if metric.startswith(_RATIO_PREFIXES):
-        return BaseUnit(metric, "1", 1)
+        return ExportedMetric(metric, "1", 1)
     counter_unit = BYTES if metric.startswith(_BYTE_COUNTER_PREFIXES) else _find_counter_unit(metric)
-    return BaseUnit(metric, f"{counter_unit}/s" if kind == "rate" else counter_unit, 1)
+    return ExportedMetric(metric, f"{counter_unit}/s" if kind == "rate" else counter_unit, 1)
 
 
 def _find_counter_unit(metric: str) -> str:
     return next(unit for prefix, unit in _COUNTER_UNITS.items() if metric.startswith(prefix))
 
 
-def _build_write_metric(name: str, counter: Counter) -> BaseUnit:
+def _build_write_metric(name: str, counter: Counter) -> ExportedMetric:
     metric = counter.metric_name or name
     if metric.endswith("_ms"):
-        return BaseUnit(metric.removesuffix("_ms"), SECONDS, _SECONDS_PER_MILLISECOND)
-    return BaseUnit(metric, f"{{{counter.noun}}}" if counter.noun else BYTES, 1)
+        return ExportedMetric(metric.removesuffix("_ms"), SECONDS, _SECONDS_PER_MILLISECOND)
+    return ExportedMetric(metric, f"{{{counter.noun}}}" if counter.noun else BYTES, 1)
 
 
-WRITE_METRICS: Mapping[str, BaseUnit] = {
+WRITE_METRICS: Mapping[str, ExportedMetric] = {
     name: _build_write_metric(name, counter) for name, counter in WRITE_COUNTERS.items()
 }
 """Exported names and units of write counters, by the counter's name in reports."""

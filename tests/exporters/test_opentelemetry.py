@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import (
 
 from spark_kafka_sink.errors import MissingDependencyError
 from spark_kafka_sink.exporters.opentelemetry import WriteInstruments, observe_producer
-from spark_kafka_sink.exporters.units import find_base_unit
+from spark_kafka_sink.exporters.units import to_exported_metric
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import create_simulated_producer, wait_for_result
@@ -57,7 +57,7 @@ def test_reads_producer_metrics_on_collection() -> None:
     names = {name for name, _ in values}
     for name, value in producer.metrics().items():
         stem, _, tag = name.partition("{")
-        bare = find_base_unit(stem).name
+        bare = to_exported_metric(stem).name
         bare = (bare.removesuffix("-total") if stem.endswith("-total") else bare).replace("-", "_")
         expected_name = f"kafka.producer.{'topic.' if tag.startswith('topic') else 'node.' if tag else ''}{bare}"
         assert expected_name in names or value != value, name  # NaN is the average of no values
