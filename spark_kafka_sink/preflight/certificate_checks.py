@@ -56,12 +56,13 @@ def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s
         if expired_for_s > 0
         else f"valid until {expiry_date}, {days_left} days"
     )
-    names = f" for {', '.join(certificate.subject_alt_names)}" if certificate.subject_alt_names else ""
-    subject = f"{certificate.subject or 'no subject'}{names}"
+    subject = certificate.subject or "no subject"
+    if certificate.subject_alt_names:
+        subject += f" for {', '.join(certificate.subject_alt_names)}"
     detail = f"{subject}; issued by {certificate.issuer}; {validity}; {certificate.tls_version}"
-    if certificate.verification_error:
-        remedy = end_sentence(certificate.verification_error[0].upper() + certificate.verification_error[1:])
-        return Check(name, Outcome.FAILED, detail, remedy)
+    error = certificate.verification_error
+    if error:
+        return Check(name, Outcome.FAILED, detail, end_sentence(error[0].upper() + error[1:]))
     if days_left < MIN_DAYS_LEFT:
         remedy = "Renew the certificate soon. Clients cannot connect after it expires."
         return Check(name, Outcome.WARNING, detail, remedy)

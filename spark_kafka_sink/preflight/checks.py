@@ -12,6 +12,7 @@ from spark_kafka_sink.errors import PreflightError
 
 MAX_LISTED_RESULTS = 10
 
+# Names of checks.
 BOOTSTRAP = "bootstrap servers"
 SECURITY = "security"
 METADATA = "metadata"

@@ -91,13 +91,15 @@ def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Ch
             "set enable.idempotence=false and accept duplicates."
         )
         return Check(IDEMPOTENT_WRITE, Outcome.FAILED, f"this user is not authorized ({error.name})", remedy)
-    return Check(IDEMPOTENT_WRITE, Outcome.WARNING if error.retriable else Outcome.FAILED, error.name, error.advice)
+    outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
+    return Check(IDEMPOTENT_WRITE, outcome, error.name, error.advice)
 
 
 def check_transactions(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
     """Check that the user may use the target's transactional id, by ending a transaction that cannot exist."""
     if target.transactional_id is not None:
-        request = EndTransactionProbe(TransactionIdentity(target.transactional_id, -1, -1, version=1), commit=False)
+        identity = TransactionIdentity(target.transactional_id, producer_id=-1, epoch=-1, version=1)
+        request = EndTransactionProbe(identity, commit=False)
         yield RequestCheck(TRANSACTIONS, request, partial(_evaluate_transactions, target))
 
 

@@ -39,10 +39,14 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 
+# Names of checks.
 NAME_RESOLUTION = "names"
-TOPIC_WILL_BE_CREATED = "does not exist and will be created"
 VERSIONS = "versions"
+
+# Details of the checks of topics.
 TOPIC_DOES_NOT_EXIST = "does not exist"
+TOPIC_WILL_BE_CREATED = "does not exist and will be created"
+
 _SHOWN_FEATURES = frozenset({"metadata.version", TRANSACTION_VERSION})
 
 _EXACTLY_ONCE_APIS = (
@@ -70,7 +74,8 @@ _AUTHENTICATION_REMEDIES = {
 
 # Bits of topic_authorized_operations (KIP-430). A broker that does not return the authorized operations sends the
 # lowest int32 value instead, in which neither bit is set.
-_WRITE_BIT, _DESCRIBE_BIT = 1 << 4, 1 << 8
+_WRITE_BIT = 1 << 4
+_DESCRIBE_BIT = 1 << 8
 
 
 def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeouts) -> list[Check]:
@@ -107,10 +112,13 @@ def check_name_resolution(nodes: Iterable[Node], system: System) -> Check:
     return Check(NAME_RESOLUTION, outcome, "; ".join(results[:MAX_LISTED_RESULTS]) + remainder)
 
 
-def _describe_resolution(host: str, addresses: Iterable[str]) -> str:
+def _describe_resolution(host: str, addresses: list[str]) -> str:
+    if not addresses:
+        return "does not resolve"
     if addresses == [host]:
         return "needs no lookup"
-    return f"resolves to {', '.join(dict.fromkeys(addresses))}" if addresses else "does not resolve"
+    distinct_addresses = dict.fromkeys(addresses)
+    return f"resolves to {', '.join(distinct_addresses)}"
 
 
 def _check_bootstrap(probe: Probe, no_response_text: str) -> Check:
@@ -217,18 +225,20 @@ def _find_version_error(apis: Sequence[ApiKey], brokers: Sequence[NodeApiVersion
 
 def _check_topic(probe: Probe, topic: str) -> Check:
     """Check one of the target's topics. A missing topic that the writer will create passes."""
-    for metadata in probe.metadata_response.topics if probe.metadata_response is not None else ():
-        if metadata.name == topic and probe.should_create(metadata):
-            return Check(format_topic_check_name(topic), Outcome.PASSED, TOPIC_WILL_BE_CREATED)
-        if metadata.name == topic:
-            check = check_topic_metadata(metadata, probe.brokers)
-            option = dict(probe.target.topic_option_names).get(topic)
-            is_missing = check.detail == TOPIC_DOES_NOT_EXIST
-            return _name_option(check, option) if option and is_missing else check
-    return Check(format_topic_check_name(topic), Outcome.SKIPPED, "no metadata")
+    topics = probe.metadata_response.topics if probe.metadata_response is not None else []
+    metadata = next((metadata for metadata in topics if metadata.name == topic), None)
+    if metadata is None:
+        return Check(format_topic_check_name(topic), Outcome.SKIPPED, "no metadata")
+    if probe.should_create(metadata):
+        return Check(format_topic_check_name(topic), Outcome.PASSED, TOPIC_WILL_BE_CREATED)
+    check = check_topic_metadata(metadata, probe.brokers)
+    option = dict(probe.target.topic_option_names).get(topic)
+    if option and check.detail == TOPIC_DOES_NOT_EXIST:
+        return _mention_option(check, option)
+    return check
 
 
-def _name_option(check: Check, option: str) -> Check:
+def _mention_option(check: Check, option: str) -> Check:
     """Mention the option that names the missing topic in the check."""
     return replace(
         check,

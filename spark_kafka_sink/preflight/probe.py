@@ -83,24 +83,23 @@ class Probe:
         """Whether `run` ended early because everything passed or waiting could not change the result."""
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = create_network_client(config, metadata, system=system)
-        pending = PendingRequests(
-            Routing(metadata, lambda now_ms: self.find_ready_node()), lambda failures: _RETRY_INTERVAL_MS
-        )
+        routing = Routing(metadata, choose_node=lambda now_ms: self.find_ready_node())
+        pending = PendingRequests(routing, lambda failure_count: _RETRY_INTERVAL_MS)
         self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
         auto_create = target.allow_auto_topic_creation and target.new_topic is None
-        self._topics = _TopicsCall(DescribeTopics(target.topics, auto_create, with_operations=True))
+        self._topics_call = _TopicsCall(DescribeTopics(target.topics, auto_create, with_operations=True))
         self._timeouts = timeouts
         self._system = system
 
     @property
     def metadata_response(self) -> MetadataResponse | None:
         """The latest metadata response that describes the topics, or None if there is none yet."""
-        return self._topics.response
+        return self._topics_call.response
 
     @property
     def metadata_failure(self) -> str:
         """Why there is no metadata response; an empty string if the reason is unknown."""
-        return str(self._topics.error or self._topics.last_failure or "")
+        return str(self._topics_call.error or self._topics_call.last_failure or "")
 
     @property
     def brokers(self) -> dict[int, Node]:
@@ -109,7 +108,7 @@ class Probe:
         The client's own list is no substitute: if the client cannot connect to any broker on it, it drops the list and
         returns to the bootstrap servers.
         """
-        return self._topics.brokers
+        return self._topics_call.brokers
 
     def close(self) -> None:
         self.client.close()
@@ -122,18 +121,18 @@ class Probe:
         system, timeouts = self._system, self._timeouts
         started_ms = system.now()
         deadline_ms = started_ms + timeouts.response_ms
-        self._requests.add(self._topics)
+        self._requests.add(self._topics_call)
         while (now_ms := system.now()) < deadline_ms:
             self.is_conclusive = self._has_conclusive_result()
             if self.is_conclusive:
                 break
-            if now_ms - started_ms >= timeouts.retry_ms and not self._may_get_response():
+            if now_ms - started_ms >= timeouts.retry_ms and not self._is_response_possible():
                 break
             for node in (*self.bootstrap_nodes, *self.find_leaders()):
                 if node.id not in self.connected_nodes and self.client.ready(node, now_ms):
                     self.connected_nodes[node.id] = node
             self._poll(deadline_ms - now_ms, now_ms)
-        self._requests.remove(self._topics)
+        self._requests.remove(self._topics_call)
 
     def send(self, request: Request[ResponseT]) -> Exchange[ResponseT]:
         """Send a request to any connected node and return the last response.
@@ -180,7 +179,7 @@ class Probe:
         """Return whether everything has passed or waiting longer cannot change the result."""
         response = self.metadata_response
         if response is None:
-            return self._topics.is_done or self._is_authentication_rejected()
+            return self._topics_call.is_done or self._is_authentication_rejected()
         expected_topics = [topic for topic in response.topics if not self.should_create(topic)]
         usable_topics = [topic for topic in expected_topics if topic.error_code not in FINAL_TOPIC_ERRORS]
         has_final_error = len(usable_topics) < len(expected_topics)
@@ -204,8 +203,8 @@ class Probe:
             self.client.authentication_exception(node_id) is not None for node_id in node_ids
         )
 
-    def _may_get_response(self) -> bool:
-        """Return whether a node may still respond: its connection is being established, or is ready for the request."""
+    def _is_response_possible(self) -> bool:
+        """Return whether a node may still respond, because its connection is being established or is ready."""
         has_metadata = self.metadata_response is not None
         nodes = self.find_leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
         is_connecting = any(

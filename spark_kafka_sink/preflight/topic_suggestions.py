@@ -19,7 +19,7 @@ def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
     One request fetches the names of all topics that the user may describe. If it fails, the checks are returned
     unchanged.
     """
-    topics_by_check = {format_topic_check_name(topic): topic for topic in probe.target.topics}
+    topics_by_check_name = {format_topic_check_name(topic): topic for topic in probe.target.topics}
     missing_topic_check_names = {
         check.name for check in checks if check.outcome is Outcome.FAILED and check.detail == TOPIC_DOES_NOT_EXIST
     }
@@ -31,7 +31,7 @@ def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
         return list(checks)
     existing_names = [topic.name for topic in response.topics if topic.name and not topic.is_internal]
     return [
-        _suggest_topic(check, topics_by_check[check.name], existing_names)
+        _suggest_topic(check, topics_by_check_name[check.name], existing_names)
         if check.name in missing_topic_check_names
         else check
         for check in checks
