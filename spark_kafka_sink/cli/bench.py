@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -77,7 +79,7 @@ class BenchResult:
 
 
 def run(args: argparse.Namespace) -> int:
-    from spark_kafka_sink.cli.bench_rows import build_calls
+    from spark_kafka_sink.cli.bench_rows import build_call_columns
     from spark_kafka_sink.network.system import OperatingSystem
     from spark_kafka_sink.producer.config import ProducerConfig
     from spark_kafka_sink.producer.producer import KafkaProducer
@@ -86,12 +88,12 @@ def run(args: argparse.Namespace) -> int:
     options = {"client.id": "pykafka-bench", **parse_client_options(args)}
     check_write_access(ProducerConfig.parse(options), args.topic)
     rows_per_call = min(args.rows_per_call, args.records)
-    distinct_call_count = min(MAX_DISTINCT_CALLS, -(-args.records // rows_per_call))
-    calls = build_calls(distinct_call_count, rows_per_call, args.value_bytes)
+    distinct_call_count = min(MAX_DISTINCT_CALLS, math.ceil(args.records / rows_per_call))
+    call_columns = build_call_columns(distinct_call_count, rows_per_call, args.value_bytes)
     with KafkaProducer(options) as producer:
         producer.partitions_for(args.topic)
         with Progress("records", args.records, prints_total=False) as progress:
-            result = measure(producer, args, calls, progress, OperatingSystem())
+            result = measure(producer, args, call_columns, progress, OperatingSystem())
     _print_result(result, args)
     return 1 if result.failed else 0
 
@@ -118,37 +120,44 @@ class _CallTimer:
         self.first_error: BaseException | None = None
         self._system = system
 
-    def record_completion(self, started_ms: float, row_count: int, call: Future[ColumnsResult]) -> None:
+    def record_completion(self, started_ms: float, row_count: int, future: Future[ColumnsResult]) -> None:
+        """Record the end of a call with `row_count` rows, all of which have failed if the future has an exception."""
         self.latencies_ms.append(self._system.now() - started_ms)
-        error = call.exception()
-        failures = () if error is not None else call.result().failures
-        self.failed_count += row_count if error is not None else call.result().rows_failed
+        error = future.exception()
+        if error is not None:
+            self.failed_count += row_count
+        else:
+            result = future.result()
+            self.failed_count += result.rows_failed
+            error = result.failures[0].error if result.failures else None
         if self.first_error is None:
-            self.first_error = error or (failures[0].error if failures else None)
+            self.first_error = error
 
 
 def measure(
     producer: KafkaProducer,
     args: argparse.Namespace,
-    calls: Sequence[RecordColumns],
+    call_columns: Sequence[RecordColumns],
     progress: Progress,
     system: System,
 ) -> BenchResult:
-    """Repeat the calls until all records are sent, wait for the acknowledgements and compute the figures.
+    """Send all records, wait for the acknowledgements and compute the figures.
 
-    If every record failed, raise the first error.
+    `call_columns`: the columns for each call, which are used repeatedly until all records are sent. If every record
+    failed, raise the first error.
     """
     timer = _CallTimer(system)
     call_count = sent_count = sent_bytes = 0
     started_ms = system.now()
     while sent_count < args.records:
-        columns = calls[call_count % len(calls)]
-        if len(columns) > args.records - sent_count:
-            columns = columns.slice(0, args.records - sent_count)
+        columns = call_columns[call_count % len(call_columns)]
+        remaining_count = args.records - sent_count
+        if len(columns) > remaining_count:
+            columns = columns.slice(0, remaining_count)
         if args.rate is not None:
             _wait_until(started_ms + sent_count * 1000 / args.rate, system)
-        call = producer.send_columns(args.topic, columns)
-        call.add_done_callback(partial(timer.record_completion, system.now(), len(columns)))
+        future = producer.send_columns(args.topic, columns)
+        future.add_done_callback(partial(timer.record_completion, system.now(), len(columns)))
         call_count += 1
         sent_count += len(columns)
         sent_bytes += columns.nbytes
@@ -159,28 +168,31 @@ def measure(
         raise timer.first_error
     latencies_ms = sorted(timer.latencies_ms)
     acknowledged_count = sent_count - timer.failed_count
+    acknowledged_bytes = sent_bytes * acknowledged_count / sent_count
     return BenchResult(
         records=acknowledged_count,
         failed=timer.failed_count,
         seconds=seconds,
         records_per_second=acknowledged_count / seconds,
-        megabytes_per_second=sent_bytes * acknowledged_count / sent_count / seconds / 1e6,
+        megabytes_per_second=acknowledged_bytes / seconds / 1e6,
         bytes_per_record=sent_bytes / sent_count,
         compression_ratio=producer.metric("compression-rate-avg"),
         calls=call_count,
-        latency_p50_ms=compute_percentile(latencies_ms, 0.50),
-        latency_p95_ms=compute_percentile(latencies_ms, 0.95),
-        latency_p99_ms=compute_percentile(latencies_ms, 0.99),
+        latency_p50_ms=compute_quantile(latencies_ms, 0.50),
+        latency_p95_ms=compute_quantile(latencies_ms, 0.95),
+        latency_p99_ms=compute_quantile(latencies_ms, 0.99),
         latency_max_ms=latencies_ms[-1],
     )
 
 
-def compute_percentile(sorted_values: Sequence[float], share: float) -> float:
-    """Return the smallest value that is at least as large as this share (0 to 1) of the values.
+def compute_quantile(sorted_values: Sequence[float], quantile: float) -> float:
+    """Return the smallest value that at least this share (0 to 1) of the values does not exceed.
 
     `sorted_values` must be ascending and not empty.
     """
-    return sorted_values[max(0, -(-int(share * 10_000) * len(sorted_values) // 10_000) - 1)]
+    exact_quantile = Fraction(str(quantile))  # because a product of floats may be slightly above the exact rank
+    rank = math.ceil(exact_quantile * len(sorted_values))
+    return sorted_values[max(0, rank - 1)]
 
 
 def _wait_until(due_ms: float, system: System) -> None:

@@ -14,10 +14,10 @@ _SEED = 17
 """The seed is fixed so that all runs write the same rows and their results can be compared."""
 
 
-def build_calls(call_count: int, row_count: int, value_bytes: int) -> list[RecordColumns]:
+def build_call_columns(call_count: int, rows_per_call: int, value_bytes: int) -> list[RecordColumns]:
     """Build the columns for each call. Value sizes differ from `value_bytes` by up to 20 %."""
     rng = random.Random(_SEED)
-    return [_build_columns(rng, row_count, value_bytes) for _ in range(call_count)]
+    return [_build_columns(rng, rows_per_call, value_bytes) for _ in range(call_count)]
 
 
 def _build_columns(rng: random.Random, row_count: int, value_bytes: int) -> RecordColumns:
@@ -31,5 +31,7 @@ def _build_value(rng: random.Random, key: str, value_bytes: int) -> str:
     """Build a JSON value, padded to about `value_bytes` with random hexadecimal digits."""
     product, price = rng.choice(_PRODUCTS), rng.randrange(100, 100_000) / 100
     start = f'{{"user":{key},"product":"{product}","price":{price},"note":"'
-    padding = int(value_bytes * rng.uniform(0.8, 1.2)) - len(start) - 2
-    return f'{start}{rng.getrandbits(4 * max(1, padding)):x}"}}'
+    end = '"}'
+    digit_count = max(1, int(value_bytes * rng.uniform(0.8, 1.2)) - len(start) - len(end))
+    digits = f"{rng.getrandbits(4 * digit_count):x}"  # each hexadecimal digit holds 4 bits
+    return start + digits + end

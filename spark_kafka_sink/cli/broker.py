@@ -109,20 +109,23 @@ def run(args: argparse.Namespace) -> int:
 
 def _format_status_lines(broker: EmbeddedBroker, args: argparse.Namespace) -> list[str]:
     """Return the lines to print: the address (which programs parse), a summary of the cluster and a table of topics."""
-    users = " with PLAIN and SCRAM" if args.users is not None else ""
-    tokens = ", OAUTHBEARER without signatures" if args.unsigned_tokens else ""
+    password_mechanisms = " with PLAIN and SCRAM" if args.users is not None else ""
+    token_mechanism = ", OAUTHBEARER without signatures" if args.unsigned_tokens else ""
     storage = "discarded" if args.discard else f"stored in {args.data}" if args.data else "stored in memory"
     auto_create = "not created automatically" if args.no_auto_create else "created automatically"
     lines = [
         f"listening on {broker.bootstrap_servers}",
-        f"{format_count(len(broker.cluster.nodes), 'node')}, {args.security}{users}{tokens}, "
+        f"{format_count(len(broker.cluster.nodes), 'node')}, {args.security}{password_mechanisms}{token_mechanism}, "
         f"transaction.version {args.transaction_version}; records: {storage}; missing topics: {auto_create}",
     ]
     with broker.cluster.lock:  # because clients may already be creating topics
         topics = sorted(broker.cluster.topics.values(), key=lambda topic: topic.name)
     rows = [(topic.name, len(topic.partitions), _count_records(topic)) for topic in topics[:MAX_LISTED_TOPICS]]
-    lines += format_table(("topic", "partitions", "records"), rows) if rows else []
-    return lines + ([f"and {len(topics) - len(rows)} more"] if len(topics) > len(rows) else [])
+    if rows:
+        lines += format_table(("topic", "partitions", "records"), rows)
+    if len(topics) > len(rows):
+        lines.append(f"and {len(topics) - len(rows)} more")
+    return lines
 
 
 def _count_records(topic: Topic) -> int:
@@ -156,9 +159,10 @@ def _parse_topic(text: str, default_partitions: int) -> tuple[str, int]:
 def _read_users(path: Path) -> dict[str, str]:
     users = {}
     for number, line in enumerate(read_text_file(path, "--users").splitlines(), 1):
+        if not line:
+            continue
         name, colon, password = line.partition(":")
-        if line and not (name and colon):
+        if not name or not colon:
             raise ConfigurationError(f"--users: line {number} of {path} is not NAME:PASSWORD")
-        if line:
-            users[name] = password
+        users[name] = password
     return users

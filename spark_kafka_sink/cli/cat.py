@@ -14,7 +14,7 @@ from spark_kafka_sink.cli.client_options import (
     check_topics_readable,
     parse_client_options,
 )
-from spark_kafka_sink.cli.row_formats import COLUMNS, RowFormat, TableFormat, format_json_lines, format_text_lines
+from spark_kafka_sink.cli.row_formats import COLUMNS, RowFormatter, TableFormatter, format_json_lines, format_text_lines
 from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -68,8 +68,12 @@ def run(args: argparse.Namespace) -> int:
     config = build_reader_config(parse_client_options(args))
     start = _parse_start(args.start)
     check_topics_readable(config, args.topic)
-    formats: Mapping[str, RowFormat] = {"text": format_text_lines, "json": format_json_lines, "table": TableFormat()}
-    format_rows = formats[args.format]
+    formatters: Mapping[str, RowFormatter] = {
+        "text": format_text_lines,
+        "json": format_json_lines,
+        "table": TableFormatter(),
+    }
+    format_rows = formatters[args.format]
     remaining_count = args.max_messages
     if remaining_count == 0:
         return 0

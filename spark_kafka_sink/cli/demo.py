@@ -60,9 +60,9 @@ def require_spark() -> None:
     """
     if importlib.util.find_spec("pyspark") is None:
         raise MissingDependencyError('the demo requires pyspark: pip install "pyspark>=3.5"')
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which(f"{home}/bin/java" if home else "java") is None:
-        problem = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
+    java_home = os.environ.get("JAVA_HOME")
+    if shutil.which(f"{java_home}/bin/java" if java_home else "java") is None:
+        problem = f"JAVA_HOME is {java_home}, which has no bin/java" if java_home else "there is no java on the PATH"
         raise MissingDependencyError(
             f"Spark requires Java 17 or later, but {problem}. Install Java, or set JAVA_HOME to its directory."
         )

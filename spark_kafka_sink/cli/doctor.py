@@ -74,11 +74,8 @@ def run(args: argparse.Namespace) -> int:
         checks.append(_check_task_skew(report_path))
     failed_count = sum(check.outcome is Outcome.FAILED for check in checks)
     if args.json:
-        print(
-            json.dumps(
-                {"ok": not failed_count, "checks": [_check_to_json(check) for check in checks]}, ensure_ascii=False
-            )
-        )
+        document = {"ok": not failed_count, "checks": [_check_to_json(check) for check in checks]}
+        print(json.dumps(document, ensure_ascii=False))
     else:
         _print_checks(checks, failed_count)
     return 1 if failed_count else 0
@@ -140,7 +137,8 @@ def _check_task_skew(report_path: str) -> Check:
         return Check(ROWS_BY_TASK, Outcome.SKIPPED, "there is no report of a write")
     latest_report = reports[-1]
     detail = f"latest write: {describe_task_skew(latest_report)} {describe_largest_partition(latest_report)}".rstrip()
-    if compute_skew(count_task_rows(latest_report).values(), compute_mean_task_rows(latest_report)) < SKEW_THRESHOLD:
+    skew = compute_skew(count_task_rows(latest_report).values(), compute_mean_task_rows(latest_report))
+    if skew < SKEW_THRESHOLD:
         return Check(ROWS_BY_TASK, Outcome.PASSED, detail)
     return Check(ROWS_BY_TASK, Outcome.WARNING, detail, _SKEW_REMEDY)
 

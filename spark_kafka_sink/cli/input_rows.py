@@ -64,11 +64,11 @@ def _split_lines(lines: list[bytes], separator: bytes | None, previous_count: in
     """Split lines into values and keys. `previous_count`: the number of preceding lines, for error messages."""
     if separator is None:
         return [pa.array(lines, pa.binary())]
-    parts = [line.split(separator, 1) for line in lines]
-    for line_number, part in enumerate(parts, previous_count + 1):
-        if len(part) != 2:
+    split_lines = [line.split(separator, 1) for line in lines]
+    for line_number, parts in enumerate(split_lines, previous_count + 1):
+        if len(parts) != 2:
             raise DataError(f"line {line_number} has no {separator.decode()!r} between key and value")
-    keys, values = zip(*parts, strict=True)
+    keys, values = zip(*split_lines, strict=True)
     return [pa.array(values, pa.binary()), pa.array(keys, pa.binary())]
 
 
@@ -170,14 +170,14 @@ def _find_converted_type(role: str, data_type: pa.DataType) -> pa.DataType:
 
 
 def _convert_column(role: str, column: pa.Array) -> pa.Array:
-    return _convert_timestamps(column) if role == "timestamp" else _convert_bytes(column)
+    return _convert_timestamps(column) if role == "timestamp" else _convert_key_or_value(column)
 
 
-def _convert_bytes(column: pa.Array) -> pa.Array:
-    """Convert a column to text, unless it contains bytes."""
+def _convert_key_or_value(column: pa.Array) -> pa.Array:
+    """Convert a column to text. Columns of bytes are returned unchanged."""
     data_type = column.type
     if pa.types.is_dictionary(data_type):
-        return _convert_bytes(column.dictionary_decode())
+        return _convert_key_or_value(column.dictionary_decode())
     is_bytes = (
         pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type) or pa.types.is_fixed_size_binary(data_type)
     )

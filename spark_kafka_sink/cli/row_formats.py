@@ -19,11 +19,14 @@ MAX_ROWS_PER_CHUNK = 1_000
 columns."""
 
 MIN_TABLE_WIDTH = 60
+_MIN_VALUE_WIDTH = 20
 _COLUMN_WIDTHS = {"partition": 9, "offset": 12, "timestamp": 23, "key": 16, "headers": 24}
+_COLUMN_SEPARATOR = "  "
+_ELLIPSIS = "..."
 _NULL = "null"
 
 Row = dict[str, Any]
-RowFormat = Callable[["pa.Table", Sequence[str]], Iterator[bytes]]
+RowFormatter = Callable[["pa.Table", Sequence[str]], Iterator[bytes]]
 
 
 def format_text_lines(rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
@@ -50,18 +53,18 @@ def _escape_invisible(text: str) -> str:
     return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
 
 
-class TableFormat:
+class TableFormatter:
     """Formats rows as a table, with a heading above the first row. Cells that do not fit are cut and end with `...`."""
 
     def __init__(self) -> None:
-        self._has_heading = False  # whether the heading was written
+        self._is_heading_written = False
 
     def __call__(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
         widths = _compute_column_widths(columns, max(MIN_TABLE_WIDTH, shutil.get_terminal_size().columns))
-        if not self._has_heading:
+        if not self._is_heading_written:
             yield _format_table_line(columns, widths)
             yield _format_table_line(["-" * width for width in widths], widths)
-            self._has_heading = True
+            self._is_heading_written = True
         for row in _iterate_rows(rows, columns):
             yield _format_table_line([_format_cell(name, row[name]) for name in columns], widths)
 
@@ -91,22 +94,23 @@ def _format_cell(name: str, value: Any) -> str:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def _compute_column_widths(columns: Sequence[str], width: int) -> list[int]:
+def _compute_column_widths(columns: Sequence[str], table_width: int) -> list[int]:
     """Return the width of each column. All widths are fixed, except that the value gets the remaining width."""
     fixed_width = sum(_COLUMN_WIDTHS.get(name, 0) for name in columns)
-    value_width = max(20, width - fixed_width - 2 * (len(columns) - 1))
+    separator_width = len(_COLUMN_SEPARATOR) * (len(columns) - 1)
+    value_width = max(_MIN_VALUE_WIDTH, table_width - fixed_width - separator_width)
     return [_COLUMN_WIDTHS.get(name, value_width) for name in columns]
 
 
 def _format_table_line(cells: Sequence[str], widths: Sequence[int]) -> bytes:
     fitted_cells = [_fit_cell(cell, width) for cell, width in zip(cells, widths, strict=True)]
-    return "  ".join(fitted_cells).rstrip().encode() + b"\n"
+    return _COLUMN_SEPARATOR.join(fitted_cells).rstrip().encode() + b"\n"
 
 
 def _fit_cell(cell: str, width: int) -> str:
     """Return the cell as exactly `width` characters: padded, or cut and ended with `...`."""
     text = sanitize(cell, width + 1)
-    return text.ljust(width) if len(text) <= width else text[: width - 3] + "..."
+    return text.ljust(width) if len(text) <= width else text[: width - len(_ELLIPSIS)] + _ELLIPSIS
 
 
 def _bytes_to_json(data: bytes | None) -> object:

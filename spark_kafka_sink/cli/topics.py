@@ -76,11 +76,11 @@ def _print_list(topics: Sequence[MetadataResponseTopic], *, as_json: bool) -> No
         )
         for topic in topics
     ]
-    names = ("topic", "partitions", "replicas")
+    headings = ("topic", "partitions", "replicas")
     if as_json:
-        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
+        print(json.dumps([dict(zip(headings, row, strict=True)) for row in rows]))
     elif rows:
-        print_table(names, rows)
+        print_table(headings, rows)
     else:
         print("There are no topics that this user is authorized to describe.")
 
@@ -90,8 +90,8 @@ def _print_description(config: ClientConfig, topics: Iterable[MetadataResponseTo
     if as_json:
         print(json.dumps([vars(partition) for partition in partitions]))
         return
-    names = ("topic", "partition", "leader", "replicas", "in sync", "first offset", "end offset", "records at most")
-    print_table(names, [_to_row(partition) for partition in partitions])
+    headings = ("topic", "partition", "leader", "replicas", "in sync", "first offset", "end offset", "records at most")
+    print_table(headings, [_to_row(partition) for partition in partitions])
 
 
 def _to_row(partition: _Partition) -> tuple[object, ...]:

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == LIST:
         _print_list(statuses, as_json=args.json)
         return 0
-    (status,) = statuses
+    (status,) = statuses  # because the prefix is given
     if status.entry is None:
         raise precommit_errors.build_unknown_prefix_error(topic, status.prefix, log_exists=status.log_exists)
     transactional_ids = _find_affected_transactions(status, args.action)
@@ -74,11 +74,12 @@ def run(args: argparse.Namespace) -> int:
         return 1
     if args.action == ABORT:
         aborted_transactions = operations.abort(options, status.prefix, topic)
-        names = ", ".join(transaction.transactional_id for transaction in aborted_transactions)
-        print(f"Aborted: {names or 'nothing, because no transaction is open any more'}.")
+        aborted_ids = ", ".join(transaction.transactional_id for transaction in aborted_transactions)
+        print(f"Aborted: {aborted_ids or 'nothing, because no transaction is open any more'}.")
         return 0
-    complete = operations.finish if args.action == FINISH else operations.give_up
-    return _print_finish_result(complete(options, status.prefix, topic), status.prefix, args.action)
+    complete_transactions = operations.finish if args.action == FINISH else operations.give_up
+    finish_result = complete_transactions(options, status.prefix, topic)
+    return _print_finish_result(finish_result, status.prefix, args.action)
 
 
 def _find_affected_transactions(status: PrefixStatus, action: str) -> Sequence[str]:
@@ -99,8 +100,10 @@ def _describe_action(status: PrefixStatus, action: str, transactional_ids: Seque
         GIVE_UP: f"This commits the decided transactions{batch} that can still be committed and marks the decision as "
         "done. The rows of the other transactions are LOST:",
     }
-    doubt = "" if status.entry is None or action == ABORT else precommit_errors.describe_unknown_writer(status.entry)
-    return "\n".join([effects[action], *(f"  {name}" for name in transactional_ids), _QUERY_FAILS_MESSAGE + doubt])
+    consequences = _QUERY_FAILS_MESSAGE
+    if status.entry is not None and action != ABORT:
+        consequences += precommit_errors.describe_unknown_writer(status.entry)
+    return "\n".join([effects[action], *(f"  {name}" for name in transactional_ids), consequences])
 
 
 def _is_confirmed() -> bool:
@@ -116,8 +119,8 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
         print(f"The prefix {prefix} has no decided transactions any more, because another process finished them.")
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
-    for name, error in finish_result.lost_rejections.items():
-        print(f"Lost: {name}: {error}")
+    for transactional_id, error in finish_result.lost_rejections.items():
+        print(f"Lost: {transactional_id}: {error}")
     if finish_result.lost_rejections and action == FINISH:
         print(
             "The decision was not marked as done, because the rows of the lost transactions are not in the topic. To "
@@ -143,7 +146,8 @@ def _format_decision(status: PrefixStatus) -> str:
         return "not in this log"
     if entry.last_decided_batch is None:
         return "none"
-    return f"{entry.last_decided_batch}: {entry.state.value}" + (_UNPROVEN_SUFFIX if entry.is_unproven else "")
+    suffix = _UNPROVEN_SUFFIX if entry.is_unproven else ""
+    return f"{entry.last_decided_batch}: {entry.state.value}{suffix}"
 
 
 def _describe_owner(status: PrefixStatus) -> str:
@@ -172,20 +176,20 @@ def _to_rows(status: PrefixStatus) -> list[tuple[object, ...]]:
 
 def _format_utc(time_ms: int) -> str:
     """Format milliseconds since 1970, or return "" for a negative number, which stands for an unknown time."""
-    return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}" if time_ms >= 0 else ""
+    if time_ms < 0:
+        return ""
+    return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 
 def _status_to_json(status: PrefixStatus) -> dict[str, object]:
+    entry = status.entry
+    last_decided_batch = None if entry is None else entry.last_decided_batch
     return {
         "prefix": status.prefix,
         "driver": _describe_owner(status),
-        "state": None if status.entry is None else status.entry.state.value,
-        "unproven": status.entry is not None
-        and status.entry.last_decided_batch is not None
-        and status.entry.is_unproven,
-        "batch": None
-        if status.entry is None or status.entry.last_decided_batch is None
-        else str(status.entry.last_decided_batch),
+        "state": None if entry is None else entry.state.value,
+        "unproven": entry is not None and last_decided_batch is not None and entry.is_unproven,
+        "batch": None if last_decided_batch is None else str(last_decided_batch),
         "decided": list(status.decided_ids),
         "open": [
             {

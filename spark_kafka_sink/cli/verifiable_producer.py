@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.producer.results import RecordMetadata
 
-HELP = "write numbers until it is stopped, and print a JSON event for each (the protocol of Kafka's system tests)"
+HELP = "write increasing numbers until stopped, printing a JSON event for each (the protocol of Kafka's system tests)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,13 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another name for --command-config",
     )
     add("--max-messages", type=int, default=-1, metavar="N", help="stop after N records (default: never)")
-    add("--throughput", type=int, default=-1, metavar="N", help="write at most N records a second (default: no limit)")
+    add(
+        "--throughput", type=int, default=-1, metavar="N", help="write at most N records per second (default: no limit)"
+    )
     add(
         "--acks",
         type=int,
         default=-1,
         choices=(0, 1, -1),
-        help="the option acks, unless the file sets it (default: -1)",
+        help="the option acks, unless -X or the file with options sets it (default: -1)",
     )
     add("--value-prefix", type=int, metavar="N", help="write N.0, N.1, N.2, ... instead of 0, 1, 2, ...")
     add(
@@ -76,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
             events.print("startup_complete")
             sent_count = _send_until_stopped(args, producer, events, signals)
         events.print("shutdown_complete")
-    seconds = time.monotonic() - started_s
+    elapsed_seconds = time.monotonic() - started_s
     events.print(
         "tool_data",
         sent=sent_count,
         acked=events.acked_count,
         target_throughput=args.throughput,
-        avg_throughput=events.acked_count / seconds,
+        avg_throughput=events.acked_count / elapsed_seconds,
     )
     return 0
 
@@ -137,12 +139,14 @@ def _send_until_stopped(
             return number
         key = next(keys)
         value = str(number) if args.value_prefix is None else f"{args.value_prefix}.{number}"
-        has_create_time = args.message_create_time >= 0
+        timestamp_ms = None
+        if args.message_create_time >= 0:
+            timestamp_ms = args.message_create_time + int(elapsed_seconds * 1000)
         producer.send(
             args.topic,
             value.encode(),
             None if key is None else key.encode(),
-            timestamp_ms=args.message_create_time + int(elapsed_seconds * 1000) if has_create_time else None,
+            timestamp_ms=timestamp_ms,
             callback=partial(events.record_result, key, value),
         )
     raise AssertionError("itertools.count() does not end")

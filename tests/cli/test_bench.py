@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafka_sink.cli.bench import compute_percentile
-from spark_kafka_sink.cli.bench_rows import build_calls
+from spark_kafka_sink.cli.bench import compute_quantile
+from spark_kafka_sink.cli.bench_rows import build_call_columns
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -75,7 +75,7 @@ def test_rejects_numbers_below_minimum(capsys: Output, broker: EmbeddedBroker, a
 
 
 def test_rows_are_reproducible_json_of_requested_size() -> None:
-    (first,), (second,) = build_calls(1, 500, 120), build_calls(1, 500, 120)
+    (first,), (second,) = build_call_columns(1, 500, 120), build_call_columns(1, 500, 120)
     values = first.value.to_pylist()
     assert values == second.value.to_pylist()
     assert {*json.loads(values[0])} == {"user", "product", "price", "note"}
@@ -84,6 +84,6 @@ def test_rows_are_reproducible_json_of_requested_size() -> None:
     assert len(set(first.key.to_pylist())) > 400  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.95, 10), (0.99, 10), (0.1, 1)])
-def test_percentile_is_a_measured_value(share: float, expected: float) -> None:
-    assert compute_percentile(list(range(1, 11)), share) == expected
+@pytest.mark.parametrize(("quantile", "expected"), [(0.5, 5), (0.95, 10), (0.99, 10), (0.1, 1)])
+def test_percentile_is_a_measured_value(quantile: float, expected: float) -> None:
+    assert compute_quantile(list(range(1, 11)), quantile) == expected
