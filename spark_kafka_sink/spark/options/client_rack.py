@@ -13,8 +13,10 @@ from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
 from spark_kafka_sink.spark.options.distribution import BY_PARTITION, DistributionOptions
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
 
-RACK_AWARE_OPTION = "partitioner.rack.aware"
-RACK_OPTION = "client.rack"
+# Names of the producer options, without the prefix `kafka.`.
+RACK_AWARE_KEY = "partitioner.rack.aware"
+CLIENT_RACK_KEY = "client.rack"
+
 _log = logging.getLogger(__name__)
 
 _VARIABLE_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*", re.ASCII)
@@ -27,30 +29,32 @@ def parse_variable_name(value: object) -> str:
     return name
 
 
-CLIENT_RACK_OPTION = Option(
+CLIENT_RACK_ENV_OPTION = Option(
     "clientRackEnv",
     None,
     parse_variable_name,
-    "environment variable of the executors from which each task reads `kafka.client.rack`, for "
-    "[rows without a key that stay in their zone](tuning.md#keep-traffic-in-the-zone)",
+    "name of the environment variable on the executors that holds the value of `kafka.client.rack`; used to "
+    "[keep rows without a key in their zone](tuning.md#keep-traffic-in-the-zone)",
 )
 
 
-def parse_client_rack(parsed_options: ParsedOptions, kafka_options: Mapping[str, str]) -> dict[str, str]:
-    """Return the Kafka options that the driver's and the tasks' producers have in common.
+def select_shared_kafka_options(parsed_options: ParsedOptions, kafka_options: Mapping[str, str]) -> dict[str, str]:
+    """Return the Kafka options that are shared by the producers of the driver and of the tasks.
 
     If `clientRackEnv` is set, these do not include `partitioner.rack.aware`, because each task adds it together with
     its executor's rack.
     """
-    if CLIENT_RACK_OPTION.name not in parsed_options.raw_values:
+    if CLIENT_RACK_ENV_OPTION.name not in parsed_options.raw_values:
         return dict(kafka_options)
-    if RACK_OPTION in kafka_options:
-        fault = f"and {KAFKA_PREFIX}{RACK_OPTION} are both set. Remove one of them."
-        parsed_options.faults.add(CLIENT_RACK_OPTION.name, fault)
+    if CLIENT_RACK_KEY in kafka_options:
+        parsed_options.faults.add(
+            CLIENT_RACK_ENV_OPTION.name, f"and {KAFKA_PREFIX}{CLIENT_RACK_KEY} are both set. Remove one of them."
+        )
     if not _is_rack_aware(kafka_options):
-        fault = f"has no effect unless {KAFKA_PREFIX}{RACK_AWARE_OPTION} is true."
-        parsed_options.faults.add(CLIENT_RACK_OPTION.name, fault)
-    return {name: value for name, value in kafka_options.items() if name != RACK_AWARE_OPTION}
+        parsed_options.faults.add(
+            CLIENT_RACK_ENV_OPTION.name, f"has no effect unless {KAFKA_PREFIX}{RACK_AWARE_KEY} is true."
+        )
+    return {name: value for name, value in kafka_options.items() if name != RACK_AWARE_KEY}
 
 
 def check_rack_awareness(
@@ -63,21 +67,26 @@ def check_rack_awareness(
 
     If `client.rack` is set without `partitioner.rack.aware`, only log a warning, because a consumer that shares these
     options may use the rack. The producer's own check cannot be relied on here: with `clientRackEnv`, it does not see
-    `partitioner.rack.aware`, because `parse_client_rack` has removed that option.
+    `partitioner.rack.aware`, because `select_shared_kafka_options` has removed that option.
     """
     if not _is_rack_aware(kafka_options):
-        if RACK_OPTION in kafka_options:
-            text = f"{KAFKA_PREFIX}{RACK_OPTION} has no effect unless {KAFKA_PREFIX}{RACK_AWARE_OPTION} is true."
-            warn_once(_log, text)
+        if CLIENT_RACK_KEY in kafka_options:
+            warning = f"{KAFKA_PREFIX}{CLIENT_RACK_KEY} has no effect unless {KAFKA_PREFIX}{RACK_AWARE_KEY} is true."
+            warn_once(_log, warning)
         return
     if distribution is not None and distribution.by == BY_PARTITION:
-        fault = f"is '{BY_PARTITION}', so {KAFKA_PREFIX}{RACK_AWARE_OPTION} has no effect: Spark chooses the partition "
-        parsed_options.faults.add("distribution", f"{fault}of each row. Remove one of them.")
+        parsed_options.faults.add(
+            "distribution",
+            f"is '{BY_PARTITION}', so {KAFKA_PREFIX}{RACK_AWARE_KEY} has no effect: Spark chooses the partition of "
+            "each row. Remove one of them.",
+        )
     has_round_robin = parsed_producer_options.values["partitioner_class"] == ROUND_ROBIN_PARTITIONER
-    if has_round_robin and CLIENT_RACK_OPTION.name in parsed_options.raw_values:
-        fault = f"has no effect, because {KAFKA_PREFIX}partitioner.class is {ROUND_ROBIN_PARTITIONER}. "
-        parsed_options.faults.add(CLIENT_RACK_OPTION.name, f"{fault}Remove one of them.")
+    if has_round_robin and CLIENT_RACK_ENV_OPTION.name in parsed_options.raw_values:
+        parsed_options.faults.add(
+            CLIENT_RACK_ENV_OPTION.name,
+            f"has no effect, because {KAFKA_PREFIX}partitioner.class is {ROUND_ROBIN_PARTITIONER}. Remove one of them.",
+        )
 
 
 def _is_rack_aware(kafka_options: Mapping[str, str]) -> bool:
-    return kafka_options.get(RACK_AWARE_OPTION, "").strip().lower() == "true"
+    return kafka_options.get(RACK_AWARE_KEY, "").strip().lower() == "true"

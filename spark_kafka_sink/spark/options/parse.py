@@ -37,7 +37,7 @@ from spark_kafka_sink.spark.constants import (
     INTERNAL_OPTIONS,
     LINEAGE_FOLDER_OPTION,
 )
-from spark_kafka_sink.spark.options.client_rack import check_rack_awareness, parse_client_rack
+from spark_kafka_sink.spark.options.client_rack import check_rack_awareness, select_shared_kafka_options
 from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, extract_topic_configs, parse_new_topic
 from spark_kafka_sink.spark.options.delivery import parse_delivery
 from spark_kafka_sink.spark.options.distribution import parse_distribution
@@ -99,7 +99,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     dead_letter_topic = _parse_dead_letter_topic(parsed_options)
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
-    shared_kafka_options = parse_client_rack(parsed_options, kafka_options)
+    shared_kafka_options = select_shared_kafka_options(parsed_options, kafka_options)
     producer_options, parsed_producer_options, producer_faults = _read_kafka_options(shared_kafka_options)
     check_rack_awareness(parsed_options, parsed_producer_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, parsed_producer_options)
@@ -164,8 +164,8 @@ def _drop_ignored_options(options: Mapping[str, str]) -> dict[str, str]:
     has_format = bool(find_encoded_sides(options))
     ignored_names = [name for name in options if _is_ignored(name, has_format)]
     if ignored_names:
-        warning = "Ignored options of Spark's Kafka source, of consumers or of schema registries: "
-        warn_once(_log, warning + ", ".join(sorted(ignored_names)))
+        names = ", ".join(sorted(ignored_names))
+        warn_once(_log, f"Ignored options of Spark's Kafka source, of consumers or of schema registries: {names}")
     return {name: value for name, value in options.items() if name not in ignored_names}
 
 
@@ -241,13 +241,15 @@ def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_optio
         )
     if not parsed_options.values["partitionerIgnoreSchemaId"]:
         return
-    for option, value, ignores_keys in (
-        ("partitioner.ignore.keys", "true", producer_values["partitioner_ignore_keys"]),
-        ("partitioner.class", ROUND_ROBIN_PARTITIONER, producer_values["partitioner_class"] == ROUND_ROBIN_PARTITIONER),
-    ):
-        if ignores_keys:
-            fault = f"has no effect, because {KAFKA_PREFIX}{option} is {value}. Remove one of them."
-            parsed_options.faults.add("partitionerIgnoreSchemaId", fault)
+    key_ignoring_settings: list[str] = []
+    if producer_values["partitioner_ignore_keys"]:
+        key_ignoring_settings.append("partitioner.ignore.keys is true")
+    if producer_values["partitioner_class"] == ROUND_ROBIN_PARTITIONER:
+        key_ignoring_settings.append(f"partitioner.class is {ROUND_ROBIN_PARTITIONER}")
+    for setting in key_ignoring_settings:
+        parsed_options.faults.add(
+            "partitionerIgnoreSchemaId", f"has no effect, because {KAFKA_PREFIX}{setting}. Remove one of them."
+        )
 
 
 def _check_topics_differ(parsed_options: ParsedOptions, **topics: str | None) -> None:

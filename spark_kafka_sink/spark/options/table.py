@@ -16,7 +16,7 @@ from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.options import Option, build_option_table
 from spark_kafka_sink.reports.store import find_path_error
-from spark_kafka_sink.spark.options.client_rack import CLIENT_RACK_OPTION
+from spark_kafka_sink.spark.options.client_rack import CLIENT_RACK_ENV_OPTION
 from spark_kafka_sink.spark.options.create_topic import CREATE_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION_OPTION, DELIVERY_OPTIONS
 from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, MAX_TASK_COUNT
@@ -26,7 +26,7 @@ from spark_kafka_sink.spark.options.write_method import WRITE_METHOD_OPTION
 
 MAX_BYTES_PER_SECOND = 1 << 50
 
-_ROWS = (
+_OPTIONS = (
     Option("topic", SinkOptions.topic, parse_topic_name, "the topic to write to; overrides the `topic` column"),
     Option(
         "includeHeaders",
@@ -96,12 +96,12 @@ _ROWS = (
         "maximum number of bytes per second that all tasks together write, before compression; each task has "
         "[an equal share](tuning.md#limit-tasks-and-rate)",
     ),
-    CLIENT_RACK_OPTION,
+    CLIENT_RACK_ENV_OPTION,
     WRITE_METHOD_OPTION,
     *DELIVERY_OPTIONS,
     CHECKPOINT_LOCATION_OPTION,
     Option("queryName", None, parse_optional_text, "Spark's own option for streams; the sink ignores it"),
 )
-SINK_OPTIONS = build_option_table(_ROWS)
+SINK_OPTIONS = build_option_table(_OPTIONS)
 OPTION_NAMES_BY_LOWERCASE = {name.lower(): name for name in SINK_OPTIONS}
 """Spark passes option names in lowercase."""

@@ -20,18 +20,19 @@ def parse_topic_name(value: object) -> str:
     return name
 
 
-def build_count_parser(highest: int) -> Parser:
-    """Return a parser that accepts a number from 1 to `highest`, or -1 for the brokers' default."""
-    parse_integer = build_integer_parser(BROKER_DEFAULT, highest)
+def build_count_parser(max_count: int) -> Parser:
+    """Return a parser that accepts a number from 1 to `max_count`, or -1 for the brokers' default."""
+    parse_integer = build_integer_parser(BROKER_DEFAULT, max_count)
+    requirement = f"must be {BROKER_DEFAULT} or a number from 1 to {max_count}"
 
-    def parse(value: object) -> int:
+    def parse(value: object) -> object:
         try:
-            number = int(str(parse_integer(value)))
+            count = parse_integer(value)
         except ValueError:
-            number = 0
-        if number == 0:
-            raise ValueError(f"must be {BROKER_DEFAULT} or a number from 1 to {highest}")
-        return number
+            raise ValueError(requirement) from None
+        if count == 0:
+            raise ValueError(requirement)
+        return count
 
     return parse
 
