@@ -120,7 +120,8 @@ class _OptionFormatter(string.Formatter):
         self._spell = spell
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[object, str]:
-        return self._values[field_name] if field_name in self._values else self._spell(field_name), field_name
+        value = self._values[field_name] if field_name in self._values else self._spell(field_name)
+        return value, field_name
 
 
 PLAIN_SPELLING = OptionSpelling()
