@@ -34,7 +34,7 @@ def test_preset_is_accepted_by_the_cli_and_by_a_spark_write(name: str) -> None:
     options = load(PRESETS[name])
     assert options.keys() - {"bootstrap.servers"} <= PRODUCER_OPTIONS.keys()
     sink = parse_options({"topic": "t", **{f"kafka.{option}": value for option, value in options.items()}})
-    assert sink.producer.items() >= options.items()
+    assert sink.producer_options.items() >= options.items()
 
 
 def test_throughput_preset_gives_the_cli_the_batches_of_a_spark_write() -> None:

@@ -114,7 +114,7 @@ def check_connection(options: SinkOptions, stream_start: str | None = None) -> N
     The client's log messages about its connections are shown only if the check passes.
     """
     target = build_write_target(options)
-    connection = (target, options.check_connection, *sorted(options.producer.items()))
+    connection = (target, options.check_connection, *sorted(options.producer_options.items()))
     may_create = target.new_topic is not None and stream_start is None
     if (connection in _checked_connections and not may_create) or not (options.check_connection or target.new_topic):
         return

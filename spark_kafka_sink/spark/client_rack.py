@@ -17,7 +17,7 @@ def build_task_producer_options(options: SinkOptions) -> Mapping[str, str]:
     all racks. This is not an error, because such rows are valid in any partition.
     """
     if options.client_rack_env is None:
-        return options.producer
+        return options.producer_options
     rack = os.environ.get(options.client_rack_env, "").strip()
     if not rack:
         LOGGER.warning(
@@ -26,5 +26,5 @@ def build_task_producer_options(options: SinkOptions) -> Mapping[str, str]:
             options.client_rack_env,
             platform.node(),
         )
-        return options.producer
-    return {**options.producer, "partitioner.rack.aware": "true", "client.rack": rack}
+        return options.producer_options
+    return {**options.producer_options, "partitioner.rack.aware": "true", "client.rack": rack}

@@ -100,7 +100,7 @@ def _send_to_topic(options: SinkOptions, topic: str, report: WriteReport) -> Non
 
     All reports of a query or application have the same key, so they stay in order.
     """
-    with lease_producer(POOL, options.producer, _IDLE_SECONDS) as producer:
+    with lease_producer(POOL, options.producer_options, _IDLE_SECONDS) as producer:
         key = report.batch.partition("/")[0]
         future = producer.send(ProducerRecord(topic, key=key.encode(), value=report.to_json().encode()))
         producer.flush()

@@ -17,7 +17,7 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport, build_write_report
 from spark_kafka_sink.spark.writer import KafkaStreamWriter, abort, commit, validate_reports
 
-OPTIONS = SinkOptions(producer={})
+OPTIONS = SinkOptions(producer_options={})
 
 
 def task(partition: int, *, rows: int = 10, first: int = 0, attempt: int = 0) -> TaskReport:
@@ -134,7 +134,7 @@ def test_commit_message_can_be_pickled() -> None:
 
 def test_report_path_collects_one_line_for_each_commit(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
-    options = SinkOptions(producer={}, report_path=path)
+    options = SinkOptions(producer_options={}, report_path=path)
     commit(options, [task(0)], "batch 12")
     commit(options, [task(0, first=10)], "batch 13")
     assert [report.partitions["orders"][0] for report in read_reports(path)] == [

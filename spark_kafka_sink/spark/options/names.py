@@ -37,10 +37,13 @@ JAVA_CLASS_OPTION_REMEDIES = {
 }
 
 TABLE_AND_FILE_OPTIONS = {
+    # Delta tables and files
     *("mergeschema", "overwriteschema", "replacewhere", "txnappid", "txnversion", "partitionoverwritemode"),
     *("maxrecordsperfile", "optimizewrite", "datachange", "usermetadata"),
+    # CSV, JSON and text files
     *("header", "inferschema", "sep", "delimiter", "quote", "escape", "multiline", "nullvalue", "linesep", "encoding"),
     *("dateformat", "timestampformat", "ignoreleadingwhitespace", "pathglobfilter", "recursivefilelookup"),
+    # JDBC
     *("url", "dbtable", "query", "driver", "user", "password", "truncate", "createtableoptions", "isolationlevel"),
     "numpartitions",
 }

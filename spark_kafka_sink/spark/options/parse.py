@@ -117,7 +117,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     if faults:
         raise ConfigurationError(faults)
     return SinkOptions(
-        producer=producer_options,
+        producer_options=producer_options,
         topic=topic,
         new_topic=None if ALREADY_CHECKED_OPTION in options_by_lowercase else new_topic,
         distribution=None if DISTRIBUTED_BY_OPTION in options_by_lowercase else distribution,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The parsed options of a write. Only `producer` holds unparsed options: those for KafkaProducer."""
+    """The parsed options of a write. Only `producer_options` holds unparsed options."""
 
-    producer: Mapping[str, str] = field(repr=False)
+    producer_options: Mapping[str, str] = field(repr=False)
     topic: str | None = None
     new_topic: NewTopic | None = None
     """The topic to create if `topic` is missing. Only the driver uses it."""
@@ -41,7 +41,7 @@ class SinkOptions:
     bytes_per_second: float | None = None
     """One task's share of maxBytesPerSecond; None for no limit."""
     client_rack_env: str | None = None
-    """The environment variable that holds a task's rack. If set, `producer` does not contain partitioner.rack.aware."""
+    """The environment variable that holds a task's rack. If set, `producer_options` lacks partitioner.rack.aware."""
     formats: tuple[FormatOptions, ...] = ()
     registry: RegistryOptions | None = None
     """The schema registry's options. They are not pickled to the tasks, because only the driver needs their secrets."""
@@ -58,7 +58,7 @@ class SinkOptions:
 
     @cached_property
     def _config(self) -> ProducerConfig:
-        return ProducerConfig.parse(self.producer)
+        return ProducerConfig.parse(self.producer_options)
 
     def __getstate__(self) -> dict[str, object]:
         """Exclude the parsed configuration, because a task's producer parses the options itself."""

@@ -31,7 +31,7 @@ def faults(options: dict[str, str]) -> tuple[str, ...]:
 
 def test_removes_kafka_prefix_in_any_case() -> None:
     options = parse_options({"KAFKA.bootstrap.servers": "b:1", "Kafka.Linger.MS": "7"})
-    assert options.producer["linger.ms"] == "7"
+    assert options.producer_options["linger.ms"] == "7"
     assert options.producer_config().linger_ms == 7
 
 
