@@ -131,11 +131,8 @@ def _find_start_offsets(
     offset_or_tail = int(start)  # -N means the last N records of each partition
     first_offsets = reader.beginning_offsets(topic, partitions)
     end_offsets = reader.end_offsets(topic, partitions)
-    start_offsets = {
-        partition: offset_or_tail if offset_or_tail >= 0 else end_offset + offset_or_tail
-        for partition, end_offset in end_offsets.items()
-    }
-    return {
-        partition: max(first_offsets[partition], min(offset, end_offsets[partition]))
-        for partition, offset in start_offsets.items()
-    }
+    start_offsets: dict[int, int] = {}
+    for partition, end_offset in end_offsets.items():
+        offset = offset_or_tail if offset_or_tail >= 0 else end_offset + offset_or_tail
+        start_offsets[partition] = max(first_offsets[partition], min(offset, end_offset))
+    return start_offsets

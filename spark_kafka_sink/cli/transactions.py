@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == LIST:
         _print_list(statuses, as_json=args.json)
         return 0
-    (status,) = statuses  # because the prefix is given
+    (status,) = statuses  # list_prefixes returns exactly one status if it is given a prefix
     if status.entry is None:
         raise precommit_errors.build_unknown_prefix_error(topic, status.prefix, log_exists=status.log_exists)
     transactional_ids = _find_affected_transactions(status, args.action)

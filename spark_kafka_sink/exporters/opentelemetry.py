@@ -36,7 +36,8 @@ def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = N
     maxima are omitted if they have no samples.
     """
     meter = _get_meter(provider)
-    for metric in sorted(name.stem for name in map(parse_metric_name, producer.metrics()) if name.tag is None):
+    metric_names = [parse_metric_name(name) for name in producer.metrics()]
+    for metric in sorted(name.stem for name in metric_names if name.tag is None):
         _create_instrument(meter, "kafka.producer", metric, _build_callback(producer, metric))
     for tag, metrics in _TAGGED_METRICS.items():
         prefix = f"kafka.producer.{tag.removesuffix('-id')}"
@@ -52,7 +53,10 @@ _TAGGED_METRICS = {
     "topic": [*_list_rates_and_totals("record-send", "record-retry", "record-error", "byte"), "compression-rate"],
     "node-id": [
         *_list_rates_and_totals("request", "response", "outgoing-byte", "incoming-byte"),
-        *("request-size-avg", "request-size-max", "request-latency-avg", "request-latency-max"),
+        "request-size-avg",
+        "request-size-max",
+        "request-latency-avg",
+        "request-latency-max",
     ],
 }
 """Names of the topic metrics and node metrics. They are listed here because a producer has them only once it knows a

@@ -42,7 +42,8 @@ class Check:
     """Whether the driver logs this check if it is a warning, because it concerns a feature that the options request."""
 
     def __str__(self) -> str:
-        return " ".join(end_sentence(part) for part in (f"{self.name}: {self.detail}", self.remedy) if part)
+        sentence = end_sentence(f"{self.name}: {self.detail}")
+        return f"{sentence} {end_sentence(self.remedy)}" if self.remedy else sentence
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ class Probe:
             self.is_conclusive = self._has_conclusive_result()
             if self.is_conclusive:
                 break
-            if now_ms - started_ms >= timeouts.retry_ms and not self._is_response_possible():
+            if now_ms - started_ms >= timeouts.retry_ms and not self._can_any_node_respond():
                 break
             for node in (*self.bootstrap_nodes, *self.find_leaders()):
                 if node.id not in self.connected_nodes and self.client.ready(node, now_ms):
@@ -203,7 +203,7 @@ class Probe:
             self.client.authentication_exception(node_id) is not None for node_id in node_ids
         )
 
-    def _is_response_possible(self) -> bool:
+    def _can_any_node_respond(self) -> bool:
         """Return whether a node may still respond, because its connection is being established or is ready."""
         has_metadata = self.metadata_response is not None
         nodes = self.find_leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
