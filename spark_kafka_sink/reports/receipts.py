@@ -47,7 +47,7 @@ class ReceiptOutcome(Enum):
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """ReceiptOutcome for one partition, with an explanation."""
+    """Outcome for one partition, with an explanation."""
 
     outcome: ReceiptOutcome
     written_range: OffsetRange
