@@ -138,7 +138,7 @@ from spark_kafka_sink.spark.options.parse import parse_options
 
 servers = {"bootstrap.servers": "a:1"}
 print(ProducerConfig.parse(servers).throwaway_ms, ProducerConfig.parse({**servers, "throwaway.ms": "9"}).throwaway_ms)
-print(parse_options({"kafka.bootstrap.servers": "a:1", "kafka.throwaway.ms": "9"}).producer["throwaway.ms"])
+print(parse_options({"kafka.bootstrap.servers": "a:1", "kafka.throwaway.ms": "9"}).producer_options["throwaway.ms"])
 """
 
 
