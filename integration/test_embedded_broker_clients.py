@@ -140,7 +140,7 @@ def test_second_librdkafka_producer_fences_the_first(broker: EmbeddedBroker) -> 
 def test_librdkafka_writes_exactly_once_despite_lost_responses_and_moved_leader() -> None:
     with embedded_broker({"t": 1}, nodes=2) as broker:
         control = broker.control
-        control.when(api=ApiKey.PRODUCE, topic="t", nth=2).drop(applied=True)
+        control.when(api=ApiKey.PRODUCE, topic="t", nth=2).drop(execute_first=True)
         control.when(api=ApiKey.PRODUCE, topic="t", nth=4).fail(error_codes.NOT_ENOUGH_REPLICAS)
         producer = librdkafka_producer(broker, enable_idempotence=True, batch_num_messages=5)
         values = [b"%03d" % number for number in range(100)]

@@ -142,7 +142,7 @@ BROKER_GUARDS = [
     Guard(
         RequestPurgatory,
         "_lock",
-        _names("_due_tasks _delayed_tasks _tasks_awaiting_change _entry_number"),
+        _names("_due_tasks _delayed_tasks _tasks_awaiting_change _last_number"),
         _names("_is_closed"),
         _names("release_on_change count"),
     ),

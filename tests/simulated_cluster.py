@@ -2,7 +2,7 @@
 
     system = FakeSystem()
     cluster = SimulatedCluster(system, nodes=2, topics={"t": 3})
-    cluster.control.when(api=ApiKey.PRODUCE, nth=2).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).drop(execute_first=True)
     ... a client that uses `system` connects to cluster.bootstrap_servers: broker0:9092, broker1:9093 ...
     assert cluster.values("t", 0) == [b"a", b"b"]
 

@@ -138,7 +138,7 @@ class Acceptor:
             for node, sock in self._listeners.items():
                 self._poller.register(sock, EVENT_READ, node)
         for key, _ in ready_keys:
-            if key.data is None:
+            if key.data is None:  # the wakeup socket, which belongs to no node
                 with contextlib.suppress(BlockingIOError):
                     self._wake_reader.recv(_MAX_WAKEUP_BYTES)
             elif key.data in self._listeners and not self._is_paused:

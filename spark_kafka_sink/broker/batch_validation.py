@@ -120,6 +120,6 @@ def _validate_header(header: BatchHeader) -> None:
         (header.is_transactional and header.producer_id < 0, "The batch is transactional and has no producer id."),
         (header.codec > _MAX_CODEC, f"Compression codec {header.codec} is unknown."),
     ]
-    for is_invalid, message in checks:
-        if is_invalid:
-            raise ApiError(error_codes.INVALID_RECORD, message)
+    problems = [message for is_invalid, message in checks if is_invalid]
+    if problems:
+        raise ApiError(error_codes.INVALID_RECORD, problems[0])

@@ -285,9 +285,8 @@ class EmbeddedCluster:
         for index in range(len(topic.partitions), partition_count):
             log_file = None if log_config.discard else self._log_file(topic.name, index)
             replicas = tuple(node_ids[(index + offset) % len(node_ids)] for offset in range(len(node_ids)))
-            leader = next((node_id for node_id in replicas if self.nodes[node_id].is_running), None)
             log = PartitionLog(log_config, log_file, self._record_validator)
-            topic.partitions.append(Partition(index, leader, replicas, log))
+            topic.partitions.append(Partition(index, self._find_running_node(replicas), replicas, log))
 
     def _log_file(self, topic: str, index: int) -> BatchFile | None:
         """Return the file for a new partition; None if the cluster is not stored. Raise ApiError on a disk error."""
@@ -306,6 +305,10 @@ class EmbeddedCluster:
 
     def list_running_nodes(self) -> list[BrokerNode]:
         return [node for node in self.nodes.values() if node.is_running]
+
+    def _find_running_node(self, replicas: Sequence[int]) -> int | None:
+        """Return the first of the replicas whose node is running, or None."""
+        return next((node_id for node_id in replicas if self.nodes[node_id].is_running), None)
 
     def find_in_sync_replicas(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
         """Return the replicas on running nodes, up to the limit that a test has set for the topic."""
@@ -332,7 +335,7 @@ class EmbeddedCluster:
             self.node(node).is_running = False
             for partition in self._iterate_partitions():
                 if partition.leader == node:
-                    self._set_leader(partition, next((n for n in partition.replicas if self.nodes[n].is_running), None))
+                    self._set_leader(partition, self._find_running_node(partition.replicas))
         self.listeners.stop_node(node)
         self.record_change()
 

@@ -47,7 +47,7 @@ class RequestContext:
 
     def find_injected_error(self, topic: str | None = None, partition: int | None = None) -> int:
         """Return the injected error code to respond with instead of executing the request, or 0."""
-        return self.effects.find_error_code(topic, partition)
+        return self.effects.find_rejection_code(topic, partition)
 
     def get_partition_or_error(self, topic: Topic | None, index: int) -> tuple[Partition | None, int]:
         """Return (partition, 0) if this node leads the partition, else None and the error code to respond with."""

@@ -3,24 +3,26 @@
 `when(...)` selects requests. A method of its result injects the fault:
 
     control.when("PRODUCE", topic="t", nth=2).fail("NOT_LEADER_OR_FOLLOWER")
-    control.when("PRODUCE", node=1).drop(applied=True)            # the records are stored, the response is lost
+    control.when("PRODUCE", node=1).drop(execute_first=True)      # the records are stored, the response is lost
     control.when("PRODUCE", times=None, probability=0.1).delay(0, 50)
 
 APIs and errors may be given by their Kafka name or number. These are the faults:
 
-    fail(error)               respond with an error; `after_applying=True`: execute the request first
-    delay(ms) delay(a, b)     delay the response by `ms`, or by a random time from a to b; `before_applying=True`: delay
-                              the execution instead
-    drop()                    close the connection instead of responding; `applied=True`: execute the request first
+    fail(error)               respond with an error; the request is not executed
+    drop()                    close the connection instead of responding; the request is not executed
+    never_answer()            keep the connection open and never respond; the request is not executed
+    delay(ms) delay(a, b)     execute the request, and delay the response by `ms`, or by a random time from a to b
     cut(at=0.5)               close the connection in the middle of the response
     garbage(data)             send these bytes instead of the response
     announce_length(n)        send a frame length of n and nothing else
     wrong_correlation_id()    respond with another correlation id
-    never_answer()            keep the connection open and never respond; `applied=True`: execute the request
     throttle(ms)              respond with a throttle time
 
+With `execute_first=True`, the first three execute the request before the fault. With `execute_first=False`, `delay`
+delays the execution instead of the response.
+
 `nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. Each of
-these methods returns the rule that it added: `rule.struck` is the number of requests affected so far, and
+these methods returns the rule that it added: `rule.affected_count` is the number of requests affected so far, and
 `rule.remove()` ends it. `clear()` removes all rules.
 
 These methods change the cluster: move_leader, move_coordinator, stop_node, start_node, refuse_connections,
@@ -198,44 +200,50 @@ class FaultBuilder:
         self._times = times
         self._probability = probability
 
-    def fail(self, error: int | str, *, after_applying: bool = False) -> FaultRule:
-        """Respond with this error. `after_applying`: execute the request first."""
+    def fail(self, error: int | str, *, execute_first: bool = False) -> FaultRule:
+        """Respond with this error. The request is executed only if `execute_first` is set.
+
+        In a request for several topics or partitions, only those that `when` selects fail.
+        """
         code = _to_number(error, "error", {row.name: row.code for row in ERROR_CODES.values()})
-        injected = InjectedError(code, self._filter.topic, self._filter.partition, after_applying)
-        return self._add_rule(lambda effects, _: effects.errors.append(injected))
+        injected_error = InjectedError(code, self._filter.topic, self._filter.partition, execute_first)
+        return self._add_rule(lambda effects, _: effects.errors.append(injected_error))
 
-    def delay(self, ms: float, at_most_ms: float | None = None, *, before_applying: bool = False) -> FaultRule:
-        """Delay the response, or the execution if `before_applying`, by `ms` or a random time up to `at_most_ms`."""
+    def delay(self, ms: float, at_most_ms: float | None = None, *, execute_first: bool = True) -> FaultRule:
+        """Delay the response by `ms`, or by a random time from `ms` to `at_most_ms`.
 
-        def effect(effects: FaultEffects, random: Random) -> None:
+        If `execute_first` is False, the request is executed after the delay instead of before it.
+        """
+
+        def add_delay(effects: FaultEffects, random: Random) -> None:
             delay_ms = ms if at_most_ms is None else random.uniform(ms, at_most_ms)
-            if before_applying:
-                effects.delay_before_ms = delay_ms
-            else:
+            if execute_first:
                 effects.delay_after_ms = delay_ms
+            else:
+                effects.delay_before_ms = delay_ms
 
-        return self._add_rule(effect)
+        return self._add_rule(add_delay)
 
-    def drop(self, *, applied: bool = False) -> FaultRule:
-        """Close the connection instead of responding. `applied`: execute the request first."""
-        return self._add_response_fault(ResponseFault.DROP, execute=applied)
+    def drop(self, *, execute_first: bool = False) -> FaultRule:
+        """Close the connection instead of responding. The request is executed only if `execute_first` is set."""
+        return self._add_response_fault(ResponseFault.DROP, should_execute=execute_first)
 
     def cut(self, at: float = 0.5) -> FaultRule:
         """Send the fraction `at` of the response, and then close the connection."""
 
-        def effect(effects: FaultEffects, _: Random) -> None:
+        def add_cut(effects: FaultEffects, _: Random) -> None:
             effects.response_fault, effects.cut_at = ResponseFault.CUT, at
 
-        return self._add_rule(effect)
+        return self._add_rule(add_cut)
 
     def garbage(self, data: bytes = HTTP_RESPONSE, *, close: bool = False) -> FaultRule:
         """Send `data` instead of the response. `close`: close the connection afterwards."""
 
-        def effect(effects: FaultEffects, _: Random) -> None:
+        def add_raw_bytes(effects: FaultEffects, _: Random) -> None:
             effects.response_fault = ResponseFault.RAW_BYTES
             effects.raw_bytes, effects.close_after_raw_bytes = data, close
 
-        return self._add_rule(effect)
+        return self._add_rule(add_raw_bytes)
 
     def announce_length(self, length: int = 2**31 - 1) -> FaultRule:
         """Send this frame length and nothing else."""
@@ -243,28 +251,28 @@ class FaultBuilder:
 
     def wrong_correlation_id(self) -> FaultRule:
         """Respond with a correlation id that is higher by one."""
-        return self._add_response_fault(ResponseFault.WRONG_CORRELATION_ID, execute=True)
+        return self._add_response_fault(ResponseFault.WRONG_CORRELATION_ID, should_execute=True)
 
-    def never_answer(self, *, applied: bool = False) -> FaultRule:
-        """Keep the connection open and never respond. `applied`: execute the request."""
-        return self._add_response_fault(ResponseFault.NEVER, execute=applied)
+    def never_answer(self, *, execute_first: bool = False) -> FaultRule:
+        """Keep the connection open and never respond. The request is executed only if `execute_first` is set."""
+        return self._add_response_fault(ResponseFault.NEVER, should_execute=execute_first)
 
     def throttle(self, ms: int) -> FaultRule:
         """Respond with this throttle time, if the API has one."""
 
-        def effect(effects: FaultEffects, _: Random) -> None:
+        def add_throttle(effects: FaultEffects, _: Random) -> None:
             effects.throttle_ms = ms
 
-        return self._add_rule(effect)
+        return self._add_rule(add_throttle)
 
-    def _add_response_fault(self, fault: ResponseFault, *, execute: bool) -> FaultRule:
-        def effect(effects: FaultEffects, _: Random) -> None:
-            effects.response_fault, effects.should_execute = fault, execute
+    def _add_response_fault(self, fault: ResponseFault, *, should_execute: bool) -> FaultRule:
+        def add_response_fault(effects: FaultEffects, _: Random) -> None:
+            effects.response_fault, effects.should_execute = fault, should_execute
 
-        return self._add_rule(effect)
+        return self._add_rule(add_response_fault)
 
-    def _add_rule(self, effect: Callable[[FaultEffects, Random], None]) -> FaultRule:
-        return self._control.add(FaultRule(self._filter, self._nth, self._times, self._probability, effect))
+    def _add_rule(self, add_fault: Callable[[FaultEffects, Random], None]) -> FaultRule:
+        return self._control.add(FaultRule(self._filter, self._nth, self._times, self._probability, add_fault))
 
 
 def _to_number(name_or_number: int | str, kind: str, numbers: Mapping[str, int]) -> int:

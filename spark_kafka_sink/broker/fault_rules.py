@@ -36,7 +36,7 @@ class InjectedError:
     code: int
     topic: str | None
     partition: int | None
-    after_applying: bool
+    execute_first: bool
     """Whether the request is executed before the error is returned."""
 
     def applies_to(self, topic: str | None, partition: int | None) -> bool:
@@ -64,12 +64,10 @@ class FaultEffects:
     """Delay between the execution and the response."""
     throttle_ms: int = 0
 
-    def find_error_code(
-        self, topic: str | None = None, partition: int | None = None, *, after_applying: bool = False
-    ) -> int:
-        """Return the first injected error code that applies to the topic and partition, or 0."""
+    def find_rejection_code(self, topic: str | None = None, partition: int | None = None) -> int:
+        """Return the code of the first error that replaces the execution for this topic and partition, or 0."""
         for error in self.errors:
-            if error.after_applying == after_applying and error.applies_to(topic, partition):
+            if not error.execute_first and error.applies_to(topic, partition):
                 return error.code
         return 0
 
@@ -91,12 +89,12 @@ class RequestFilter:
             (self.api is None or self.api == request.API_KEY)
             and (self.node is None or self.node == node)
             and (self.client_id is None or self.client_id == client_id)
-            and (self.topic is None or any(self._accepts_partition(*partition) for partition in topic_partitions))
+            and (self.topic is None or any(self._accepts_partition(topic, index) for topic, index in topic_partitions))
             and (self.matches is None or self.matches(request))
         )
 
     def _accepts_partition(self, topic: str, partition: int | None) -> bool:
-        return topic == self.topic and (self.partition is None or partition is None or partition == self.partition)
+        return topic == self.topic and (self.partition is None or partition in (None, self.partition))
 
 
 class FaultRule:
@@ -108,14 +106,14 @@ class FaultRule:
         nth: int,
         times: int | None,
         probability: float,
-        effect: Callable[[FaultEffects, Random], None],
+        add_fault: Callable[[FaultEffects, Random], None],
     ) -> None:
-        """`effect` adds the fault to a request's effects.
+        """`add_fault` adds the fault to a request's effects.
 
         From the `nth` accepted request on, the rule affects each one with the given probability until it has affected
         `times` requests; None means no limit.
         """
-        self.struck = 0
+        self.affected_count = 0
         """Number of requests affected so far."""
         self.request_count = 0
         """Number of requests accepted by the filter so far."""
@@ -123,7 +121,7 @@ class FaultRule:
         self._nth = nth
         self._times = times
         self._probability = probability
-        self._effect = effect
+        self._add_fault = add_fault
         self._is_removed = False
 
     def __enter__(self) -> FaultRule:
@@ -145,9 +143,9 @@ class FaultRule:
         if self._is_removed:
             return
         self.request_count += 1
-        if self.request_count < self._nth or (self._times is not None and self.struck >= self._times):
+        if self.request_count < self._nth or (self._times is not None and self.affected_count >= self._times):
             return
         if self._probability < 1.0 and random.random() >= self._probability:
             return
-        self.struck += 1
-        self._effect(effects, random)
+        self.affected_count += 1
+        self._add_fault(effects, random)

@@ -1,6 +1,6 @@
 """Request handling: decode a frame, apply injected faults, call the API's handler and encode the response.
 
-    handle_request(cluster, control, node, frame, now) -> ChannelResponse | DelayedRequest
+    handle_request(cluster, control, node, frame, now_ms) -> ChannelResponse | DelayedRequest
 
 A transport (socket_server.py, or the tests' simulated cluster) passes in frames and carries out the outcomes. Like a
 real broker, it closes the connection if a frame cannot be decoded or its version is not supported. The exception is
@@ -56,7 +56,7 @@ def handle_request(
         request = _decode(frame)
     except (DecodeError, UnsupportedVersionError):
         return CLOSE_CONNECTION
-    context = RequestContext(cluster, node, header, now_ms, now_ms)
+    context = RequestContext(cluster, node, header, received_ms=now_ms, now_ms=now_ms)
     if control.has_rules:
         topic_partitions = list(_find_topic_partitions(cluster, request))
         context.effects = control.collect_effects(node, request, header.client_id, topic_partitions)
@@ -98,12 +98,14 @@ def _execute(context: RequestContext, frame: memoryview, request: Message, now_m
     if isinstance(result, NoResponse):
         return CLOSE_CONNECTION if result.should_close else ChannelResponse()
     for injected_error in effects.errors:
-        if injected_error.after_applying:
+        if injected_error.execute_first:
             _set_error_codes(context, result, injected_error)
     if effects.throttle_ms and "throttle_time_ms" in get_field_specs(type(result)):
         result.throttle_time_ms = effects.throttle_ms
     response = _to_channel_response(context.header, result, effects)
-    return DelayedRequest(now_ms + effects.delay_after_ms, lambda _: response) if effects.delay_after_ms else response
+    if effects.delay_after_ms:
+        return DelayedRequest(now_ms + effects.delay_after_ms, lambda _: response)
+    return response
 
 
 def _build_error_response(request: Message, error: ApiError) -> Message | NoResponse:

@@ -85,8 +85,8 @@ class ListenerSecurity:
     def uses_sasl(self) -> bool:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
-    def build_channels(self, cluster: EmbeddedCluster) -> ChannelBuilder:
-        """Return a server channel builder with these settings. Raise ConfigurationError if a file cannot be loaded.
+    def create_channel_builder(self, cluster: EmbeddedCluster) -> ChannelBuilder:
+        """Create a server channel builder with these settings. Raise ConfigurationError if a file cannot be loaded.
 
         Clients may send ApiVersions before they log in, so the builder needs to know which versions `cluster` supports.
         """

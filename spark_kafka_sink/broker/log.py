@@ -36,10 +36,9 @@ from spark_kafka_sink.records.header import (
     patch_header,
 )
 
-# key: version int16 = 0, type int16 (0 abort, 1 commit); value: version int16 = 0, coordinator epoch int32.
-# record: length 2 * (1 + 1 + 1 + 1 + 4 + 1 + 6 + 1 = 16) as zigzag, attributes, deltas, key, value, no headers.
 _MARKER_RECORD = struct.Struct(">bbbbbhhbhib")
 _MARKER_KEY = struct.Struct(">hh")
+_ABORT_MARKER_TYPE, _COMMIT_MARKER_TYPE = 0, 1
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class PartitionLog:
         """
         if self.config.discard:
             return self.log_end_offset  # no batch was stored, so there is no transaction to end
-        record = _MARKER_RECORD.pack(32, 0, 0, 0, 8, 0, 1 if commit else 0, 12, 0, 0, 0)
+        record = _encode_marker_record(_COMMIT_MARKER_TYPE if commit else _ABORT_MARKER_TYPE)
         header = encode_header(
             [record],
             attributes=TRANSACTIONAL | CONTROL,
@@ -229,7 +228,8 @@ class PartitionLog:
     def _complete_transaction(self, header: BatchHeader, marker: memoryview) -> None:
         """End the producer's open transaction, if there is one. Record its range if the marker aborts it."""
         producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())
-        first_offset, producer.transaction_first_offset = producer.transaction_first_offset, None
+        first_offset = producer.transaction_first_offset
+        producer.transaction_first_offset = None
         producer.update_epoch(header.producer_epoch)
         if first_offset is not None and not _is_commit_marker(marker):
             self._aborted_ranges.append(AbortedRange(header.producer_id, first_offset, header.base_offset))
@@ -370,7 +370,23 @@ class PartitionLog:
                 self._file.delete()
 
 
+def _encode_marker_record(marker_type: int) -> bytes:
+    return _MARKER_RECORD.pack(
+        2 * 16,  # length of the rest; lengths and deltas are varints in zigzag encoding, which doubles a number
+        0,  # attributes
+        0,  # timestamp delta
+        0,  # offset delta
+        2 * 4,  # length of the key, which has a version and a type
+        0,
+        marker_type,
+        2 * 6,  # length of the value, which has a version and the coordinator's epoch
+        0,
+        0,
+        0,  # number of headers
+    )
+
+
 def _is_commit_marker(batch: memoryview) -> bool:
     # Five fields of one byte each precede the key: length, attributes, two deltas and the key's length.
     _, marker_type = _MARKER_KEY.unpack_from(batch, HEADER_BYTES + 5)
-    return bool(marker_type == 1)
+    return bool(marker_type == _COMMIT_MARKER_TYPE)

@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse
 from spark_kafka_sink.errors import KafkaSinkError
@@ -48,6 +49,15 @@ class ReceivedRequest:
         return self.receive.payload
 
 
+class _AcceptedConnection(NamedTuple):
+    """A connection that the acceptor has handed over and that is not registered with the selector yet."""
+
+    channel_id: str
+    node: int
+    sock: ByteSocket
+    address: SocketAddress
+
+
 class Processor:
     """A network thread and its connections.
 
@@ -58,7 +68,7 @@ class Processor:
         self,
         number: int,
         system: System,
-        channels: ChannelBuilder,
+        channel_builder: ChannelBuilder,
         handle: Callable[[ReceivedRequest], object],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -66,12 +76,12 @@ class Processor:
 
         For each request, `send_response` must be called exactly once, on any thread.
         """
-        memory: FrameMemory[KafkaChannel] = FrameMemory(MAX_FRAME_MEMORY_BYTES)
-        self._selector = Selector(system, channel_builder=channels, timeouts=TIMEOUTS, frame_memory=memory)
+        frame_memory: FrameMemory[KafkaChannel] = FrameMemory(MAX_FRAME_MEMORY_BYTES)
+        self._selector = Selector(system, channel_builder=channel_builder, timeouts=TIMEOUTS, frame_memory=frame_memory)
         self._handle = handle
         self._on_failure = on_failure
         self._nodes: dict[str, int] = {}  # node of each registered channel, by channel id
-        self._new_connections: deque[tuple[str, int, ByteSocket, SocketAddress]] = deque()
+        self._new_connections: deque[_AcceptedConnection] = deque()
         self._responses: deque[tuple[ReceivedRequest, ChannelResponse]] = deque()
         self._nodes_to_close: deque[tuple[int, threading.Event]] = deque()
         self._is_stopping = False
@@ -88,7 +98,7 @@ class Processor:
 
     def accept(self, channel_id: str, node: int, sock: ByteSocket, address: SocketAddress) -> None:
         """Hand over an accepted connection. From now on, the processor's thread owns the socket."""
-        self._new_connections.append((channel_id, node, sock, address))
+        self._new_connections.append(_AcceptedConnection(channel_id, node, sock, address))
         self._selector.wakeup()
 
     def send_response(self, request: ReceivedRequest, response: ChannelResponse) -> None:
@@ -98,10 +108,10 @@ class Processor:
 
     def close_connections(self, node: int) -> threading.Event:
         """Ask the thread to close all connections of a node. Return an event that is set once they are closed."""
-        done = threading.Event()
-        self._nodes_to_close.append((node, done))
+        closed_event = threading.Event()
+        self._nodes_to_close.append((node, closed_event))
         self._selector.wakeup()
-        return done
+        return closed_event
 
     def stop(self) -> None:
         """Tell the thread to end. Does not wait for it."""
@@ -111,8 +121,8 @@ class Processor:
     def join(self) -> None:
         """Wait until the thread has ended. Call this after `stop`, when `accept` will not be called again."""
         self._thread.join()
-        for _, _, sock, _ in self._new_connections:
-            sock.close()
+        for connection in self._new_connections:
+            connection.sock.close()
 
     # --- the processor's thread
 
@@ -125,8 +135,8 @@ class Processor:
             self._on_failure(error)
         finally:
             self._selector.close()
-            for _, done in self._nodes_to_close:
-                done.set()
+            for _, closed_event in self._nodes_to_close:
+                closed_event.set()
 
     def run_once(self) -> None:
         """Carry out the work that other threads have queued, wait for I/O, and process the results."""
@@ -145,18 +155,19 @@ class Processor:
 
     def _configure_new_connections(self) -> None:
         while self._new_connections:
-            channel_id, node, sock, address = self._new_connections.popleft()
+            connection = self._new_connections.popleft()
             # If the client has already disconnected, the selector closes the socket.
             with contextlib.suppress(OSError, KafkaSinkError):
-                self._selector.register(channel_id, sock, address)
-                self._nodes[channel_id] = node
+                self._selector.register(connection.channel_id, connection.sock, connection.address)
+                self._nodes[connection.channel_id] = connection.node
 
     def _close_node_connections(self) -> None:
         while self._nodes_to_close:
-            node, done = self._nodes_to_close.popleft()
-            for channel_id in [name for name, owner in self._nodes.items() if owner == node]:
+            node, closed_event = self._nodes_to_close.popleft()
+            channel_ids = [channel_id for channel_id, channel_node in self._nodes.items() if channel_node == node]
+            for channel_id in channel_ids:
                 self._close(channel_id)
-            done.set()
+            closed_event.set()
 
     def _process_new_responses(self) -> None:
         """Release the memory of each answered request, and start its response unless the connection has ended."""

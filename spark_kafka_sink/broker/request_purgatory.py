@@ -10,8 +10,17 @@ import heapq
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 Task = Callable[[], None]
+
+
+class _DelayedTask(NamedTuple):
+    """An entry of the heap. Entries with the same deadline are ordered by their numbers, which are unique."""
+
+    deadline_ms: float
+    number: int
+    task: Task
 
 
 class RequestPurgatory:
@@ -24,11 +33,10 @@ class RequestPurgatory:
         self._lock = threading.Lock()
         self._task_condition = threading.Condition(self._lock)
         self._due_tasks: deque[Task] = deque()
-        self._delayed_tasks: list[tuple[float, int, Task]] = []
-        """Heap of (deadline, entry number, task)."""
+        self._delayed_tasks: list[_DelayedTask] = []  # a heap
         self._tasks_awaiting_change: dict[int, tuple[int, Task]] = {}
         """Entries of `_delayed_tasks` that also wait for a change: entry number -> (change count, task)."""
-        self._entry_number = 0
+        self._last_number = 0
         self._is_closed = False
 
     def put(self, deadline_ms: float, task: Task, change_count: int | None = None) -> None:
@@ -37,10 +45,10 @@ class RequestPurgatory:
         If `change_count` is given, the task is also due once the cluster's change count has another value.
         """
         with self._lock:
-            self._entry_number += 1
-            heapq.heappush(self._delayed_tasks, (deadline_ms, self._entry_number, task))
+            self._last_number += 1
+            heapq.heappush(self._delayed_tasks, _DelayedTask(deadline_ms, self._last_number, task))
             if change_count is not None:
-                self._tasks_awaiting_change[self._entry_number] = (change_count, task)
+                self._tasks_awaiting_change[self._last_number] = (change_count, task)
                 # The cluster may have changed since the caller read its change count.
                 self._release_changed()
             self._task_condition.notify()
@@ -60,9 +68,11 @@ class RequestPurgatory:
                 self._release_expired(now_ms)
                 if self._due_tasks:
                     return self._due_tasks.popleft()
-                wake_at_ms = min(timeout_at_ms, self._delayed_tasks[0][0]) if self._delayed_tasks else timeout_at_ms
                 if now_ms >= timeout_at_ms:
                     return None
+                wake_at_ms = timeout_at_ms
+                if self._delayed_tasks:
+                    wake_at_ms = min(wake_at_ms, self._delayed_tasks[0].deadline_ms)
                 self._task_condition.wait(max(0.0, wake_at_ms - now_ms) / 1000)
             return None
 
@@ -83,10 +93,10 @@ class RequestPurgatory:
 
     def _release_expired(self, now_ms: float) -> None:
         """Make the tasks due whose deadline has passed. The caller holds `_lock`."""
-        while self._delayed_tasks and self._delayed_tasks[0][0] <= now_ms:
-            _, number, task = heapq.heappop(self._delayed_tasks)
-            self._tasks_awaiting_change.pop(number, None)
-            self._due_tasks.append(task)
+        while self._delayed_tasks and self._delayed_tasks[0].deadline_ms <= now_ms:
+            expired = heapq.heappop(self._delayed_tasks)
+            self._tasks_awaiting_change.pop(expired.number, None)
+            self._due_tasks.append(expired.task)
 
     def _release_changed(self) -> None:
         """Make the tasks due whose change count is outdated, oldest first. The caller holds `_lock`."""
@@ -96,6 +106,6 @@ class RequestPurgatory:
         }
         if due_numbers:
             self._due_tasks.extend(self._tasks_awaiting_change.pop(number)[1] for number in sorted(due_numbers))
-            self._delayed_tasks = [entry for entry in self._delayed_tasks if entry[1] not in due_numbers]
+            self._delayed_tasks = [delayed for delayed in self._delayed_tasks if delayed.number not in due_numbers]
             heapq.heapify(self._delayed_tasks)
             self._task_condition.notify()

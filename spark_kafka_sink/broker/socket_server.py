@@ -35,7 +35,7 @@ from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 1_000
-MAX_WATCHING_REQUESTS = 2 * MAX_CONNECTIONS
+MAX_DELAYED_REQUESTS = 2 * MAX_CONNECTIONS
 """Maximum number of delayed requests, including those of disconnected clients. At the limit, a request that would wait
 for a change is resumed immediately."""
 
@@ -52,7 +52,8 @@ class SocketServer:
         self.failure: BaseException | None = None
         """The first exception that ended one of the threads, or None."""
         self._control = control
-        channels, advertised_host = config.security.build_channels(cluster), config.resolve_advertised_host()
+        channel_builder = config.security.create_channel_builder(cluster)
+        advertised_host = config.resolve_advertised_host()
         self._system = OperatingSystem()
         self._purgatory = RequestPurgatory(get_now_ms=self._system.now, get_change_count=lambda: cluster.change_count)
         self._purgatory_thread = threading.Thread(
@@ -75,7 +76,7 @@ class SocketServer:
             raise
         handle = self._requests.put if self._handlers else self._handle
         for number in range(config.network_threads):
-            self._processors.append(Processor(number, self._system, channels, handle, self._fail))
+            self._processors.append(Processor(number, self._system, channel_builder, handle, self._fail))
         cluster.listeners = self
 
     @property
@@ -121,8 +122,10 @@ class SocketServer:
 
     def stop_node(self, node: int) -> None:
         self._acceptor.stop_listening(node)
-        for done in [processor.close_connections(node) for processor in self._processors]:
-            done.wait(MAX_TASK_WAIT_SECONDS)
+        # Ask all processors before waiting for any of them, so that they close their connections concurrently.
+        closed_events = [processor.close_connections(node) for processor in self._processors]
+        for closed_event in closed_events:
+            closed_event.wait(MAX_TASK_WAIT_SECONDS)
 
     def start_node(self, node: int) -> None:
         self.accept_connections(node)
@@ -179,7 +182,7 @@ class SocketServer:
             request.processor.send_response(request, outcome)
             return
         delayed = outcome
-        if delayed.change_count is not None and self._purgatory.count >= MAX_WATCHING_REQUESTS:
+        if delayed.change_count is not None and self._purgatory.count >= MAX_DELAYED_REQUESTS:
             # The handler sees its deadline as the current time, so it responds instead of waiting.
             self._resume(request, delayed, delayed.deadline_ms)
         else:

@@ -44,9 +44,9 @@ def lock_directory(directory: Path) -> Iterator[None]:
     Raise ConfigurationError if another broker uses the directory.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "in-use").open("w") as lock:
+    with (directory / "in-use").open("w") as lock_file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(
                 f"{directory} is in use by another broker, and two brokers would overwrite each other's records. "
@@ -55,7 +55,8 @@ def lock_directory(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough, because a forked child may have the file open
+            # Closing the file is not enough to unlock it, because a forked child may have it open.
+            fcntl.flock(lock_file, fcntl.LOCK_UN)
 
 
 class ClusterFiles:
@@ -79,15 +80,22 @@ class ClusterFiles:
             return
         state = {
             "topics": [
-                {"name": t.name, "id": str(t.id), "partitions": len(t.partitions), "config": dict(t.config)}
-                for t in cluster.topics.values()
+                {
+                    "name": topic.name,
+                    "id": str(topic.id),
+                    "partitions": len(topic.partitions),
+                    "config": dict(topic.config),
+                }
+                for topic in cluster.topics.values()
             ],
             "next_producer_id": cluster.coordinator.next_producer_id,
-            "transactional_ids": [_transaction_to_json(t) for t in cluster.coordinator.transactions.values()],
+            "transactional_ids": [
+                _transaction_to_json(transaction) for transaction in cluster.coordinator.transactions.values()
+            ],
             "offsets": [
-                [group, topic, partition, committed.offset, committed.leader_epoch, committed.metadata]
+                [group, topic_name, partition, committed.offset, committed.leader_epoch, committed.metadata]
                 for group, offsets in cluster.offsets.committed.items()
-                for (topic, partition), committed in offsets.items()
+                for (topic_name, partition), committed in offsets.items()
             ],
         }
         path = self._directory / "cluster.json"
@@ -119,18 +127,19 @@ class ClusterFiles:
         coordinator.next_producer_id = state["next_producer_id"]
         for transaction_state in state["transactional_ids"]:
             coordinator.transactions[transaction_state["id"]] = _transaction_from_json(transaction_state)
-        for group, topic, partition, offset, epoch, metadata in state["offsets"]:
-            cluster.offsets.commit(group, {(topic, partition): CommittedOffset(offset, epoch, metadata)})
-        transactions_by_producer = {t.producer_id: t for t in coordinator.transactions.values()}
+        for group, topic_name, index, offset, leader_epoch, metadata in state["offsets"]:
+            cluster.offsets.commit(group, {(topic_name, index): CommittedOffset(offset, leader_epoch, metadata)})
+        transactions_by_producer = {
+            transaction.producer_id: transaction for transaction in coordinator.transactions.values()
+        }
         for topic_state in state["topics"]:
-            created = cluster.create_topic(
+            topic = cluster.create_topic(
                 topic_state["name"], topic_state["partitions"], topic_state["config"], UUID(topic_state["id"])
             )
-            for created_partition in created.partitions:
-                index, log = created_partition.index, created_partition.log
-                log.recover(recover_batches(self._directory / f"{created.name}-{index}.log"))
-                for producer_id in log.list_open_producer_ids():
-                    transactions_by_producer[producer_id].partitions.add((created.name, index))
+            for partition in topic.partitions:
+                partition.log.recover(recover_batches(self._directory / f"{topic.name}-{partition.index}.log"))
+                for producer_id in partition.log.list_open_producer_ids():
+                    transactions_by_producer[producer_id].partitions.add((topic.name, partition.index))
         coordinator.abort_timed_out(math.inf)
 
 

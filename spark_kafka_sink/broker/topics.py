@@ -57,7 +57,8 @@ class TopicSetting:
 
 
 _INTEGER_BITS = {SettingType.INT: 32, SettingType.LONG: 64}
-_BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = SettingType
+_BOOLEAN, _STRING, _LIST = SettingType.BOOLEAN, SettingType.STRING, SettingType.LIST
+_INT, _LONG, _DOUBLE = SettingType.INT, SettingType.LONG, SettingType.DOUBLE
 _COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 TOPIC_SETTINGS = {
@@ -100,9 +101,13 @@ TOPIC_SETTINGS = {
 
 def _parse_integer(value: str, bits: int) -> int:
     """Parse a signed integer. Raise ValueError if the value is not an integer or does not fit into `bits`."""
-    if not _INTEGER_PATTERN.fullmatch(value) or not -(1 << (bits - 1)) <= int(value) < 1 << (bits - 1):
+    if not _INTEGER_PATTERN.fullmatch(value):
         raise ValueError(value)
-    return int(value)
+    number = int(value)
+    limit = 1 << (bits - 1)
+    if not -limit <= number < limit:
+        raise ValueError(value)
+    return number
 
 
 _INTEGER_PATTERN = re.compile(r"[-+]?[0-9]{1,19}")

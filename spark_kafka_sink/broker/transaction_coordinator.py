@@ -129,12 +129,12 @@ class TransactionCoordinator:
     # --- InitProducerId
 
     def init_producer_id(
-        self, transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
+        self, transactional_id: str | None, timeout_ms: int, expected_identity: ProducerIdentity | None
     ) -> ProducerIdentity:
         """Assign a producer id and epoch. The new epoch fences other producers with the same transactional id.
 
-        `expected`: the current identity of a producer that requests its next epoch (KIP-360). Return the new identity,
-        or one with an error code.
+        `expected_identity`: the current identity of a producer that requests its next epoch (KIP-360). Return the new
+        identity, or one with an error code.
         """
         if transactional_id is None:
             return ProducerIdentity(self.allocate_producer_id(), 0)
@@ -148,7 +148,7 @@ class TransactionCoordinator:
                 return ProducerIdentity(error_code=error_codes.POLICY_VIOLATION)
             transaction = Transaction(transactional_id, self.allocate_producer_id())
             self.transactions[transactional_id] = transaction
-        if expected is not None and not _is_expected_identity_valid(transaction, expected):
+        if expected_identity is not None and not _can_request_next_epoch(transaction, expected_identity):
             return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
         if transaction.is_ending:
             return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
@@ -157,23 +157,25 @@ class TransactionCoordinator:
             # identity receives the epoch of the abort instead.
             self._fence_and_abort(transaction)
             return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
-        return self._next_identity(transaction, timeout_ms, expected)
+        return self._assign_next_identity(transaction, timeout_ms, expected_identity)
 
-    def _next_identity(
-        self, transaction: Transaction, timeout_ms: int, expected: ProducerIdentity | None
+    def _assign_next_identity(
+        self, transaction: Transaction, timeout_ms: int, expected_identity: ProducerIdentity | None
     ) -> ProducerIdentity:
         """Assign the next epoch, or a new producer id if the epochs are exhausted.
 
         A producer that repeats a request gets the same identity again. Any other outdated epoch is rejected.
         """
-        if transaction.is_epoch_exhausted and (expected is None or expected.epoch == transaction.epoch):
+        is_current = expected_identity is None or expected_identity.epoch == transaction.epoch
+        repeatable_epoch = -1 if expected_identity is None else transaction.epoch
+        if is_current and transaction.is_epoch_exhausted:
             transaction.previous_producer_id = transaction.producer_id
-            transaction.previous_epoch = transaction.epoch if expected is not None else -1
+            transaction.previous_epoch = repeatable_epoch
             transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0
-        elif expected is None or transaction.epoch == -1 or expected.epoch == transaction.epoch:
-            transaction.previous_epoch = transaction.epoch if expected is not None else -1
+        elif is_current or transaction.epoch == -1:
+            transaction.previous_epoch = repeatable_epoch
             transaction.epoch += 1
-        elif expected.epoch != transaction.previous_epoch:
+        elif expected_identity is not None and expected_identity.epoch != transaction.previous_epoch:
             return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
         # else: the client repeats a request whose response was lost, and receives the current epoch again
         transaction.timeout_ms = timeout_ms
@@ -261,11 +263,11 @@ class TransactionCoordinator:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return ProducerIdentity(error_code=error_codes.INVALID_PRODUCER_ID_MAPPING)
-        final_code = _find_final_code(transaction, identity, commit=commit, version=version)
-        if final_code is None:
+        response_code = _find_end_txn_code(transaction, identity, commit=commit, version=version)
+        if response_code is None:
             self._end(transaction, commit=commit, version=version)
-        elif final_code != error_codes.NONE:
-            return ProducerIdentity(error_code=final_code)
+        elif response_code != error_codes.NONE:
+            return ProducerIdentity(error_code=response_code)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
     def abort_timed_out(self, now_ms: float) -> list[str]:
@@ -329,8 +331,9 @@ class TransactionCoordinator:
 
     def _write_markers(self, transaction: Transaction, *, commit: bool) -> None:
         """Write a marker to each partition, commit or discard the group offsets, and complete the transaction."""
+        producer_id, epoch = transaction.marker_identity
         for partition in sorted(transaction.partitions):
-            self._write_marker(partition, *transaction.marker_identity, commit)
+            self._write_marker(partition, producer_id, epoch, commit)
         self._complete_group_offsets(transaction, commit)
         transaction.partitions.clear()
         transaction.groups.clear()
@@ -348,16 +351,18 @@ class TransactionCoordinator:
         return transaction, 0
 
 
-def _is_expected_identity_valid(transaction: Transaction, expected: ProducerIdentity) -> bool:
+def _can_request_next_epoch(transaction: Transaction, identity: ProducerIdentity) -> bool:
     """Return whether a producer with this identity may request the next epoch. Its epoch is checked separately."""
     return (
         transaction.epoch == -1
-        or expected.producer_id == transaction.producer_id
-        or (expected.producer_id == transaction.previous_producer_id and expected.epoch >= MAX_EPOCH - 1)
+        or identity.producer_id == transaction.producer_id
+        or (identity.producer_id == transaction.previous_producer_id and identity.epoch >= MAX_EPOCH - 1)
     )
 
 
-def _find_final_code(transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int) -> int | None:
+def _find_end_txn_code(
+    transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int
+) -> int | None:
     """Return the error code with which to respond to EndTxn, or None if the transaction must be ended first.
 
     The code is NONE (success) if the request is a repetition and the transaction has already ended as requested.

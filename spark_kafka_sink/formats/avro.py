@@ -53,10 +53,10 @@ class AvroFormat:
     schema: str
 
     def encode_rows(
-        self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes = b""
+        self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, prefix: bytes = b""
     ) -> pa.Array:
-        write = build_record_writer(self.schema, tuple(names), tuple(column.type for column in columns))
-        return join_pieces(write(columns, None), row_count, header)
+        write_record = build_record_writer(self.schema, tuple(names), tuple(column.type for column in columns))
+        return join_pieces(write_record(columns, None), row_count, prefix)
 
 
 @lru_cache(maxsize=64)
@@ -66,7 +66,7 @@ def build_record_writer(
     """Build a writer for columns with these names and types. Raise SchemaError if they do not fit the schema."""
     parsed_schema = parse_record_schema(schema)
     builder = _RecordWriterBuilder(NamedTypes(parsed_schema))
-    return builder.build_record(parsed_schema, "", names, types, "")
+    return builder.build_fields_writer(parsed_schema, "", names, types, "")
 
 
 class _NullableWriter(NamedTuple):
@@ -87,7 +87,7 @@ class _RecordWriterBuilder:
     def __init__(self, named_types: NamedTypes) -> None:
         self._named_types = named_types
 
-    def build_record(
+    def build_fields_writer(
         self,
         schema: Mapping[str, Any],
         namespace: str,
@@ -105,55 +105,57 @@ class _RecordWriterBuilder:
         unknown_columns = [name for name in column_names if name not in fields_by_name]
         if unknown_columns:
             raise SchemaError(f"the Avro schema has no field for the column {path}{unknown_columns[0]}")
-        writers: list[tuple[str, int | None, ColumnWriter]] = []
+        field_writers: list[tuple[str, int | None, ColumnWriter]] = []
         for name, field in fields_by_name.items():
             if name in column_names:
                 position = column_names.index(name)
                 data_type = column_types[position]
-                writer = self.build_value(field["type"], inner_namespace, data_type, f"{path}{name}")
-                writers.append((name, position, writer))
+                writer = self.build_value_writer(field["type"], inner_namespace, data_type, f"{path}{name}")
+                field_writers.append((name, position, writer))
             else:
-                writers.append((name, None, self._build_default_writer(field, inner_namespace, f"{path}{name}")))
+                writer = self._build_default_writer(field, inner_namespace, f"{path}{name}")
+                field_writers.append((name, None, writer))
 
-        def write(columns: Sequence[pa.Array], mask: Mask) -> list[Piece]:
+        def write_fields(columns: Sequence[pa.Array], mask: Mask) -> list[Piece]:
             pieces: list[Piece] = []
-            for name, position, writer in writers:
+            for name, position, write_field in field_writers:
+                # A field without a column has a writer that ignores its argument.
+                column = pa.nulls(0) if position is None else columns[position]
                 with convert_arrow_errors(f"{path}{name}"):
-                    # A field without a column has a writer that ignores its argument.
-                    pieces += writer(pa.nulls(0) if position is None else columns[position], mask)
+                    pieces += write_field(column, mask)
             return pieces
 
-        return write
+        return write_fields
 
-    def build_value(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
+    def build_value_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
         """Build a column writer. If the schema does not allow null, the writer rejects nulls."""
         schema, namespace = self._named_types.resolve(schema, namespace)
         if pa.types.is_null(data_type):
-            null = build_constant_field(_encode_null_branch(schema, path))
-            return lambda column, mask: [null]
-        nullable = self._build_nullable(schema, namespace, data_type, path)
+            null_piece = build_constant_field(_encode_null_branch(schema, path))
+            return lambda column, mask: [null_piece]
+        nullable_writer = self._build_nullable_writer(schema, namespace, data_type, path)
 
         def write_nullable(column: pa.Array, mask: Mask) -> list[Piece]:
             valid_mask = build_valid_mask(column)
-            if valid_mask is not None and nullable.null_branch is None:
+            if valid_mask is not None and nullable_writer.null_branch is None:
                 _reject_nulls(valid_mask if mask is None else valid_mask | ~mask, path)
-            pieces = nullable.write(column, combine_masks(mask, valid_mask))
-            if nullable.value_branch is None:
+            pieces = nullable_writer.write(column, combine_masks(mask, valid_mask))
+            if nullable_writer.value_branch is None:
                 return pieces
             if valid_mask is None:
-                return [build_constant_field(nullable.value_branch), *pieces]
-            return [_encode_branch_indices(valid_mask, nullable), *mask_pieces(pieces, valid_mask)]
+                return [build_constant_field(nullable_writer.value_branch), *pieces]
+            return [_encode_branch_indices(valid_mask, nullable_writer), *mask_pieces(pieces, valid_mask)]
 
         return write_nullable
 
-    def _build_nullable(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> _NullableWriter:
+    def _build_nullable_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> _NullableWriter:
         """Build a writer for the first branch of a union that fits the column, or for a type that is not a union.
 
         Raise SchemaError if no branch fits. Each union is resolved only once, because otherwise deeply nested unions
         would take exponential time.
         """
         if not isinstance(schema, list):
-            return _NullableWriter(self._build_non_null(schema, namespace, data_type, path), None, None)
+            return _NullableWriter(self._build_non_null_writer(schema, namespace, data_type, path), None, None)
         null_branch = encode_varint(schema.index("null")) if "null" in schema else None
         errors = []
         for index, branch in enumerate(schema):
@@ -162,7 +164,7 @@ class _RecordWriterBuilder:
             try:
                 resolved_schema, inner_namespace = self._named_types.resolve(branch, namespace)
                 return _NullableWriter(
-                    self._build_non_null(resolved_schema, inner_namespace, data_type, path),
+                    self._build_non_null_writer(resolved_schema, inner_namespace, data_type, path),
                     encode_varint(index),
                     null_branch,
                 )
@@ -170,36 +172,36 @@ class _RecordWriterBuilder:
                 errors.append(str(error))
         raise SchemaError(errors[0] if errors else f"column {path}: the Avro schema allows only null")
 
-    def _build_non_null(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
+    def _build_non_null_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
         """Build a writer for a column in which no selected row is null."""
         types = pa.types
         avro_type = schema["type"] if isinstance(schema, Mapping) else schema
         if isinstance(avro_type, (Mapping, list)):
-            return self.build_value(avro_type, namespace, data_type, path)
+            return self.build_value_writer(avro_type, namespace, data_type, path)
         if avro_type == "record" and types.is_struct(data_type):
-            return self._build_struct(schema, namespace, data_type, path)
+            return self._build_struct_writer(schema, namespace, data_type, path)
         if avro_type == "array" and types.is_list(data_type):
-            write_element = self.build_value(schema["items"], namespace, data_type.value_type, f"{path}.element")
+            write_element = self.build_value_writer(schema["items"], namespace, data_type.value_type, f"{path}.element")
             return lambda column, mask: _write_arrays(column, mask, write_element)
         if (
             avro_type == "map"
             and types.is_map(data_type)
             and (is_string_type(data_type.key_type) or types.is_null(data_type.key_type))
         ):
-            write_value = self.build_value(schema["values"], namespace, data_type.item_type, f"{path}.value")
+            write_value = self.build_value_writer(schema["values"], namespace, data_type.item_type, f"{path}.value")
             return lambda column, mask: _write_maps(column, mask, write_value)
         return build_scalar_writer(schema, data_type, path)
 
-    def _build_struct(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
+    def _build_struct_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
         positions = range(data_type.num_fields)
-        write = self.build_record(
+        write_struct = self.build_fields_writer(
             schema,
             namespace,
             column_names=[data_type.field(position).name for position in positions],
             column_types=[data_type.field(position).type for position in positions],
             path=f"{path}.",
         )
-        return lambda column, mask: write([column.field(position) for position in positions], mask)
+        return lambda column, mask: write_struct([column.field(position) for position in positions], mask)
 
     def _build_default_writer(self, field: Mapping[str, Any], namespace: str, path: str) -> ColumnWriter:
         """Build a writer that writes null for a field without a column. Raise SchemaError if null is not allowed."""
@@ -207,8 +209,8 @@ class _RecordWriterBuilder:
         if schema == "null":
             return lambda column, mask: []
         if isinstance(schema, list) and "null" in schema:
-            branch = build_constant_field(encode_varint(schema.index("null")))
-            return lambda column, mask: [branch]
+            null_piece = build_constant_field(encode_varint(schema.index("null")))
+            return lambda column, mask: [null_piece]
         raise SchemaError(f"there is no column for the field {path} of the Avro schema, and the field cannot be null")
 
 
@@ -231,10 +233,10 @@ def _reject_nulls(valid_or_unselected: Any, path: str) -> None:
         )
 
 
-def _encode_branch_indices(valid_mask: Any, nullable: _NullableWriter) -> Field:
+def _encode_branch_indices(valid_mask: Any, writer: _NullableWriter) -> Field:
     """Encode each row's branch index. An index takes one byte, because a union has at most 64 branches."""
-    value_word = np.uint64(int.from_bytes(nullable.value_branch or b"", "little"))
-    null_word = np.uint64(int.from_bytes(nullable.null_branch or b"", "little"))
+    value_word = np.uint64(int.from_bytes(writer.value_branch or b"", "little"))
+    null_word = np.uint64(int.from_bytes(writer.null_branch or b"", "little"))
     return Field(np.where(valid_mask, value_word, null_word), width=1, max_width=1)
 
 

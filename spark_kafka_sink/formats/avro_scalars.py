@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.avro_schema import MIN_BYTES_FOR_DIGITS
 from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_type, is_string_type
-from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bools_to_numpy, split_lengths_and_bytes
+from spark_kafka_sink.formats.binary_pieces import Mask, Piece, apply_mask, bools_to_numpy, split_lengths_and_bytes
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
 from spark_kafka_sink.records.fields import Field, build_fixed_field, build_signed_varint_fields
@@ -60,9 +60,10 @@ def _build_integer_writer(
         return _write_integers if is_long or not types.is_int64(data_type) else None
     if types.is_date32(data_type) and logical_type in (None, "date"):
         return lambda column, mask: _write_integers(column.view(pa.int32()), mask)
-    prefix, _, unit = (logical_type or "").rpartition("-")
-    is_expected_type = {"timestamp": _is_instant, "local-timestamp": _is_local, "time": types.is_time64}.get(prefix)
-    if is_expected_type is None or unit not in _MICROS_PER_UNIT or not is_expected_type(data_type):
+    # The logical type of a time consists of a kind and a unit, for example local-timestamp-micros.
+    kind, _, unit = (logical_type or "").rpartition("-")
+    fits_kind = {"timestamp": _is_instant, "local-timestamp": _is_local, "time": types.is_time64}.get(kind)
+    if fits_kind is None or unit not in _MICROS_PER_UNIT or not fits_kind(data_type):
         return None
     # Spark passes timestamps in microseconds and times of day in nanoseconds.
     ticks_per_unit = _MICROS_PER_UNIT[unit] * (1_000 if types.is_time64(data_type) else 1)
@@ -101,7 +102,7 @@ def _build_bytes_writer(
     schema: Any, logical_type: str | None, data_type: pa.DataType, _path: str
 ) -> ColumnWriter | None:
     if logical_type == "decimal":
-        return _build_decimal(schema, data_type)
+        return _build_decimal_writer(schema, data_type)
     return _write_length_prefixed if is_binary_type(data_type) else None
 
 
@@ -110,7 +111,9 @@ def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
     return [*build_signed_varint_fields(lengths), data]
 
 
-def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
+def _build_fixed_writer(
+    schema: Any, logical_type: str | None, data_type: pa.DataType, path: str
+) -> ColumnWriter | None:
     """Build a writer for Avro's fixed type, or return None if the column does not fit.
 
     The logical type decimal requires a decimal column, and any other a binary column. The writer of a binary column
@@ -118,23 +121,24 @@ def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, 
     """
     size = schema["size"]
     if logical_type == "decimal":
-        return _build_fixed_decimal(schema, data_type, path) if size <= _DECIMAL_BYTES else None
+        return _build_fixed_decimal_writer(schema, data_type, path) if size <= _DECIMAL_BYTES else None
     if not is_binary_type(data_type):
         return None
 
-    def write(column: pa.Array, mask: Mask) -> list[Piece]:
+    def write_fixed(column: pa.Array, mask: Mask) -> list[Piece]:
         lengths, data = split_lengths_and_bytes(column)
-        # A row that the mask does not select may have any length. A mask of None selects all rows.
-        if (lengths != size if mask is None else (lengths != size) & mask).any():
+        if apply_mask(lengths != size, mask).any():
             raise InvalidRecordError(
                 f"column {path}: the schema's fixed type has {size} bytes, but a value has a different length"
             )
         return [data]
 
-    return write
+    return write_fixed
 
 
-def _build_enum(schema: Any, _logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
+def _build_enum_writer(
+    schema: Any, _logical_type: str | None, data_type: pa.DataType, path: str
+) -> ColumnWriter | None:
     """Build a writer for Avro's enum type, or return None if the column is not a string column.
 
     The writer raises InvalidRecordError if a selected string is not a symbol of the enum.
@@ -143,23 +147,24 @@ def _build_enum(schema: Any, _logical_type: str | None, data_type: pa.DataType, 
         return None
     symbols = bytes_to_arrow([symbol.encode() for symbol in schema["symbols"]]).view(pa.string()).cast(data_type)
 
-    def write(column: pa.Array, mask: Mask) -> list[Piece]:
+    def write_enum(column: pa.Array, mask: Mask) -> list[Piece]:
         symbol_indices = integers_to_numpy(pc.index_in(column, symbols), null=-1).astype(np.int64)
-        is_unknown = symbol_indices < 0 if mask is None else (symbol_indices < 0) & mask
+        is_unknown = apply_mask(symbol_indices < 0, mask)
         if is_unknown.any():
             example = decode_for_error(column, int(np.argmax(is_unknown)))
             raise InvalidRecordError(f"column {path}: {example!r} is not a symbol of the enum {schema['name']}")
         return list(build_signed_varint_fields(np.maximum(symbol_indices, 0)))
 
-    return write
+    return write_enum
 
 
-def _build_fixed_decimal(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter | None:
+def _build_fixed_decimal_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter | None:
     """Build a writer for decimals of a fixed size, or return None if the column's type does not fit the schema.
 
     Numbers must not be truncated, so raise SchemaError if the size is too small for the schema's precision.
     """
-    writer, size, precision = _build_decimal(schema, data_type), schema["size"], schema["precision"]
+    size, precision = schema["size"], schema["precision"]
+    writer = _build_decimal_writer(schema, data_type)
     max_digits = max(bisect_right(MIN_BYTES_FOR_DIGITS, size) - 1, 0)
     if writer is not None and precision > max_digits:
         raise SchemaError(
@@ -169,7 +174,7 @@ def _build_fixed_decimal(schema: Any, data_type: pa.DataType, path: str) -> Colu
     return writer
 
 
-def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
+def _build_decimal_writer(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
     """Build a writer for decimals, which are written as signed unscaled numbers in big-endian order.
 
     A `fixed` type gives every number its declared size; a `bytes` type uses only as many bytes as the number's
@@ -182,14 +187,14 @@ def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
         return None
     size = schema.get("size")
 
-    def write(column: pa.Array, _mask: Mask) -> list[Piece]:
+    def write_decimal(column: pa.Array, _mask: Mask) -> list[Piece]:
         low_words, high_words = _split_decimals(column)
         if size is not None:
             return _encode_big_endian(low_words, high_words, np.full(len(column), size))
         widths = _compute_min_byte_widths(low_words, high_words)
         return [*build_signed_varint_fields(widths), *_encode_big_endian(low_words, high_words, widths)]
 
-    return write
+    return write_decimal
 
 
 def _split_decimals(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -252,7 +257,7 @@ _WRITER_BUILDERS: dict[str, Callable[[Any, str | None, pa.DataType, str], Column
     "double": _build_float_writer,
     "string": _build_string_writer,
     "bytes": _build_bytes_writer,
-    "fixed": _build_fixed,
-    "enum": _build_enum,
+    "fixed": _build_fixed_writer,
+    "enum": _build_enum_writer,
 }
 """Builders by Avro type. A builder returns None if the column's type does not fit the schema."""

@@ -22,14 +22,17 @@ DEFAULT_NAME = "topLevelRecord"
 PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MAX_UNION_BRANCHES = 64
+"""Limits the index of a branch to 63, the largest number whose zigzag varint takes one byte."""
 MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
 """Minimum size of a signed number in bytes, by its number of decimal digits."""
 
 
 def derive_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
     """Return the columns' Avro schema as JSON. Raise SchemaError if Avro does not support a name or type."""
-    namespace, _, record = (name or DEFAULT_NAME).rpartition(".")
-    return json.dumps(_SchemaBuilder(null_first).build_record(fields, record, namespace, ""), separators=(",", ":"))
+    namespace, _, record_name = (name or DEFAULT_NAME).rpartition(".")
+    schema = _SchemaBuilder(null_first).build_record_schema(fields, record_name, namespace, "")
+    return json.dumps(schema, separators=(",", ":"))
 
 
 class _SchemaBuilder:
@@ -38,53 +41,60 @@ class _SchemaBuilder:
     def __init__(self, null_first: bool) -> None:
         self._null_first = null_first
 
-    def build_record(self, fields: Sequence[pa.Field], name: str, namespace: str, path: str) -> dict[str, Any]:
+    def build_record_schema(self, fields: Sequence[pa.Field], name: str, namespace: str, path: str) -> dict[str, Any]:
         inner_namespace = f"{namespace}.{name}" if namespace else name
-        children = [self._build_field(field, inner_namespace, f"{path}{field.name}") for field in fields]
-        schema: dict[str, Any] = {"type": "record", "name": name, "fields": children}
+        field_schemas = [self._build_field_schema(field, inner_namespace, f"{path}{field.name}") for field in fields]
+        schema: dict[str, Any] = {"type": "record", "name": name, "fields": field_schemas}
         return {**schema, "namespace": namespace} if namespace else schema
 
-    def _build_field(self, field: pa.Field, namespace: str, path: str) -> dict[str, Any]:
+    def _build_field_schema(self, field: pa.Field, namespace: str, path: str) -> dict[str, Any]:
         if not _NAME_PATTERN.fullmatch(field.name):
             raise SchemaError(
                 f"column {path} is not a valid Avro name; rename it so that it contains only letters, digits and '_'"
             )
-        child = {"name": field.name, "type": self._build_nullable(field, field.name, namespace, path)}
-        return {**child, "default": None} if field.nullable and self._null_first else child
+        field_schema = {"name": field.name, "type": self._build_nullable_schema(field, field.name, namespace, path)}
+        return {**field_schema, "default": None} if field.nullable and self._null_first else field_schema
 
-    def _build_nullable(self, field: pa.Field, name: str, namespace: str, path: str) -> Any:
+    def _build_nullable_schema(self, field: pa.Field, name: str, namespace: str, path: str) -> Any:
         """Return the schema of a field's type, in a union with null if the field is nullable."""
-        schema = self._build_type(field.type, name, namespace, path)
+        schema = self._build_type_schema(field.type, name, namespace, path)
         if not field.nullable or schema == "null":
             return schema
         return ["null", schema] if self._null_first else [schema, "null"]
 
-    def _build_type(self, data_type: pa.DataType, name: str, namespace: str, path: str) -> Any:
+    def _build_type_schema(self, data_type: pa.DataType, name: str, namespace: str, path: str) -> Any:
         """Return the schema of a type. Raise SchemaError if Avro has no corresponding type.
 
         `name` is used as the name of a record, or as the last part of a decimal's namespace.
         """
         types = pa.types
-        scalar = next((avro for is_type, avro in _SCALAR_SCHEMAS if is_type(data_type)), None)
-        if scalar is not None:
-            return scalar
+        scalar_schema = next((schema for is_type, schema in _SCALAR_SCHEMAS if is_type(data_type)), None)
+        if scalar_schema is not None:
+            return scalar_schema
         if types.is_decimal128(data_type):
             size = MIN_BYTES_FOR_DIGITS[data_type.precision]
-            fixed = {"type": "fixed", "name": "fixed", "namespace": f"{namespace}.{name}", "size": size}
-            return {**fixed, "logicalType": "decimal", "precision": data_type.precision, "scale": data_type.scale}
+            return {
+                "type": "fixed",
+                "name": "fixed",
+                "namespace": f"{namespace}.{name}",
+                "size": size,
+                "logicalType": "decimal",
+                "precision": data_type.precision,
+                "scale": data_type.scale,
+            }
         if types.is_list(data_type):
             return {
                 "type": "array",
-                "items": self._build_nullable(data_type.value_field, name, namespace, f"{path}.element"),
+                "items": self._build_nullable_schema(data_type.value_field, name, namespace, f"{path}.element"),
             }
         if types.is_map(data_type) and types.is_string(data_type.key_type):
             return {
                 "type": "map",
-                "values": self._build_nullable(data_type.item_field, name, namespace, f"{path}.value"),
+                "values": self._build_nullable_schema(data_type.item_field, name, namespace, f"{path}.value"),
             }
         if types.is_struct(data_type):
-            return self.build_record(
-                [data_type.field(i) for i in range(data_type.num_fields)], name, namespace, f"{path}."
+            return self.build_record_schema(
+                [data_type.field(index) for index in range(data_type.num_fields)], name, namespace, f"{path}."
             )
         raise SchemaError(f"column {path} of type {data_type} has no corresponding Avro type; cast it to a string")
 
@@ -117,7 +127,7 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and bool(value) and value.isprintable()
 
 
-def _is_number(value: Any) -> bool:
+def _is_non_negative_int(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 31
 
 
@@ -126,8 +136,12 @@ def _is_schema(value: Any) -> bool:
 
 
 def _is_union(value: Any) -> bool:
-    """Return whether this is a union of at most 64 branches, so that a branch index takes one byte."""
-    return isinstance(value, list) and len(value) <= 64 and all(isinstance(item, str | Mapping) for item in value)
+    """Return whether this is a union that is not too long to be encoded."""
+    return (
+        isinstance(value, list)
+        and len(value) <= _MAX_UNION_BRANCHES
+        and all(isinstance(branch, str | Mapping) for branch in value)
+    )
 
 
 def _is_field_list(value: Any) -> bool:
@@ -142,7 +156,7 @@ def _is_name_list(value: Any) -> bool:
 
 _DESCRIPTIONS: dict[Callable[[Any], bool], str] = {
     _is_name: "a name",
-    _is_number: "an integer",
+    _is_non_negative_int: "an integer",
     _is_schema: "a type",
     _is_field_list: "a list of objects with name and type",
     _is_name_list: "a list of names",
@@ -153,23 +167,27 @@ _REQUIRED_ATTRIBUTES: dict[str, _Attributes] = {
     "record": {"name": _is_name, "fields": _is_field_list},
     "error": {"name": _is_name, "fields": _is_field_list},
     "enum": {"name": _is_name, "symbols": _is_name_list},
-    "fixed": {"name": _is_name, "size": _is_number},
+    "fixed": {"name": _is_name, "size": _is_non_negative_int},
     "array": {"items": _is_schema},
     "map": {"values": _is_schema},
 }
-_DECIMAL_ATTRIBUTES: _Attributes = {"precision": _is_number}
+_DECIMAL_ATTRIBUTES: _Attributes = {"precision": _is_non_negative_int}
 
 
 def _check_attributes(schema: Mapping[str, Any]) -> None:
     """Raise SchemaError if an attribute of this type, not of types nested in it, is missing or invalid."""
-    avro_type, logical = schema.get("type"), schema.get("logicalType")
+    avro_type, logical_type = schema.get("type"), schema.get("logicalType")
     if not _is_schema(avro_type):
         raise SchemaError("the Avro schema has an object whose type is missing or invalid")
-    attributes = _REQUIRED_ATTRIBUTES.get(avro_type, {}) if isinstance(avro_type, str) else {}
-    for name, is_valid in (attributes | (_DECIMAL_ATTRIBUTES if logical == "decimal" else {})).items():
+    required_attributes: _Attributes = {}
+    if isinstance(avro_type, str):
+        required_attributes |= _REQUIRED_ATTRIBUTES.get(avro_type, {})
+    if logical_type == "decimal":
+        required_attributes |= _DECIMAL_ATTRIBUTES
+    for name, is_valid in required_attributes.items():
         if not is_valid(schema.get(name)):
             raise SchemaError(f"the Avro schema has a type {avro_type} whose {name} must be {_DESCRIPTIONS[is_valid]}")
-    if logical is not None and not _is_name(logical):
+    if logical_type is not None and not _is_name(logical_type):
         raise SchemaError("the Avro schema has a logicalType that is not a name")
 
 
@@ -181,17 +199,17 @@ class NamedTypes:
         self._collect(schema, "")
 
     def resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
-        """Return the schema, or its definition if it is a type name, and the namespace for names inside it.
+        """Return the schema, or its definition if it is a type name, with the namespace of the names inside it.
 
-        Raise SchemaError if the name is undefined.
+        A name without dots is looked up in `namespace` first. Raise SchemaError if the name is undefined.
         """
-        if isinstance(schema, str) and schema not in PRIMITIVE_TYPES:
-            definition = self._definitions.get(f"{namespace}.{schema}" if namespace and "." not in schema else schema)
-            definition = self._definitions.get(schema) if definition is None else definition
-            if definition is None:
-                raise SchemaError(f"the Avro schema uses the undefined name '{schema}'")
-            return definition
-        return schema, _find_inner_namespace(schema, namespace)
+        if not isinstance(schema, str) or schema in PRIMITIVE_TYPES:
+            return schema, _find_inner_namespace(schema, namespace)
+        full_names = [f"{namespace}.{schema}", schema] if namespace and "." not in schema else [schema]
+        for full_name in full_names:
+            if full_name in self._definitions:
+                return self._definitions[full_name]
+        raise SchemaError(f"the Avro schema uses the undefined name '{schema}'")
 
     def _collect(self, schema: Any, namespace: str) -> None:
         """Check a schema, and add its named types to the index, including nested ones."""

@@ -30,12 +30,12 @@ Mask: TypeAlias = "NDArray[np.bool_] | None"
 """Mask of the selected rows, or None if all rows are selected."""
 
 
-def join_pieces(pieces: Sequence[Piece], row_count: int, header: bytes = b"") -> pa.Array:
-    """Join pieces into one binary array. Each row starts with `header`."""
-    if not row_count or not (pieces or header):
+def join_pieces(pieces: Sequence[Piece], row_count: int, prefix: bytes = b"") -> pa.Array:
+    """Join pieces into one binary array. Each row starts with `prefix`."""
+    if not row_count or not (pieces or prefix):
         return repeat_value(b"", row_count)
     builder = JoinedRowsBuilder(row_count)
-    builder.add_constant(header)
+    builder.add_constant(prefix)
     for piece in pieces:
         if isinstance(piece, Field):
             builder.add_fields([piece])
@@ -101,9 +101,12 @@ def build_element_mask(element_offsets: NDArray[np.int64], mask: Mask) -> Mask:
 
 def combine_masks(first_mask: Mask, second_mask: Mask) -> Mask:
     """Return the mask of the rows that both masks select."""
-    if first_mask is None or second_mask is None:
-        return second_mask if first_mask is None else first_mask
-    return first_mask & second_mask
+    return first_mask if second_mask is None else apply_mask(second_mask, first_mask)
+
+
+def apply_mask(condition: NDArray[np.bool_], mask: Mask) -> NDArray[np.bool_]:
+    """Return `condition`, which has a boolean per row, with False in all rows that the mask does not select."""
+    return condition if mask is None else condition & mask
 
 
 def build_valid_mask(column: pa.Array) -> Mask:

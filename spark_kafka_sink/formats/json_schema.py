@@ -68,8 +68,10 @@ def _build_type_schema(data_type: pa.DataType) -> dict[str, Any]:
 
 def _build_element_schema(field: pa.Field) -> dict[str, Any]:
     """Return the schema for the elements of an array or map. Null elements are written as `null`, not omitted."""
-    schema = _build_type_schema(field.type) if not pa.types.is_null(field.type) else {}
-    return {"oneOf": [{"type": "null"}, schema]} if field.nullable and schema else schema or {"type": "null"}
+    if pa.types.is_null(field.type):
+        return {"type": "null"}
+    schema = _build_type_schema(field.type)
+    return {"oneOf": [{"type": "null"}, schema]} if field.nullable else schema
 
 
 _SCALAR_SCHEMAS: tuple[tuple[Any, dict[str, Any]], ...] = (

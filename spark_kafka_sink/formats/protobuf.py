@@ -2,8 +2,8 @@
 
 A field consists of a tag (field number and wire type) and a value. Fields are written in the order of their numbers,
 and null fields are omitted. Numbers are varints or take 4 or 8 bytes. Strings, bytes, messages and packed numbers are
-preceded by their length. As in Avro, a message is therefore a sequence of pieces. In rows that lack a field, the
-field's pieces are empty.
+preceded by their length. A message is encoded as a sequence of pieces (binary_pieces.py), as in Avro. In rows that
+lack a field, the field's pieces are empty.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from spark_kafka_sink.formats.binary_arrays import (
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
+    apply_mask,
     bools_to_numpy,
     build_element_mask,
     build_valid_mask,
@@ -70,9 +71,9 @@ class ProtobufFormat:
     fields: tuple[MessageField, ...]
 
     def encode_rows(
-        self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes = b""
+        self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, prefix: bytes = b""
     ) -> pa.Array:
-        return join_pieces(_encode_message(self.fields, names, columns, None, ""), row_count, header)
+        return join_pieces(_encode_message(self.fields, names, columns, None, ""), row_count, prefix)
 
 
 def _encode_message(
@@ -95,7 +96,7 @@ def _check_oneofs(fields: Sequence[MessageField], columns: dict[str, pa.Array], 
         valid_counts: Any = sum(
             integers_to_numpy(member.is_valid().cast(pa.uint8())).astype(np.int64) for member in members
         )
-        if (valid_counts > 1 if mask is None else (valid_counts > 1) & mask).any():
+        if apply_mask(valid_counts > 1, mask).any():
             raise InvalidRecordError(f"more than one column of the oneof {path}{oneof} is set in a row")
 
 
@@ -106,19 +107,14 @@ def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) 
     """
     if pa.types.is_null(column.type):
         return []
-    present = combine_masks(mask, build_valid_mask(column))
+    present_mask = combine_masks(mask, build_valid_mask(column))
     if field.type_name == "map":
-        return mask_pieces(_encode_map(field, column, present, path), present)
+        return mask_pieces(_encode_map(field, column, present_mask, path), present_mask)
     if field.is_repeated:
-        return mask_pieces(_encode_repeated(field, column, present, path), present)
+        return mask_pieces(_encode_repeated(field, column, present_mask, path), present_mask)
     if not field.has_presence:
-        if field.type_name == "enum" and not pa.types.is_integer(column.type):
-            is_non_default = _find_enum_numbers(field, column, present, path) != 0
-        else:
-            is_non_default = _find_non_default(column)
-        # If no value is the default, a mask of None (all rows) saves copying the pieces.
-        present = combine_masks(present, None if is_non_default.all() else is_non_default)
-    return mask_pieces([_encode_tag(field), *_encode_value(field, column, present, path)], present)
+        present_mask = combine_masks(present_mask, _build_non_default_mask(field, column, present_mask, path))
+    return mask_pieces([_encode_tag(field), *_encode_value(field, column, present_mask, path)], present_mask)
 
 
 def _encode_tag(field: MessageField) -> Piece:
@@ -135,15 +131,18 @@ def _encode_unsigned_varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
-    """Return a mask of the values that differ from their type's default. -0.0 counts as different.
+def _build_non_default_mask(field: MessageField, column: pa.Array, mask: Mask, path: str) -> Mask:
+    """Return the mask of the values that differ from the field's default, or None if all values differ.
 
-    So do all dates, times and decimals, because they become strings that are never empty.
+    All dates, times and decimals differ, because they become strings that are never empty. -0.0 differs from 0.0.
     """
     types, data_type = pa.types, column.type
-    if types.is_floating(data_type):
+    is_non_default: NDArray[np.bool_]
+    if field.type_name == "enum" and not types.is_integer(data_type):
+        is_non_default = _find_enum_numbers(field, column, mask, path) != 0
+    elif types.is_floating(data_type):
         values = floats_to_numpy(column)
-        is_non_default: NDArray[np.bool_] = np.ascontiguousarray(values).view(f"u{values.itemsize}") != 0
+        is_non_default = np.ascontiguousarray(values).view(f"u{values.itemsize}") != 0
     elif types.is_boolean(data_type):
         is_non_default = bools_to_numpy(column) != 0
     elif types.is_integer(data_type):
@@ -152,8 +151,9 @@ def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
         lengths, _ = split_lengths_and_bytes(column)
         is_non_default = lengths > 0
     else:
-        is_non_default = np.ones(len(column), np.bool_)
-    return is_non_default
+        return None
+    # A mask of None saves copying the pieces.
+    return None if is_non_default.all() else is_non_default
 
 
 def _encode_value(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
@@ -195,21 +195,21 @@ def _encode_timestamps(column: pa.Array) -> list[Piece]:
 
 def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: str) -> NDArray[np.int64]:
     """Return the enum number of each row's name. Raise InvalidRecordError if a selected row has an unknown name."""
-    names = bytes_to_arrow([name.encode() for name, _ in field.enum_values]).view(pa.string())
-    indices = integers_to_numpy(pc.index_in(column.cast(pa.string()), names), null=-1)
-    is_unknown = indices < 0 if mask is None else (indices < 0) & mask
+    enum_names = bytes_to_arrow([name.encode() for name, _ in field.enum_values]).view(pa.string())
+    indices = integers_to_numpy(pc.index_in(column.cast(pa.string()), enum_names), null=-1)
+    is_unknown = apply_mask(indices < 0, mask)
     if is_unknown.any():
         example = decode_for_error(column, int(np.argmax(is_unknown)))
         raise InvalidRecordError(f"column {path}: {example!r} is not a value of the enum in the schema")
-    numbers: NDArray[np.int64] = np.array([number for _, number in field.enum_values], np.int64)
-    row_numbers: NDArray[np.int64] = numbers[indices]
+    enum_numbers: NDArray[np.int64] = np.array([number for _, number in field.enum_values], np.int64)
+    row_numbers: NDArray[np.int64] = enum_numbers[indices]
     return row_numbers
 
 
 def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, path: str) -> None:
     """Raise InvalidRecordError if a selected number is negative or has more than `bits` bits."""
     is_invalid = (numbers < 0) | ((numbers.astype(np.int64) >> bits) > 0)
-    if (is_invalid if mask is None else is_invalid & mask).any():
+    if apply_mask(is_invalid, mask).any():
         raise InvalidRecordError(f"column {path} has a number that is out of range for the schema's unsigned type")
 
 
@@ -245,7 +245,7 @@ def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) ->
 def _reject_null_elements(elements: pa.Array, mask: Mask, path: str) -> None:
     """Raise InvalidRecordError if an element that the mask selects is null."""
     valid_mask = build_valid_mask(elements)
-    if valid_mask is not None and (~valid_mask if mask is None else ~valid_mask & mask).any():
+    if valid_mask is not None and apply_mask(~valid_mask, mask).any():
         raise InvalidRecordError(
             f"column {path} has null elements, which Protobuf does not support. Remove them, for example with "
             "array_compact()."

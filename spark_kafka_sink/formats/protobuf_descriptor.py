@@ -110,8 +110,8 @@ def _find_message(files: Sequence[Any], name: str | None) -> Any:
     try:
         for file in files:
             pool.AddSerializedFile(file.SerializeToString())
-        last = pool.FindFileByName(files[-1].name)
-        return pool.FindMessageTypeByName(name) if name else next(iter(last.message_types_by_name.values()))
+        last_file = pool.FindFileByName(files[-1].name)
+        return pool.FindMessageTypeByName(name) if name else next(iter(last_file.message_types_by_name.values()))
     except (KeyError, StopIteration) as error:
         raise SchemaError(f"the Protobuf schema has no message {name or ''}".rstrip()) from error
     except TypeError as error:
@@ -136,43 +136,44 @@ def _select_fields(message: Any, columns: Sequence[pa.Field], path: str) -> tupl
 
     Raise SchemaError if a column has no field, or if a required field has no column.
     """
-    by_name = {column.name: column for column in columns}
-    unknown_columns = [name for name in by_name if name not in message.fields_by_name]
+    columns_by_name = {column.name: column for column in columns}
+    unknown_columns = [name for name in columns_by_name if name not in message.fields_by_name]
     if unknown_columns:
         raise SchemaError(f"the message {message.full_name} has no field for the column {path}{unknown_columns[0]}")
-    missing_columns = [field.name for field in message.fields if field.is_required and field.name not in by_name]
+    missing_columns = [
+        field.name for field in message.fields if field.is_required and field.name not in columns_by_name
+    ]
     if missing_columns:
         raise SchemaError(
             f"there is no column for the required field {path}{missing_columns[0]} of {message.full_name}"
         )
     fields = sorted(message.fields, key=lambda field: int(field.number))
     return tuple(
-        _build_field(field, by_name[field.name].type, f"{path}{field.name}")
+        _build_field(field, columns_by_name[field.name].type, f"{path}{field.name}")
         for field in fields
-        if field.name in by_name
+        if field.name in columns_by_name
     )
 
 
-def _build_field(field: Any, column: pa.DataType, path: str) -> MessageField:
+def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
     """Build a map, repeated or singular field for a column. Raise SchemaError if the column's type does not fit."""
-    if pa.types.is_null(column):
+    if pa.types.is_null(data_type):
         return MessageField(field.name, field.number, "null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        if not pa.types.is_map(column):
-            raise SchemaError(f"column {path} of type {column} does not fit a Protobuf map")
+        if not pa.types.is_map(data_type):
+            raise SchemaError(f"column {path} of type {data_type} does not fit a Protobuf map")
         entry_fields = field.message_type.fields_by_name
         if "key" not in entry_fields or "value" not in entry_fields:
             raise SchemaError(f"the Protobuf schema has a map {field.name} without key or value")
-        key, value = entry_fields["key"], entry_fields["value"]
         entry = (
-            _build_singular_field(key, column.key_type, f"{path}.key"),
-            _build_singular_field(value, column.item_type, f"{path}.value"),
+            _build_singular_field(entry_fields["key"], data_type.key_type, f"{path}.key"),
+            _build_singular_field(entry_fields["value"], data_type.item_type, f"{path}.value"),
         )
         return MessageField(field.name, field.number, "map", inner_fields=entry)
     if field.is_repeated:
-        if not pa.types.is_list(column):
-            raise SchemaError(f"column {path} of type {column} does not fit a repeated Protobuf field")
-        element = _build_singular_field(field, column.value_type, f"{path}.element")
+        if not pa.types.is_list(data_type):
+            raise SchemaError(f"column {path} of type {data_type} does not fit a repeated Protobuf field")
+        element = _build_singular_field(field, data_type.value_type, f"{path}.element")
         return MessageField(
             field.name,
             field.number,
@@ -182,24 +183,27 @@ def _build_field(field: Any, column: pa.DataType, path: str) -> MessageField:
             inner_fields=element.inner_fields,
             enum_values=element.enum_values,
         )
-    return _build_singular_field(field, column, path)
+    return _build_singular_field(field, data_type, path)
 
 
-def _build_singular_field(field: Any, column: pa.DataType, path: str) -> MessageField:
+def _build_singular_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
     """Build a field with a single value: a singular field, or an element of a repeated field or map."""
     type_name = _TYPE_NAMES[field.type]
     inner_fields: tuple[MessageField, ...] = ()
-    values = field.enum_type.values if type_name == "enum" else ()
-    enum_values = tuple((value.name, value.number) for value in values)
-    if type_name == "message" and field.message_type.full_name == TIMESTAMP and not pa.types.is_struct(column):
+    enum_values: tuple[tuple[str, int], ...] = ()
+    if type_name == "enum":
+        enum_values = tuple((value.name, value.number) for value in field.enum_type.values)
+    if type_name == "message" and field.message_type.full_name == TIMESTAMP and not pa.types.is_struct(data_type):
         type_name = "timestamp"
     if type_name == "message":
-        if not pa.types.is_struct(column):
-            raise SchemaError(f"column {path} of type {column} does not fit the message {field.message_type.full_name}")
-        inner_columns = [column.field(index) for index in range(column.num_fields)]
+        if not pa.types.is_struct(data_type):
+            raise SchemaError(
+                f"column {path} of type {data_type} does not fit the message {field.message_type.full_name}"
+            )
+        inner_columns = [data_type.field(index) for index in range(data_type.num_fields)]
         inner_fields = _select_fields(field.message_type, inner_columns, f"{path}.")
     else:
-        check_column_type(type_name, column, path)
+        check_column_type(type_name, data_type, path)
     oneof = field.containing_oneof
     # protoc adds a oneof for each optional proto3 field. A oneof with a single field needs no check, so ignore it.
     oneof_name = oneof.name if oneof is not None and len(oneof.fields) > 1 else None

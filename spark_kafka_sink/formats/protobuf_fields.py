@@ -43,10 +43,12 @@ class MessageField:
 def check_column_type(type_name: str, data_type: pa.DataType, path: str) -> None:
     """Raise SchemaError if a column of this type, which must be scalar, cannot be encoded as the Protobuf type."""
     types = pa.types
-    compatible = next((type_names for is_type, type_names in _COMPATIBLE_TYPES if is_type(data_type)), ())
+    compatible_types: tuple[str, ...] = next(
+        (type_names for is_type, type_names in _COMPATIBLE_TYPES if is_type(data_type)), ()
+    )
     if type_name == "timestamp" and types.is_timestamp(data_type) and data_type.tz is not None:
         return
-    if type_name not in compatible:
+    if type_name not in compatible_types:
         raise SchemaError(f"column {path} of type {data_type} does not fit the Protobuf type {type_name}")
 
 

@@ -51,10 +51,12 @@ def derive_message(fields: Sequence[pa.Field], name: str | None) -> DerivedMessa
         )
     package, _, name_in_package = full_name.rpartition(".")
     message_fields, lines = _declare_message(fields, name_in_package, "")
-    header = ['syntax = "proto3";', *([f"package {package};"] if package else [])]
+    file_header = ['syntax = "proto3";']
+    if package:
+        file_header.append(f"package {package};")
     if any(TIMESTAMP in line for line in lines):
-        header.append('import "google/protobuf/timestamp.proto";')
-    return DerivedMessage(message_fields, "\n".join([*header, "", *lines, ""]), full_name)
+        file_header.append('import "google/protobuf/timestamp.proto";')
+    return DerivedMessage(message_fields, "\n".join([*file_header, "", *lines, ""]), full_name)
 
 
 def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[tuple[MessageField, ...], list[str]]:
@@ -123,17 +125,12 @@ def _declare_element(data_type: pa.DataType, message_name: str, path: str) -> _F
         return _FieldDeclaration(message_name, MessageField("", 0, "message", inner_fields=fields), tuple(lines))
     if pa.types.is_timestamp(data_type) and data_type.tz is not None:
         return _FieldDeclaration(TIMESTAMP, MessageField("", 0, "timestamp"))
-    name = next((name for is_type, name in _SCALAR_TYPES if is_type(data_type)), None)
-    if name is None:
-        raise SchemaError(
-            f"column {path} of type {data_type} has no corresponding Protobuf type"
-            + (
-                "; wrap the inner list or map in a struct"
-                if pa.types.is_list(data_type) or pa.types.is_map(data_type)
-                else ""
-            )
-        )
-    return _FieldDeclaration(name, MessageField("", 0, name))
+    type_name = next((type_name for is_type, type_name in _SCALAR_TYPES if is_type(data_type)), None)
+    if type_name is None:
+        is_nested = pa.types.is_list(data_type) or pa.types.is_map(data_type)
+        remedy = "; wrap the inner list or map in a struct" if is_nested else ""
+        raise SchemaError(f"column {path} of type {data_type} has no corresponding Protobuf type{remedy}")
+    return _FieldDeclaration(type_name, MessageField("", 0, type_name))
 
 
 _SCALAR_TYPES = (

@@ -56,26 +56,25 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
     if unknown_columns or not expected.columns:
         reason = f"has unknown columns: {', '.join(unknown_columns)}" if unknown_columns else "has no columns"
         raise ValueError(f"The expected DataFrame {reason}. Select columns from {', '.join(COLUMNS)}.")
+    fields = expected.schema.fields
+    json_fields = [field for field in fields if _is_json(field)]
     records = topic.read()
-    for field in expected.schema.fields:
-        if _is_json(field):
-            _check_json_fields(records, field, topic.name)
+    for field in json_fields:
+        _check_json_fields(records, field, topic.name)
     stored_frame = _create_frame(expected.sparkSession, records)
     if in_order:
         stored_frame = stored_frame.orderBy("partition", "offset")
-    fields = expected.schema.fields
-    invalid_json = {
-        f"{field.name}, invalid JSON": _build_invalid_json_condition(field) for field in fields if _is_json(field)
-    }
+    # These columns are null on both sides unless a text is not JSON of the expected type.
+    invalid_json_columns = {f"{field.name}, invalid JSON": _extract_invalid_json(field) for field in json_fields}
     try:
         assert_df_equality(
             stored_frame.select(
                 *(_to_comparable(_convert_column(field), field).alias(field.name) for field in fields),
-                *(column.alias(name) for name, column in invalid_json.items()),
+                *(column.alias(name) for name, column in invalid_json_columns.items()),
             ),
             expected.select(
                 *(_to_comparable(functions.col(field.name), field).alias(field.name) for field in fields),
-                *(functions.lit(None).cast("string").alias(name) for name in invalid_json),
+                *(functions.lit(None).cast("string").alias(name) for name in invalid_json_columns),
             ),
             ignore_row_order=not in_order,
             ignore_nullable=True,
@@ -144,7 +143,7 @@ def _parse_json(field: StructField) -> Column:
     )
 
 
-def _build_invalid_json_condition(field: StructField) -> Column:
+def _extract_invalid_json(field: StructField) -> Column:
     """Return a column with the texts that are not JSON of the expected type, and null for all other values."""
     from pyspark.sql import functions
     from pyspark.sql.types import StructType

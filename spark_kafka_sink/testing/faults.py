@@ -5,7 +5,7 @@
     with broker.faults.slow(50, 200):
         ...
 
-Each method adds a rule and returns it. `rule.struck` is the number of requests that the rule has affected. Call
+Each method adds a rule and returns it. `rule.affected_count` is the number of requests that the rule has affected. Call
 `rule.remove()` or use a `with` block to end the rule. With `times=None`, the rule affects every request until it ends.
 For other kinds of faults, see `help(broker.control)`.
 """
@@ -54,7 +54,7 @@ class Faults:
 
     def produce_fails(self, error: str, *, times: int | None = 1, stored: bool = False) -> FaultRule:
         """Respond to produce requests with an error. If `stored` is set, the records are stored first."""
-        return self._when(times).fail(error, after_applying=stored)
+        return self._when(times).fail(error, execute_first=stored)
 
     def slow(self, ms: float, at_most_ms: float | None = None) -> FaultRule:
         """Delay each response by `ms`, or by a random time between `ms` and `at_most_ms`."""
@@ -70,7 +70,7 @@ class Faults:
 
     def loses_answers(self, times: int | None = 1) -> FaultRule:
         """Execute the request, but close the connection instead of responding."""
-        return self._when(times).drop(applied=True)
+        return self._when(times).drop(execute_first=True)
 
     def never_answers(self, times: int | None = 1) -> FaultRule:
         """Keep the connection open, but neither execute the request nor respond."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from spark_kafka_sink.broker.listener_security import PASSWORD_MECHANISMS, ListenerSecurity
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
@@ -36,6 +36,15 @@ class SecuritySetup:
     client_options: Mapping[str, object] = field(repr=False)
 
 
+class _CertificateFiles(NamedTuple):
+    """The PEM files of a listener, and the matching client options."""
+
+    certificate: Path
+    client_ca: Path | None
+    """Authority that signs client certificates; None without mutual TLS."""
+    client_options: dict[str, object]
+
+
 @contextmanager
 def set_up_security(
     *, tls: bool | Literal["mutual"], users: Mapping[str, str], mechanism: str, host_names: Iterable[str]
@@ -53,7 +62,9 @@ def set_up_security(
     with TemporaryDirectory() as directory:
         certificate = client_ca = None
         if tls:
-            certificate, client_ca = _write_certificates(Path(directory), host_names, options, mutual=tls == MUTUAL)
+            files = _write_certificates(Path(directory), host_names, mutual=tls == MUTUAL)
+            certificate, client_ca = files.certificate, files.client_ca
+            options |= files.client_options
         if users:
             name, password = next(iter(users.items()))
             options |= {"sasl.mechanism": mechanism, "sasl.jaas.config": build_jaas_config(mechanism, name, password)}
@@ -72,13 +83,8 @@ def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _write_certificates(
-    directory: Path, host_names: Iterable[str], options: dict[str, object], *, mutual: bool
-) -> tuple[Path, Path | None]:
-    """Write the PEM files of a listener, and add the matching client options to `options`.
-
-    Return the paths of the listener's certificate and, for mutual TLS, of the authority that signs client certificates.
-    """
+def _write_certificates(directory: Path, host_names: Iterable[str], *, mutual: bool) -> _CertificateFiles:
+    """Write the PEM files of a listener. Raise MissingDependencyError if trustme is not installed."""
     try:
         import trustme
     except ImportError as error:
@@ -87,13 +93,13 @@ def _write_certificates(
     certificate, client_ca = directory / "listener.pem", directory / "authority.pem"
     listener_certificate = authority.issue_cert(*dict.fromkeys(("localhost", "127.0.0.1", *host_names)))
     listener_certificate.private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    options["ssl.truststore.certificates"] = authority.cert_pem.bytes().decode()
+    options: dict[str, object] = {"ssl.truststore.certificates": authority.cert_pem.bytes().decode()}
     if not mutual:
-        return certificate, None
+        return _CertificateFiles(certificate, None, options)
     authority.cert_pem.write_to_path(str(client_ca))
     client_certificate = authority.issue_cert("client.embedded", common_name="client")
     options["ssl.keystore.key"] = client_certificate.private_key_pem.bytes().decode()
     options["ssl.keystore.certificate.chain"] = "".join(
         pem.bytes().decode() for pem in client_certificate.cert_chain_pems
     )
-    return certificate, client_ca
+    return _CertificateFiles(certificate, client_ca, options)

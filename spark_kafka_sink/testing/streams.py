@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 TIMEOUT_SECONDS = 300.0
-_CHECKPOINT = "spark.sql.streaming.checkpointLocation"
+_CHECKPOINT_LOCATION_CONF = "spark.sql.streaming.checkpointLocation"
 
 
 def run_stream(writer: DataStreamWriter, *, timeout_seconds: float = TIMEOUT_SECONDS) -> StreamingQuery:
@@ -66,10 +66,12 @@ def stream_of(frames: Sequence[DataFrame], folder: Path | str) -> DataFrame:
     if not frames:
         raise ValueError("stream_of requires at least one DataFrame, which defines the columns.")
     for number, frame in enumerate(frames):
-        batch = Path(folder) / f"{number:06}"
-        frame.coalesce(1).write.parquet(str(batch))
-        for file in batch.glob("part-*"):  # Spark reads the oldest files first, so give each frame its own time
-            os.utime(file, (number + 1, number + 1))
+        frame_folder = Path(folder) / f"{number:06}"
+        frame.coalesce(1).write.parquet(str(frame_folder))
+        # Spark reads the oldest files first, so the files of each frame get a later modification time.
+        modified_s = number + 1
+        for file in frame_folder.glob("part-*"):
+            os.utime(file, (modified_s, modified_s))
     reader = frames[0].sparkSession.readStream.schema(frames[0].schema).option("maxFilesPerTrigger", 1)
     return reader.parquet(str(Path(folder) / "*"))
 
@@ -80,15 +82,15 @@ def _default_checkpoint_location() -> Iterator[None]:
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
-    if session is None or session.conf.get(_CHECKPOINT, None) is not None:
+    if session is None or session.conf.get(_CHECKPOINT_LOCATION_CONF, None) is not None:
         yield
         return
     with TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True) as folder:
-        session.conf.set(_CHECKPOINT, folder)
+        session.conf.set(_CHECKPOINT_LOCATION_CONF, folder)
         try:
             yield
         finally:
-            session.conf.unset(_CHECKPOINT)
+            session.conf.unset(_CHECKPOINT_LOCATION_CONF)
 
 
 def _describe_timeout(query: StreamingQuery, timeout_seconds: float) -> str:

@@ -54,7 +54,7 @@ def test_strikes_only_the_nth_selected_requests(client: WireClient, cluster: Sim
     rule = cluster.control.when(api=ApiKey.PRODUCE, topic="t", nth=2, times=2).fail(NOT_LEADER)
     assert write(client, topic="other") == 0
     assert [write(client) for _ in range(4)] == [0, NOT_LEADER, NOT_LEADER, 0]
-    assert (rule.struck, len(cluster.values("t"))) == (2, 2)
+    assert (rule.affected_count, len(cluster.values("t"))) == (2, 2)
 
 
 def test_cuts_second_response_as_documented_in_testing_page(client: WireClient, cluster: SimulatedCluster) -> None:
@@ -81,7 +81,7 @@ def test_ignores_requests_to_other_nodes_clients_and_partitions(client: WireClie
 
 def test_injects_error_after_records_are_stored(client: WireClient, cluster: SimulatedCluster) -> None:
     code = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    cluster.control.when(api=ApiKey.PRODUCE).fail(code, after_applying=True)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code, execute_first=True)
     assert write(client) == code
     assert cluster.values("t") == [b"a"]
 
@@ -92,7 +92,7 @@ def test_injects_error_after_execution_for_one_partition_only(
 ) -> None:
     """The request goes to node 0, which leads partition 0 of both topics."""
     code = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(code, after_applying=True)
+    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(code, execute_first=True)
     partitions = {
         topic: [PartitionProduceData(index=n, records=batch(b"a")) for n in (0, 1)] for topic in ("t", "other")
     }
@@ -110,7 +110,7 @@ def test_injects_error_after_execution_for_one_partition_only(
 def test_dropped_request_closes_connection(
     client: WireClient, cluster: SimulatedCluster, applied: bool, stored: list[bytes]
 ) -> None:
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=applied)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=applied)
     assert write(client) is None
     assert cluster.values("t") == stored
 
@@ -150,7 +150,7 @@ def test_sends_response_with_wrong_correlation_id(client: WireClient, cluster: S
 def test_never_answer_keeps_connection_open_and_reads_no_further_request(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem, applied: bool, stored: list[bytes]
 ) -> None:
-    cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=applied)
+    cluster.control.when(api=ApiKey.PRODUCE).never_answer(execute_first=applied)
     for _ in range(2):
         client.send(produce_request(batch(b"a")), 9)
         client.selector.poll(10)
@@ -160,11 +160,11 @@ def test_never_answer_keeps_connection_open_and_reads_no_further_request(
     assert cluster.values("t") == stored
 
 
-@pytest.mark.parametrize(("before_applying", "stored"), [(True, []), (False, [b"a"])])
+@pytest.mark.parametrize(("execute_first", "stored"), [(False, []), (True, [b"a"])])
 def test_delays_response_exactly_before_or_after_execution(
-    client: WireClient, cluster: SimulatedCluster, system: FakeSystem, before_applying: bool, stored: list[bytes]
+    client: WireClient, cluster: SimulatedCluster, system: FakeSystem, execute_first: bool, stored: list[bytes]
 ) -> None:
-    cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=before_applying)
+    cluster.control.when(api=ApiKey.PRODUCE).delay(500, execute_first=execute_first)
     start = system.now()
     client.send(produce_request(batch(b"a")), 9)
     sent_at = system.now()

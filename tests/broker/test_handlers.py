@@ -89,7 +89,7 @@ def test_injects_error_in_every_version(client: WireClient, cluster: SimulatedCl
 def test_injects_error_after_execution_in_every_version(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey
 ) -> None:
-    cluster.control.when(api=api, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR, after_applying=True)
+    cluster.control.when(api=api, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR, execute_first=True)
     for version, response in request_each_version(client, cluster, api):
         codes = set(collect_error_codes(response, version))
         assert codes <= {error_codes.UNKNOWN_SERVER_ERROR}, f"version {version}"

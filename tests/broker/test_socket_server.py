@@ -26,7 +26,7 @@ REQUESTS = 60
 
 def applied_order(broker: EmbeddedBroker) -> list[bytes]:
     """Pipeline produce requests with random delays on one connection. Return the values in the order of the log."""
-    broker.control.when(api=ApiKey.PRODUCE, times=None).delay(0, 5, before_applying=True)
+    broker.control.when(api=ApiKey.PRODUCE, times=None).delay(0, 5, execute_first=False)
     values = [b"%03d" % number for number in range(REQUESTS)]
     log = broker.cluster.log("t", 0)
     with LoopbackClient(broker.bootstrap_servers) as client:

@@ -70,12 +70,12 @@ class Delays:
         init_producer_id, last_actor = coordinator.init_producer_id, current_actor()
 
         def counting(
-            transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
+            transactional_id: str | None, timeout_ms: int, expected_identity: ProducerIdentity | None
         ) -> ProducerIdentity:
             nonlocal last_actor
             transaction = coordinator.transactions.get(transactional_id or "")
             previous_epoch = -1 if transaction is None else transaction.epoch
-            granted = init_producer_id(transactional_id, timeout_ms, expected)
+            granted = init_producer_id(transactional_id, timeout_ms, expected_identity)
             if transactional_id is not None and is_driver_id(transactional_id) and not granted.error_code:
                 self.shared_epochs += granted.epoch == previous_epoch and current_actor() is not last_actor
                 last_actor = current_actor()

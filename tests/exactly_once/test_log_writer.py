@@ -110,11 +110,11 @@ def test_records_of_a_transaction_are_one_batch(
 
 FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
     "lost before": lambda fault: fault.drop(),
-    "lost after": lambda fault: fault.drop(applied=True),
+    "lost after": lambda fault: fault.drop(execute_first=True),
     "never answered": lambda fault: fault.never_answer(),
-    "carried out, never answered": lambda fault: fault.never_answer(applied=True),
+    "carried out, never answered": lambda fault: fault.never_answer(execute_first=True),
     "a failure without a name": lambda fault: fault.fail(codes.UNKNOWN_SERVER_ERROR),
-    "carried out, and a failure": lambda fault: fault.fail(codes.UNKNOWN_SERVER_ERROR, after_applying=True),
+    "carried out, and a failure": lambda fault: fault.fail(codes.UNKNOWN_SERVER_ERROR, execute_first=True),
     "still ending": lambda fault: fault.fail(codes.CONCURRENT_TRANSACTIONS),
     "garbage": lambda fault: fault.garbage(),
 }
@@ -128,7 +128,7 @@ def test_writes_record_once_despite_one_fault(
     rule = FAULTS[fault](cluster.control.when(api=api))
     state = write(client, initial_state, b"a")
     is_never_sent = api is ApiKey.ADD_PARTITIONS_TO_TXN and uses_version_2(cluster)
-    assert rule.struck == (0 if is_never_sent else 1)  # type: ignore[attr-defined]
+    assert rule.affected_count == (0 if is_never_sent else 1)  # type: ignore[attr-defined]
     assert read_values(cluster) == [b"a"]
     write(client, state, b"b")
     assert read_values(cluster) == [b"a", b"b"]
@@ -138,7 +138,7 @@ def test_writes_record_once_despite_one_fault(
 def test_retries_unknown_server_error_of_leader(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState, code: int
 ) -> None:
-    cluster.control.when(api=ApiKey.PRODUCE, times=3).fail(code, after_applying=True)
+    cluster.control.when(api=ApiKey.PRODUCE, times=3).fail(code, execute_first=True)
     write(client, initial_state, b"a")
     assert read_values(cluster) == [b"a"]
 
@@ -158,7 +158,7 @@ def test_follows_moved_leader_and_coordinator(
 def test_uses_new_epoch_after_unconfirmed_end(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState
 ) -> None:
-    cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
+    cluster.control.when(api=ApiKey.END_TXN).drop(execute_first=True)
     state = write(client, initial_state, b"a")
     new_state = write(client, state, b"b")
     assert new_state.id_and_epoch != initial_state.id_and_epoch
@@ -171,7 +171,7 @@ def test_new_epoch_keeps_the_transaction_timeout() -> None:
     cluster.core.coordinator.max_timeout_ms = 20_000
     with connect_client(cluster) as client:
         initial_state = WriterState(init_producer_id(client, DRIVER, 19_999), 0)
-        cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
+        cluster.control.when(api=ApiKey.END_TXN).drop(execute_first=True)
         new_state = write(client, write(client, initial_state, b"a"), b"b")
         assert new_state.id_and_epoch != initial_state.id_and_epoch
         assert describe_transactions(client, [DRIVER])[DRIVER].timeout_ms == 19_999
@@ -181,7 +181,7 @@ def test_forgotten_id_gets_no_new_epoch() -> None:
     cluster = create_cluster(1)
     with connect_client(cluster) as client:
         state = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
-        cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
+        cluster.control.when(api=ApiKey.END_TXN).drop(execute_first=True)
         state = write(client, state, b"a")
         del cluster.core.coordinator.transactions[DRIVER]
         with pytest.raises(BrokerError, match="transactional id p-driver: TRANSACTIONAL_ID_NOT_FOUND"):
@@ -285,7 +285,7 @@ def test_unavailable_log_times_out_with_the_cause(cluster: SimulatedCluster, ini
         ),
     ):
         write(client, initial_state, b"a")
-    assert rule.struck < 20, "the pauses grow"
+    assert rule.affected_count < 20, "the pauses grow"
 
 
 def test_deleted_log_fails_early_with_its_name(
@@ -329,7 +329,7 @@ def test_confirmed_end_is_not_in_doubt_after_lost_responses(
 ) -> None:
     if uses_version_2(cluster):
         return  # Each transaction has its own epoch.
-    cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN).drop(applied=True)
+    cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN).drop(execute_first=True)
     new_state = write(client, write(client, initial_state, b"a"), b"b")
     assert new_state == (initial_state.id_and_epoch, 2)
 
@@ -378,7 +378,7 @@ def test_leaves_unresponsive_leader_when_another_is_elected(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState
 ) -> None:
     state = write(client, initial_state, b"a")
-    cluster.control.when(api=ApiKey.PRODUCE, node=0, times=None).never_answer(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE, node=0, times=None).never_answer(execute_first=True)
     cluster.system.after(4_000, partial(cluster.control.move_leader, LOG, 0, 1))
     started_ms = cluster.system.now()
     write(client, state, b"b")

@@ -127,7 +127,7 @@ def test_warns_when_retriable_error_persists() -> None:
 
 def test_retries_request_at_another_node_after_connection_loss() -> None:
     cluster = simulated()
-    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).drop(applied=False)
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).drop(execute_first=False)
     started = cluster.system.now()
     assert run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
     assert cluster.system.now() - started < INTERACTIVE_TIMEOUTS.retry_ms
@@ -135,7 +135,7 @@ def test_retries_request_at_another_node_after_connection_loss() -> None:
 
 def test_skips_check_early_when_all_connections_are_lost() -> None:
     cluster = simulated()
-    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).drop(applied=False)
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).drop(execute_first=False)
     started = cluster.system.now()
     check = run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert check.outcome is Outcome.SKIPPED

@@ -98,7 +98,7 @@ class Schedule:
     def _doubt_before_a_refusal(self) -> None:
         """Store a batch in the middle of a pipeline but return an error, and reject a later batch permanently."""
         nth = self._random.randint(2, 6)
-        self._control.when(api=ApiKey.PRODUCE, nth=nth).fail(self._random.choice(DOUBTS), after_applying=True)
+        self._control.when(api=ApiKey.PRODUCE, nth=nth).fail(self._random.choice(DOUBTS), execute_first=True)
         behind = self._control.when(api=ApiKey.PRODUCE, nth=nth + self._random.randint(1, 2))
         behind.fail(self._random.choice(FOR_GOOD))
         self._fill_the_pipeline()
@@ -107,7 +107,7 @@ class Schedule:
     def _move_away_from_a_slow_leader(self) -> None:
         """Let the old leader handle a request slowly, while the partition moves to another leader."""
         slow = self._control.when(api=ApiKey.PRODUCE, nth=self._random.randint(1, 3), times=self._random.randint(3, 10))
-        slow.delay(100, 250, before_applying=True)
+        slow.delay(100, 250, execute_first=False)
         for _ in range(self._random.randint(1, 4)):
             self._cluster.system.after(self._random.uniform(50, 500), self._move)
         self._fill_the_pipeline()
@@ -175,7 +175,7 @@ class Schedule:
         if random.random() < 0.6:
             self._control.when(api=ApiKey.PRODUCE).fail(random.choice(FOR_A_WHILE + FOR_GOOD))
         if random.random() < 0.6:
-            self._control.when(api=ApiKey.PRODUCE, nth=random.randint(2, 4)).drop(applied=random.random() < 0.7)
+            self._control.when(api=ApiKey.PRODUCE, nth=random.randint(2, 4)).drop(execute_first=random.random() < 0.7)
 
     # --- rules and levers
 
@@ -193,15 +193,15 @@ class Schedule:
         if verb == "refuse":
             rule.fail(random.choice(REFUSALS))
         elif verb == "doubt":
-            rule.fail(random.choice(DOUBTS), after_applying=random.random() < 0.5)
+            rule.fail(random.choice(DOUBTS), execute_first=random.random() < 0.5)
         elif verb == "drop":
-            rule.drop(applied=random.random() < 0.5)
+            rule.drop(execute_first=random.random() < 0.5)
         elif verb == "delay":
-            rule.delay(0, random.choice((50, 900, 3000)), before_applying=random.random() < 0.3)
+            rule.delay(0, random.choice((50, 900, 3000)), execute_first=random.random() >= 0.3)
         elif verb == "cut":
             rule.cut(at=random.random())
         elif verb == "silent":
-            rule.never_answer(applied=random.random() < 0.5)
+            rule.never_answer(execute_first=random.random() < 0.5)
         else:
             rule.throttle(random.randint(1, 800))
 

@@ -118,7 +118,7 @@ def test_a_callback_cannot_end_or_prepare_the_transaction_that_it_is_part_of() -
 def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=1000, request_timeout_ms=5000)
     send_and_flush(producer, b"1")
-    cluster.control.when(api=ApiKey.END_TXN).never_answer(applied=True)
+    cluster.control.when(api=ApiKey.END_TXN).never_answer(execute_first=True)
     with pytest.raises(TransactionTimeoutError, match=r"Call commit_transaction\(\) again to learn its outcome"):
         producer.commit_transaction()
     for call in (producer.abort_transaction, producer.begin_transaction, lambda: send(producer, b"2")):
@@ -148,7 +148,7 @@ def test_close_aborts_an_open_transaction(version: int) -> None:
 def test_close_waits_for_a_commit_that_is_under_way(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=100)
     send_and_flush(producer, b"1")
-    cluster.control.when(api=ApiKey.END_TXN).delay(150, before_applying=True)
+    cluster.control.when(api=ApiKey.END_TXN).delay(150, execute_first=False)
     with pytest.raises(TransactionTimeoutError):
         producer.commit_transaction()
     producer.close()
@@ -243,7 +243,7 @@ def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(ve
 def test_a_block_whose_commit_had_no_answer_tries_no_abort(caplog: pytest.LogCaptureFixture) -> None:
     """The commit may still be executed, so only the same call may follow."""
     cluster, producer = create_initialized_producer(2, max_block_ms=200)
-    cluster.control.when(api=ApiKey.END_TXN).delay(300, before_applying=True)
+    cluster.control.when(api=ApiKey.END_TXN).delay(300, execute_first=False)
     with pytest.raises(TransactionTimeoutError), producer.transaction():
         send(producer, b"1")
     assert "aborting the transaction failed" not in caplog.text

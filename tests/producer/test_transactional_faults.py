@@ -62,14 +62,14 @@ def two_transactions(producer_options: dict[str, object], version: int, api: Api
 @EVERY_REQUEST
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_request_whose_answer_is_lost_is_asked_again(version: int, api: ApiKey, applied: bool) -> None:
-    two_transactions({}, version, api, lambda rule: rule.drop(applied=applied))
+    two_transactions({}, version, api, lambda rule: rule.drop(execute_first=applied))
 
 
 @BOTH
 @EVERY_REQUEST
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_broker_that_never_answers_is_given_up_and_asked_again(version: int, api: ApiKey, applied: bool) -> None:
-    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.never_answer(applied=applied))
+    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.never_answer(execute_first=applied))
 
 
 @BOTH
@@ -81,7 +81,7 @@ def test_an_answer_that_comes_too_late_changes_nothing(version: int, api: ApiKey
 @BOTH
 @EVERY_REQUEST
 def test_a_request_that_is_carried_out_too_late_does_no_harm(version: int, api: ApiKey) -> None:
-    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000, before_applying=True))
+    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000, execute_first=False))
 
 
 @BOTH
@@ -136,7 +136,7 @@ def test_22_the_coordinator_dies_while_it_ends_the_transaction_and_the_commit_is
     send_and_flush(producer, b"2", partition=1)
     node = cluster.core.find_coordinator("x")
     assert node is not None
-    cluster.control.when(api=ApiKey.END_TXN).never_answer(applied=applied)
+    cluster.control.when(api=ApiKey.END_TXN).never_answer(execute_first=applied)
     cluster.system.after(20, lambda: cluster.control.stop_node(node.id))
     cluster.system.after(3000, lambda: cluster.control.start_node(node.id))
     producer.commit_transaction()
@@ -171,7 +171,7 @@ def test_23_a_late_write_of_a_producer_that_was_fenced_is_refused(version: int) 
     cluster, first = create_producer_in_transaction(version)
     send_and_flush(first, b"0")
     cluster.executes_after_disconnect = True
-    cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=True)
+    cluster.control.when(api=ApiKey.PRODUCE).delay(500, execute_first=False)
     late = send(first, b"zombie")
     pass_time(first, 10)
     second = create_producer(cluster)
@@ -194,7 +194,7 @@ def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> No
     cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=300, request_timeout_ms=300)
     send_and_flush(producer, b"0")
     cluster.executes_after_disconnect = True
-    cluster.control.when(api=ApiKey.PRODUCE).delay(5000, before_applying=True)
+    cluster.control.when(api=ApiKey.PRODUCE).delay(5000, execute_first=False)
     late = send(producer, b"late")
     pass_time(producer, 1000)
     assert isinstance(late.exception(0), DeliveryTimeoutError)
@@ -328,7 +328,7 @@ def test_an_end_that_is_carried_out_late_does_not_end_the_next_transaction(versi
     cluster, producer = create_producer_in_transaction(version, request_timeout_ms=300)
     send_and_flush(producer, b"1")
     cluster.executes_after_disconnect = True
-    cluster.control.when(api=ApiKey.END_TXN).delay(2000, before_applying=True)
+    cluster.control.when(api=ApiKey.END_TXN).delay(2000, execute_first=False)
     producer.commit_transaction()
     producer.begin_transaction()
     send_and_flush(producer, b"2")
@@ -346,7 +346,7 @@ def test_an_end_that_is_carried_out_late_does_not_end_the_next_transaction(versi
 def test_offsets_that_are_written_late_do_not_take_the_place_of_later_ones(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, request_timeout_ms=300)
     cluster.executes_after_disconnect = True
-    cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT).delay(2000, before_applying=True)
+    cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT).delay(2000, execute_first=False)
     producer.send_offsets_to_transaction({("t", 0): 1}, "g")
     producer.commit_transaction()
     producer.begin_transaction()

@@ -214,7 +214,7 @@ def test_an_abort_drops_unsent_records_and_fails_their_futures(version: int) -> 
 def test_an_abort_waits_for_what_is_on_the_wire(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version)
     send_and_flush(producer, b"0")
-    cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=True)
+    cluster.control.when(api=ApiKey.PRODUCE).delay(500, execute_first=False)
     future = send(producer, b"1")
     get_loop(producer).run_until(lambda: False, 5)
     producer.abort_transaction()

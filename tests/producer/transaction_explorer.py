@@ -197,12 +197,12 @@ class TransactionRun:
         init_producer_id = coordinator.init_producer_id
 
         def watched(
-            transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
+            transactional_id: str | None, timeout_ms: int, expected_identity: ProducerIdentity | None
         ) -> ProducerIdentity:
             transaction = coordinator.transactions.get(transactional_id or "")
-            if transaction is not None and (expected is None or expected.epoch < transaction.epoch):
+            if transaction is not None and (expected_identity is None or expected_identity.epoch < transaction.epoch):
                 self.ousted.add((transaction.producer_id, transaction.epoch))
-            return init_producer_id(transactional_id, timeout_ms, expected)
+            return init_producer_id(transactional_id, timeout_ms, expected_identity)
 
         coordinator.init_producer_id = watched  # type: ignore[method-assign]
 

@@ -59,7 +59,7 @@ class TransactionSchedule:
         api = self._random.choice((ApiKey.END_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.PRODUCE))
         self.fences_senders |= api in _FENCING
         rule = self._control.when(api=api, nth=self._random.randint(1, 3), times=self._random.randint(1, 3))
-        rule.delay(400, 2000, before_applying=True)
+        rule.delay(400, 2000, execute_first=False)
         if self._random.random() < 0.5:
             self._add_rule()
 
@@ -92,18 +92,18 @@ class TransactionSchedule:
             rule.fail(random.choice(_REFUSALS[api]))
         elif verb == "doubt" and api is not ApiKey.FIND_COORDINATOR:
             doubts = DOUBTS if api is ApiKey.PRODUCE else (codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
-            rule.fail(random.choice(doubts), after_applying=True)
+            rule.fail(random.choice(doubts), execute_first=True)
         elif verb == "drop":
-            rule.drop(applied=random.random() < 0.7)
+            rule.drop(execute_first=random.random() < 0.7)
         elif verb == "delay":
             rule.delay(0, random.choice((50, 900, 3000)))
         elif verb == "late":
             self.fences_senders |= api in _FENCING
-            rule.delay(0, random.choice((50, 900, 3000)), before_applying=True)
+            rule.delay(0, random.choice((50, 900, 3000)), execute_first=False)
         elif verb == "cut":
             rule.cut(at=random.random())
         elif verb == "silent":
-            rule.never_answer(applied=random.random() < 0.7)
+            rule.never_answer(execute_first=random.random() < 0.7)
         else:
             rule.throttle(random.randint(1, 800))
 

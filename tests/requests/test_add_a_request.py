@@ -151,7 +151,7 @@ with embedded_broker(nodes=3, topics={"t": 3}) as broker:
         client.wait_for_topic("t")
         responses = client.send_all([DescribeProducers("t", partition) for partition in range(3)])
     print(sorted((key, len(response.topics[0].partitions[0].active_producers)) for key, response in responses.items()))
-    print("rejections:", rejection.struck)
+    print("rejections:", rejection.affected_count)
 """
 
 

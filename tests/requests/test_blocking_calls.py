@@ -276,7 +276,7 @@ def test_retries_failed_lookup_with_growing_backoff(cluster: Cluster, is_lost: b
         list_transactional_ids(client)
         rule = cluster.control.when(api=ApiKey.FIND_COORDINATOR, times=None)
         if is_lost:
-            rule.drop(applied=False)
+            rule.drop(execute_first=False)
         else:
             rule.fail(error_codes.COORDINATOR_NOT_AVAILABLE)
         started = cluster.system.now()

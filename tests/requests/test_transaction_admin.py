@@ -48,7 +48,7 @@ def test_ends_transactions_together_and_repeatedly(
 def test_retries_end_transaction_after_lost_response(
     broker: EmbeddedBroker, prepared: list[TransactionIdentity], applied: bool
 ) -> None:
-    broker.control.when(api=ApiKey.END_TXN).drop(applied=applied)
+    broker.control.when(api=ApiKey.END_TXN).drop(execute_first=applied)
     with connect_client(broker) as client:
         assert end_transactions(client, prepared, commit=True) == {}
     assert read_values(broker) == rows(0)

@@ -42,14 +42,14 @@ def test_writes_record_exactly_once_despite_fault(broker: EmbeddedBroker, add_fa
     assert callable(add_fault)
     rule: FaultRule = add_fault(broker.faults)
     send(broker)
-    assert rule.struck >= 1
+    assert rule.affected_count >= 1
     assert broker.topic("t").read().num_rows == 1
 
 
 def test_producer_retries_after_request_timeout_when_broker_never_answers(broker: EmbeddedBroker) -> None:
     rule = broker.faults.never_answers()
     send(broker, request_timeout_ms=200)
-    assert rule.struck == 1
+    assert rule.affected_count == 1
     assert broker.topic("t").read().num_rows == 1
 
 
@@ -65,24 +65,24 @@ def test_on_selects_requests_of_fault(broker: EmbeddedBroker) -> None:
     producer_id_rule = broker.faults.on(request="INIT_PRODUCER_ID").drops_connections()
     all_requests = broker.faults.on(request=None).slow(1)
     send(broker)
-    assert (other_topic.struck, second.struck, producer_id_rule.struck) == (0, 0, 1)
-    assert all_requests.struck > 3
+    assert (other_topic.affected_count, second.affected_count, producer_id_rule.affected_count) == (0, 0, 1)
+    assert all_requests.affected_count > 3
     send(broker, "other")
-    assert (other_topic.struck, second.struck) == (1, 1)
+    assert (other_topic.affected_count, second.affected_count) == (1, 1)
 
 
 def test_fault_ends_with_its_with_block(broker: EmbeddedBroker) -> None:
     with broker.faults.slow(1) as rule:
         send(broker)
     send(broker)
-    assert rule.struck == 1
+    assert rule.affected_count == 1
 
 
 def test_clear_removes_all_rules(broker: EmbeddedBroker) -> None:
     rule = broker.faults.produce_fails("NOT_LEADER_OR_FOLLOWER", times=None)
     broker.faults.clear()
     send(broker)
-    assert rule.struck == 0
+    assert rule.affected_count == 0
 
 
 @pytest.mark.parametrize(

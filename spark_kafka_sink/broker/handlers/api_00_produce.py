@@ -124,7 +124,9 @@ def _append(
         # Hold the lock so that the transaction cannot end between the check and the append.
         with context.cluster.lock:
             _check_transaction(context, request.transactional_id or "", identity, (topic.name, partition.index))
-            return _append_to_log(context, partition, records, requires_sequence_zero=_is_version_2(context))
+            return _append_to_log(
+                context, partition, records, requires_sequence_zero=_uses_transaction_version_2(context)
+            )
     return _append_to_log(context, partition, records, requires_sequence_zero=False)
 
 
@@ -139,17 +141,19 @@ def _append_to_log(
     )
 
 
-def _is_version_2(context: RequestContext) -> bool:
-    """Return whether the request uses transaction version 2."""
+def _uses_transaction_version_2(context: RequestContext) -> bool:
     return context.version >= FIRST_TRANSACTIONS_V2_VERSION and context.cluster.coordinator.version >= 2
 
 
 def _check_transaction(
     context: RequestContext, transactional_id: str, identity: ProducerIdentity, topic_partition: tuple[str, int]
 ) -> None:
-    """Raise ApiError unless the batch belongs to an open transaction. In version 2, add the partition to that first."""
+    """Raise ApiError unless the batch belongs to an open transaction.
+
+    In transaction version 2, the batch first adds its partition to the transaction, and begins it if necessary.
+    """
     cluster = context.cluster
-    if _is_version_2(context):
+    if _uses_transaction_version_2(context):
         error = cluster.coordinator.add_partitions(
             transactional_id, identity, [topic_partition], context.now_ms, cluster.wall_ms(), version=2
         )

@@ -62,12 +62,12 @@ class _FetchReader:
         partitions = [
             self._read_partition(topic, partition)
             for partition in requested.partitions
-            if self._is_first_read(requested, partition)
+            if self._mark_read(requested, partition)
         ]
         return FetchableTopicResponse(topic=requested.topic, topic_id=requested.topic_id, partitions=partitions)
 
-    def _is_first_read(self, topic: FetchTopic, partition: FetchPartition) -> bool:
-        """Return whether the partition has not been read for this request yet, and mark it as read."""
+    def _mark_read(self, topic: FetchTopic, partition: FetchPartition) -> bool:
+        """Mark the partition as read. Return False if the request has already read it."""
         key = topic.topic, topic.topic_id, partition.partition
         if key in self._partitions_read:
             return False

@@ -75,7 +75,7 @@ def _create(
 def _find_error(
     context: RequestContext, requested: CreatableTopic, definition: TopicDefinition, available_partitions: int
 ) -> tuple[int, str | None]:
-    """Return (0, None) if the topic can be created, else an error code and a message, if there is one."""
+    """Return (0, None) if the topic can be created, else an error code and its message (None if it was injected)."""
     cluster, partitions = context.cluster, definition.partitions
     injected_code = context.find_injected_error(requested.name)
     if injected_code:

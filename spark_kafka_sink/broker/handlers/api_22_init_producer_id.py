@@ -20,11 +20,13 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
         return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == -1):
         return InitProducerIdResponse(error_code=error_codes.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
-    expected = None
+    expected_identity = None
     if request.producer_id != NO_PRODUCER_ID:
-        expected = ProducerIdentity(request.producer_id, request.producer_epoch)
+        expected_identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
-        identity = cluster.coordinator.init_producer_id(transactional_id, request.transaction_timeout_ms, expected)
+        identity = cluster.coordinator.init_producer_id(
+            transactional_id, request.transaction_timeout_ms, expected_identity
+        )
         cluster.save_transactions()
     return InitProducerIdResponse(
         error_code=to_known_error(identity.error_code, context.version, FIRST_FENCED_ERROR_VERSION),

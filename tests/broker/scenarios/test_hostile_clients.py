@@ -187,7 +187,7 @@ def test_answers_requests_beyond_purgatory_limit_at_once(monkeypatch: pytest.Mon
             purgatories.append(self)
 
     monkeypatch.setattr(socket_server, "RequestPurgatory", RecordedPurgatory)
-    monkeypatch.setattr(socket_server, "MAX_WATCHING_REQUESTS", 3)
+    monkeypatch.setattr(socket_server, "MAX_DELAYED_REQUESTS", 3)
     partition = FetchPartition(partition=0, partition_max_bytes=1000)
     poll = FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
     with embedded_broker({"t": 1}) as broker:
@@ -219,7 +219,7 @@ def test_reads_concurrent_long_frames_within_memory_limit(monkeypatch: pytest.Mo
     monkeypatch.setattr(processor, "MAX_FRAME_MEMORY_BYTES", 100_000)
     request = produce_request(batch(0, bytes(40_000)))
     with embedded_broker({"t": 1}) as broker:
-        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(1, 5, before_applying=True)
+        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(1, 5, execute_first=False)
         clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(20)]
         for client in clients:
             client.send((request, 9))

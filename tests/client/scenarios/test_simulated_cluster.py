@@ -30,7 +30,7 @@ VERSIONS_WITH_TOPIC_NAMES = VersionRange(3, 12)
 
 FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
     "dropped before": lambda fault: fault.drop(),
-    "dropped after": lambda fault: fault.drop(applied=True),
+    "dropped after": lambda fault: fault.drop(execute_first=True),
     "cut in mid-frame": lambda fault: fault.cut(),
     "cut after two bytes": lambda fault: fault.cut(0.01),
     "HTTP": lambda fault: fault.garbage(),
@@ -82,7 +82,7 @@ def test_reads_written_records(cluster: SimulatedCluster) -> None:
 def test_single_fault_in_any_response_only_delays_the_read(cluster: SimulatedCluster, api: ApiKey, fault: str) -> None:
     rule = FAULTS[fault](cluster.control.when(api=api))
     assert read(cluster) == [b"a", b"b", b"c"]
-    assert rule.struck == 1  # type: ignore[attr-defined]
+    assert rule.affected_count == 1  # type: ignore[attr-defined]
     assert not cluster.system.open_sockets
 
 
@@ -142,7 +142,7 @@ def test_rejects_topic_recreated_during_read(cluster: SimulatedCluster) -> None:
 
 
 def test_error_of_lost_request_names_broker(cluster: SimulatedCluster) -> None:
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
     with pytest.raises(DisconnectedError, match=r"broker[01]:909[23]"):
         write(cluster, "t", 0, b"maybe")
     assert read(cluster) == [b"a", b"b", b"maybe", b"c"], "only the response was lost"

@@ -47,7 +47,7 @@ def forgotten(first_is: int) -> tuple[list[bytes | None], list[BaseException | N
     cluster, producer = simulated()
     cluster.control.forget_producers("t", 0)
     cluster.control.when(api=ApiKey.PRODUCE).fail(first_is)
-    cluster.control.when(api=ApiKey.PRODUCE, nth=2).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).drop(execute_first=True)
     futures = pipelined(producer, b"1", b"2", b"3")
     after = producer.send(ProducerRecord("t", b"4"))
     wait_for_result(producer, after)

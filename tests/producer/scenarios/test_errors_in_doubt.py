@@ -22,7 +22,7 @@ NAMELESS = {codes.UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR (-1)", 9_999: "UNK
 def test_unknown_error_code_fails_records_in_doubt(code: int, applied: bool, idempotent: bool) -> None:
     cluster, producer = simulated(enable_idempotence=idempotent)
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).fail(code, after_applying=applied)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code, execute_first=applied)
     failed = send(producer, b"1")
     wait(producer, failed)
     error = failed.exception(0)
@@ -42,7 +42,7 @@ def test_final_error_after_lost_response_says_once_that_records_may_be_stored(
 ) -> None:
     cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
     rule = cluster.control.when(api=ApiKey.PRODUCE, nth=2)
     _ = rule.drop() if isinstance(last, str) else rule.fail(last)
     failed = send(producer, b"1")
@@ -66,7 +66,7 @@ def test_rejection_without_earlier_lost_response_leaves_no_doubt(idempotent: boo
 def test_batch_in_doubt_is_not_stored_twice_after_split() -> None:
     cluster, producer = simulated(batch_size=100_000)
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(codes.MESSAGE_TOO_LARGE)
     cluster.control.when(api=ApiKey.PRODUCE, nth=3).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     result = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), 0))

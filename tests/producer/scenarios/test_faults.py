@@ -52,7 +52,7 @@ def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseE
     # Over its connection to the other broker, the producer learns of the new leader while the old one does not respond.
     cluster.control.move_leader("t", 1, 1 - old)
     wait_for_result(producer, producer.send(ProducerRecord("t", b"there", partition=1)))
-    cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).never_answer(execute_first=True)
     futures = [send(producer, b"1")]
     get_loop(producer).run_until(lambda: False, 3)
     cluster.control.move_leader("t", 0, 1 - old)

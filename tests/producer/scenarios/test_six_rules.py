@@ -247,7 +247,7 @@ def test_without_rule_3_batch_in_doubt_gets_new_sequence(monkeypatch: pytest.Mon
 
 def lose_response_then_reject_sequence() -> tuple[list[bytes | None], object]:
     cluster, producer = simulated()
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     future = producer.send(ProducerRecord("t", b"1"))
     producer.close()
@@ -349,7 +349,7 @@ def test_rule_6_each_record_gets_its_own_error() -> None:
 def test_rule_6_remaining_records_may_be_stored_after_lost_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """With BatchRefusedError they would be sent again: the topic would get each twice, a dead-letter topic none."""
     cluster, producer = simulated()
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=False)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=False)
     refusal = ApiError(codes.INVALID_RECORD, "a record has no key", {1: "no key"})
     monkeypatch.setattr(cluster.log("t"), "append", Mock(side_effect=refusal))
     future = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b", b"c"])), 0)

@@ -77,7 +77,7 @@ def test_10_rejection_in_the_middle_of_a_pipeline_keeps_the_order(code: int) -> 
 def test_9_retry_after_lost_response_is_recognized_as_duplicate() -> None:
     cluster, producer = simulated()
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
     assert send_each(producer, b"1", b"2", b"3") == [None] * 3
     assert cluster.values("t") == [b"0", b"1", b"2", b"3"]
 
@@ -108,7 +108,7 @@ def test_expired_batch_leaves_unresolved_sequence_until_epoch_bump() -> None:
 def test_late_response_resolves_sequence_without_new_epoch() -> None:
     cluster, producer = simulated(request_timeout_ms=800, delivery_timeout_ms=800)
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).delay(795)
     assert isinstance(send_each(producer, b"1")[0], DeliveryTimeoutError)
     get_loop(producer).run_until(lambda: False, 2000)

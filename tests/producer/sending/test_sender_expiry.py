@@ -49,7 +49,7 @@ def test_expiry_of_unsent_records_does_not_change_sequences() -> None:
 def test_new_batch_waits_until_expired_batch_is_resolved() -> None:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1000)
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).delay(990)
     expired = send(producer, b"1")
     step_until(producer, expired.done)
@@ -69,7 +69,7 @@ def test_late_response_to_expired_batch_causes_no_retry(late: int) -> None:
     cluster, producer = simulated(request_timeout_ms=990, delivery_timeout_ms=1000, linger_ms=5)
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).drop()
-    cluster.control.when(api=ApiKey.PRODUCE, nth=2).delay(960, before_applying=True)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).delay(960, execute_first=False)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(late)
     futures = [producer.send(record) for record in RECORDS]
     started = cluster.system.now()
@@ -134,12 +134,12 @@ def test_batches_of_several_partitions_expire_together_once() -> None:
 
 def test_expired_batch_is_not_mistaken_for_first_batch_of_new_epoch() -> None:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1500)
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer(execute_first=True)
     first = send(producer, b"1")
     wait(producer, first)
     assert isinstance(first.exception(0), DeliveryTimeoutError)
     cluster.control.clear()
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
     assert wait_for_result(producer, send(producer, b"2")).offset in (-1, 1)
     assert cluster.values("t") == [b"1", b"2"]
     assert read_batch_stamps(cluster) == [(0, 0, 1), (1, 0, 1)]

@@ -89,7 +89,7 @@ def test_batches_without_idempotence_have_no_producer_id_and_fail_on_rejection()
 
 def test_lost_response_without_idempotence_may_be_stored_twice() -> None:
     cluster, producer = simulated(enable_idempotence=False)
-    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
     assert wait_for_result(producer, send(producer, b"1")).offset == 1
     assert cluster.values("t") == [b"1", b"1"]
 
@@ -196,7 +196,7 @@ def test_one_request_is_in_flight_and_new_batches_get_no_sequence_during_retry()
 def test_success_does_not_acknowledge_earlier_batch_in_doubt(doubt: int) -> None:
     cluster, producer = simulated()
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).fail(doubt, after_applying=True)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(doubt, execute_first=True)
     first, second = send(producer, b"1"), send(producer, b"2")
     run_until(producer, second.done)
     assert not first.done()
@@ -211,7 +211,7 @@ def test_success_does_not_acknowledge_earlier_batch_in_doubt(doubt: int) -> None
 def test_duplicate_is_success_without_offset_and_keeps_last_acked_sequence() -> None:
     cluster, producer = simulated()
     established(producer)
-    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.DUPLICATE_SEQUENCE_NUMBER, after_applying=True)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.DUPLICATE_SEQUENCE_NUMBER, execute_first=True)
     first, second = send(producer, b"1"), send(producer, b"2")
     wait(producer, first, second)
     assert (first.result(0).offset, second.result(0).offset) == (-1, 2)
